@@ -28,15 +28,16 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "trainer.options": ("errors", "base"),
     "worker.options": ("errors", "base", "delivery.options"),
     "config": ("errors", "base", "transport", *_PAGES),
+    "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,
-    "metrics": (*_GROUND, "wire"),
+    "metrics": ("errors", "base", "wire"),
     "rollouts": _GROUND,
     "transport": ("errors", "base"),
     "session": ("errors", "base", "wire", "transport"),
     "delivery": (*_GROUND, "wire"),
     "engine": (*_GROUND, "wire", "transport"),
     "envs": ("errors", "base"),
-    "policies": ("errors", "base", "config", "wire"),
+    "policies": ("errors", "base", "wire"),
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),
@@ -50,6 +51,9 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     ),
     "page": ("errors", "base", "types", "metrics", "wire", "session", "delivery"),
     "in_process": (*_GROUND, "wire", "policies", "trainer", "worker", "worker.options"),
+    "experiment": (
+        *("errors", "base", "config", "policies", "in_process", "server", "worker", "trainer", "trainer.options"),
+    ),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them
 DOORS = {  # paths that users import from: they lead to a room, and no room uses them
@@ -211,10 +215,10 @@ def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way: str
 
 DRIVE = """
 from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.worker import make_worker, prepare
+from tmrl_like.cli.worker import prepare
 
 arguments = parse(["worker", "config/drone.yaml", "--server.port", "1"])
-with make_worker(prepare(arguments, "worker")) as worker:
+with prepare(arguments, "worker").make_worker() as worker:
     obs, _ = worker.reset(collect_samples=True)
     worker.step(obs, test=False, collect_samples=True)
 """

@@ -13,8 +13,8 @@ import pytest
 from gymnasium import spaces
 
 import tmrl_like.envs  # noqa: F401  registers its ids
+from tmrl_like import load_experiment
 from tmrl_like.config.document import shipped
-from tmrl_like.config.loading import load_experiment
 from tmrl_like.errors import MissingExtraError
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "environments").glob("*.md"))

@@ -1,5 +1,6 @@
 """Constructors take what the user's document names, in its order by position, with its defaults."""
 
+import functools
 import inspect
 import math
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import pytest
 
 from tmrl_like import MemoryDataloading, RolloutWorker, Trainer, TrainingOffline
+from tmrl_like.base.factories import signature_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.trainer.options import Schedule
 
 NEEDED = inspect.Parameter.empty
 POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -68,7 +69,7 @@ ORDER: dict[type, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("cls", ORDER)
+@pytest.mark.parametrize("cls", [RolloutWorker, Trainer, MemoryDataloading])
 def test_arguments_by_position_are_those_of_the_users_document(cls: type) -> None:
     taken = inspect.signature(cls).parameters.values()
     assert {p.name: p.default for p in taken if p.kind is POSITIONAL} == ORDER[cls]
@@ -85,18 +86,19 @@ def test_a_training_takes_its_fields_by_position_and_the_others_by_name() -> Non
     assert training.reward_window == 30
 
 
-def test_the_defaults_of_a_training_are_those_of_its_page() -> None:
-    taken = inspect.signature(TrainingOffline).parameters
-    page = inspect.signature(Schedule).parameters
-    assert {name: taken[name].default for name in page if name in taken} == {
-        name: parameter.default for name, parameter in page.items() if name in taken
-    }
+def test_a_training_has_the_defaults_of_the_users_document_and_no_argument_twice() -> None:
+    taken = signature_of(TrainingOffline).parameters
+    assert {name: taken[name].default for name in ORDER[TrainingOffline]} == ORDER[TrainingOffline]
+    parts = CountingEnv, ListMemory, CountingAgent
+    for wrong in (
+        functools.partial(TrainingOffline, *parts, 10, epochs=9),
+        functools.partial(TrainingOffline, *range(15)),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            wrong()
 
 
-def test_what_a_worker_no_longer_has_names_what_serves_in_its_place(tmp_path) -> None:
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
-        with pytest.raises(AttributeError, match=r"a RolloutWorker has no env_steps; use worker\.loop\.env_steps"):
-            worker.env_steps  # noqa: B018
-        assert not hasattr(worker, "env_steps")
-        with pytest.raises(ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train"):
-            worker.run_synchronous(0, 10, 1, math.inf)
+def test_what_lockstep_no_longer_takes_names_what_serves_in_its_place() -> None:
+    gone = pytest.raises(ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train")
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker, gone:
+        worker.run_synchronous(0, 10, 1, math.inf)

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from tmrl_like import load_policy
+from tmrl_like import load_experiment, load_policy
 from tmrl_like.agents import SquashedGaussianActor
-from tmrl_like.config.experiment import Settings
-from tmrl_like.config.loading import load_experiment
-from tmrl_like.envs.robot import env as robot
+from tmrl_like.config.settings import Settings
+from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.policy_file import describe
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay import ReplayMemory
 
 TUTORIAL = Path(__file__).parents[1] / "tutorials" / "drone_tutorial.py"
@@ -58,7 +57,7 @@ reward, ended = act[:, 0], torch.ones(256)
 
 
 def value():
-    return agent.get_actor()(obs, test=True, with_log_prob=False)[0][:, 0].mean().item()
+    return agent.get_actor()(obs, test=True)[0][:, 0].mean().item()
 
 
 before = value()

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from tmrl_like.agents.agent import TrainingAgent as TrainingAgent
     from tmrl_like.base.functional import partial as partial
     from tmrl_like.envs import GenericGymEnv as GenericGymEnv
+    from tmrl_like.experiment import Experiment as Experiment
+    from tmrl_like.experiment import load_experiment as load_experiment
     from tmrl_like.networking import RolloutWorker as RolloutWorker
     from tmrl_like.networking import Server as Server
     from tmrl_like.networking import Trainer as Trainer
     from tmrl_like.networking import run_in_process as run_in_process
     from tmrl_like.policies.actor import ActorModule as ActorModule
-    from tmrl_like.policies.loading import load_policy as load_policy
+    from tmrl_like.policies.load_policy import load_policy as load_policy
     from tmrl_like.replay.contract import MemoryDataloading as MemoryDataloading
     from tmrl_like.trainer.schedule import TrainingOffline as TrainingOffline
 
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 
 _HOME_OF = {
     "ActorModule": "tmrl_like.actor",
+    "Experiment": "tmrl_like.experiment",
     "GenericGymEnv": "tmrl_like.envs",
     "MemoryDataloading": "tmrl_like.memory_dataloading",
     "RolloutWorker": "tmrl_like.networking",
@@ -31,7 +34,8 @@ _HOME_OF = {
     "Trainer": "tmrl_like.networking",
     "TrainingAgent": "tmrl_like.training",
     "TrainingOffline": "tmrl_like.training_offline",
-    "load_policy": "tmrl_like.policies.loading",
+    "load_experiment": "tmrl_like.experiment",
+    "load_policy": "tmrl_like.policies.load_policy",
     "partial": "tmrl_like.util",
     "run_in_process": "tmrl_like.networking",
 }

@@ -6,7 +6,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import torch
 from tmrl_like.base import clocks
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.trainer.connecting import LinkParts
 from tmrl_like.trainer.offline import NoLink
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.trainer import LinkParts, Trainer
+from tmrl_like.trainer.trainer import Trainer
 from tmrl_like.types import Delivery, Receipt, SampleCompressor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
@@ -84,7 +85,7 @@ def run_in_process(
 
 def connected(
     closing: ExitStack,
-    make_trainer: Callable[..., Trainer],
+    make_trainer: Callable[..., AbstractContextManager[Trainer]],
     make_worker: Callable[..., RolloutWorker],
     options: WorkerOptions,
     test_episode_interval: int,
@@ -97,7 +98,7 @@ def connected(
 
 
 class DirectLink(NoLink):
-    """Implements `TrainerInterface`: whenever samples are waited for, an environment of the worker makes a step.
+    """Implements `TrainerConnection`: whenever samples are waited for, an environment of the worker makes a step.
 
     Attributes:
         workers: the one that there is.
@@ -106,12 +107,8 @@ class DirectLink(NoLink):
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
         """`steps` are those of `RolloutWorker.steps`, for this worker."""
         super().__init__(parts.saver, parts.newest_version)
-        self._worker = worker
-        self._steps = steps
-        self._pacer = parts.training.pacer
-        self._freshness = parts.training.freshness
-        self._receiver = parts.receiver
-        self._tap = SampleTap(worker)
+        self._worker, self._steps, self._tap = worker, steps, SampleTap(worker)
+        self._pacer, self._receiver, self._freshness = parts.training.pacer, parts.receiver, parts.freshness
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
         if timeout_s > 0 or not self._pacer.in_lockstep:  # recorded samples let training go on without any
@@ -119,9 +116,7 @@ class DirectLink(NoLink):
         condition = Condition(policy_version=self._worker.policy_version)
         self.workers.on_beat(m.Beat(self._worker.name, condition), self.newest_version)
         deliveries: list[Delivery] = []
-        for data in self._tap.take(awaits=True):
-            packet, body = m.decode(data)
-            assert isinstance(packet, m.SamplePacket)
+        for packet, body, data in self._tap.take(awaits=True):
             deliveries += self._receiver.take(packet, body, data, time.monotonic(), self._admit)
         return deliveries
 
@@ -146,4 +141,3 @@ class DirectLink(NoLink):
     def close(self) -> None:
         self._receiver.finish()
         self._tap.close()
-        super().close()

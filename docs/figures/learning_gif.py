@@ -25,15 +25,12 @@ from unittest import mock
 import numpy as np
 import torch
 
-from tmrl_like import load_policy, run_in_process
-from tmrl_like.config.config_objects import training_factory
-from tmrl_like.config.experiment import Experiment
-from tmrl_like.config.loading import load_experiment
+from tmrl_like import Experiment, load_experiment, load_policy
 from tmrl_like.envs.racing import RacingEnv
-from tmrl_like.envs.racing.game import TICK_S, Simulation
+from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "learning"))
 import curves
@@ -125,6 +122,7 @@ class Learner:
     def experiment(self) -> Experiment:
         keys = {"worker.test_episode_interval": 2, "worker.keep_best": "false", "trainer.epochs": self.epochs}
         keys |= {"trainer.update_model_interval": 100, "trainer.keep_policies": 10_000, "trainer.max_minutes": ".inf"}
+        keys |= {"seed": SEED, "trainer.checkpoint": "false"}
         experiment = load_experiment(self.name, [(tuple(key.split(".")), str(value)) for key, value in keys.items()])
         return dataclasses.replace(experiment, env=functools.partial(self.env_cls, **experiment.env.keywords))
 
@@ -134,23 +132,8 @@ class Learner:
 
     def train(self) -> None:
         """Train as `tmrl-like run --in-process` does."""
-        experiment, paths = self.experiment, self.experiment.paths
-        run_in_process(
-            training_factory(experiment),
-            experiment.env,
-            experiment.actor,
-            experiment.sample_compressor,
-            seed=SEED,
-            test_episode_interval=experiment.worker.test_episode_interval,
-            worker={"obs_preprocessor": experiment.obs_preprocessor, "options": experiment.worker},
-            trainer={
-                "options": experiment.trainer,
-                "model_path": paths.trainer_model,
-                "checkpoint_path": None,
-                "metrics_path": paths.metrics,
-                "policies_path": paths.policies,
-            },
-        )
+        with self.experiment.make_in_process() as trainer:
+            trainer.run()
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         return [r for r in read_records(self.experiment.paths.metrics) if r["kind"] == kind]

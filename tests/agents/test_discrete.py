@@ -63,12 +63,12 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
     obs = OBS.sample()
     with torch.no_grad():
         prob = actor(to_batch_of_one(obs))[0].exp()
-    drawn = np.stack([np.ravel(actor.act_(obs)) for _ in range(4000)]) - np.array(actor._first)
-    for k, part in enumerate(torch.split(prob, actor._sizes)):
+    drawn = np.stack([np.ravel(actor.act_(obs)) for _ in range(4000)]) - np.array(actor.spec.first)
+    for k, part in enumerate(torch.split(prob, actor.spec.sizes)):
         assert part.sum().item() == pytest.approx(1.0)
         counted = np.bincount(drawn[:, k], minlength=len(part)) / len(drawn)
         np.testing.assert_allclose(counted, part.numpy(), atol=0.03)
-        best = np.ravel(actor.act_(obs, test=True))[k] - actor._first[k]
+        best = np.ravel(actor.act_(obs, test=True))[k] - actor.spec.first[k]
         assert best == part.argmax().item()
 
 
@@ -114,10 +114,10 @@ def test_probabilities_give_the_expectation_over_all_actions(space):
     with torch.no_grad():
         prob = actor(obs).exp()
         expected = critic(obs, prob)[:, 0]
-        parts = torch.split(prob[0], actor._sizes)
+        parts = torch.split(prob[0], actor.spec.sizes)
         total = torch.zeros(2)
         for action in itertools.product(*(range(len(part)) for part in parts)):
-            act = torch.tensor([[f + a for f, a in zip(actor._first, action, strict=True)]])
+            act = torch.tensor([[f + a for f, a in zip(actor.spec.first, action, strict=True)]])
             likely = torch.prod(torch.stack([part[a] for part, a in zip(parts, action, strict=True)]))
             total += likely * critic(obs, act)[:, 0]
     torch.testing.assert_close(expected, total)

@@ -52,7 +52,7 @@ def test_the_actor_loss_trades_value_against_entropy():
 @pytest.mark.parametrize(("entropy", "sign"), [(5.0, 1), (-5.0, -1)])
 def test_the_temperature_falls_while_entropy_is_above_its_target_and_rises_below(entropy, sign):
     log_coef = torch.tensor(math.log(0.3), requires_grad=True)
-    loss = temperature_loss(log_coef, torch.tensor([-entropy - 1.0, -entropy + 1.0]), -2.0)
+    loss = temperature_loss(log_coef, torch.tensor(entropy), -2.0)
     loss.backward()
     assert math.copysign(1, log_coef.grad.item()) == sign
     assert loss.item() == pytest.approx(math.log(0.3) * (entropy + 2.0))
@@ -211,7 +211,7 @@ def test_redq_s_actor_climbs_the_mean_and_sac_s_the_minimum():
         q = reduce(agent.critic(batch.obs, act), dim=0)
         expected = (agent.temperature() * log_prob - q).mean().item()
         torch.manual_seed(3)
-        assert agent._train_actor(batch.obs)["loss_actor"].item() == pytest.approx(expected, rel=1e-5)
+        assert float(agent._train_actor(batch.obs)["loss_actor"]) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
@@ -282,7 +282,7 @@ def test_entropy_does_not_depend_on_the_units_of_the_actions():
     def entropy(bound):
         agent = small(action_space=spaces.Box(-bound, bound, (2,)))
         torch.manual_seed(1)
-        return agent._train_actor(random_batch().obs)["entropy_nats"].item()
+        return float(agent._train_actor(random_batch().obs)["entropy_nats"])
 
     assert entropy(1000.0) == pytest.approx(entropy(0.001), abs=1e-3)
 

@@ -14,10 +14,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from tmrl_like.agents.in_numpy import SquashedGaussianActor
+from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
 from tmrl_like.envs.drone import DroneEnv
-from tmrl_like.envs.drone.env import DroneInterface
+from tmrl_like.envs.drone.drone_env import DroneInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 
 EPISODE_S = 2.0
@@ -83,7 +83,7 @@ class Timed:
         return action
 
 
-class TimedGaussian(Timed, SquashedGaussianActor):
+class TimedGaussian(Timed, NumpyGaussianActor):
     """The shipped actor."""
 
 

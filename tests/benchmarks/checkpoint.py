@@ -140,7 +140,7 @@ def save_beside_training(one: TrainingOffline, folder: Path) -> dict[str, float]
     quiet = max(timed(lambda: one.agent.train(one.memory.sample())) for _ in range(20))
     with peak_rss() as highest:
         started = time.perf_counter()
-        snapshot = take_snapshot(one, {}, "run")
+        snapshot = take_snapshot(one, "run")
         blocked_s = time.perf_counter() - started
         writer = threading.Thread(target=snapshot.write, args=(folder,))
         writer.start()

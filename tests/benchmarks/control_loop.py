@@ -23,7 +23,6 @@ counts, when it takes two time-steps. *Outside* is what a step takes beside `env
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -110,7 +109,7 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
 
     from tmrl_like.agents import SACAgent, SquashedGaussianActor
     from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder
     from tmrl_like.types import Batch
     from tmrl_like.wire.spaces import describe_spaces
@@ -160,17 +159,16 @@ def run_worker(case: Case, keys: Path, port: int, priority: int | None, file: Pa
         threading.Thread(target=_stop_when_told, args=(pipe, worker.stop), daemon=True).start()
         worker.run(verbose=False)
         RECORD.save(file)
-        pipe.send((worker.policy_version, worker.loop.env_steps))
+        pipe.send((worker.policy_version, worker.condition().env_steps))
 
 
 def drone_worker(case: Case, options: dict[str, Any]) -> Any:
     """As `tmrl-like worker` makes it, without torch."""
-    from tmrl_like.cli.worker import make_worker
-    from tmrl_like.config.loading import load_experiment
+    from tmrl_like import load_experiment
 
     experiment = load_experiment(CONFIG, parts=case.parts)
     actor = partial(TimedGaussian, hidden_sizes=(64, 64))
-    return make_worker(dataclasses.replace(experiment, env=case.env, actor=actor), **options)
+    return experiment.make_worker(env_cls=case.env, actor_module_cls=actor, **options)
 
 
 def heavy_worker(case: Case, options: dict[str, Any]) -> Any:

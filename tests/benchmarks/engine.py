@@ -102,7 +102,7 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
 
     from tmrl_like.session.ring import Ring
     from tmrl_like.trainer.freshness import FreshnessLimits
-    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
 
     class Noted(FreshnessLimits):

@@ -60,7 +60,7 @@ def run_trainer(keys: Path, port: int, kilobytes: int, pipe: Any) -> None:
     from tmrl_like.delivery.sample_store import SampleStore
     from tmrl_like.replay.memory import ReplayMemory
     from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Spaces
 

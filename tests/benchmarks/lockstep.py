@@ -59,10 +59,10 @@ class WatchedTraining(TrainingOffline):
 
     most = 0.0
 
-    def _note_trained(self, interface: Any) -> None:
+    def _release_workers(self, around: Any) -> None:
         pacer = self.pacer
         self.most = max(self.most, pacer.tasked_steps - (self.total_updates - pacer.untasked_training))
-        super()._note_trained(interface)
+        super()._release_workers(around)
 
 
 class Episodes:

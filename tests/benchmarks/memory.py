@@ -64,6 +64,7 @@ class ColumnBlock:
         schema = schema_of((columns["act"][0], observed, columns["rew"][0], False, False, {}))
         self.segments = (Columns(schema, end - start, tuple(parts)),)
         self.is_reset = columns["is_reset"][start:end]
+        self.episode = np.zeros(end - start, np.uint8)
 
     def __len__(self) -> int:
         return len(self.is_reset)
@@ -83,9 +84,8 @@ def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
 
 def held_bytes(memory: ReplayMemory) -> int:
     """All arrays: columns and index."""
-    columns = [column.array for field in memory._store.fields for column in field.columns]
-    lanes = memory._lanes
-    parts = [*vars(lanes).values(), *vars(lanes.training).values()]
+    columns = [column.array for field in memory._rebuilder.table.fields.values() for column in field.columns]
+    parts = [*vars(memory._index).values(), *vars(memory._index.training).values()]
     index = [value for value in parts if isinstance(value, np.ndarray)]
     return sum(array.nbytes for array in (*columns, *index))
 

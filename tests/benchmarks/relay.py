@@ -78,16 +78,16 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> 
     from tmrl_like.agents.process import tune_process
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
+    from tmrl_like.replay.sample_check import SampleCheck
     from tmrl_like.session.ring import connect_to_one
-    from tmrl_like.trainer.link import TrainerLink
-    from tmrl_like.trainer.sample_check import SampleCheck
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Spaces
 
     tune_process(threads=1)
     memory = ReplayMemory(memory_size=100_000 if kind in DRONE else 10_000)
-    receiver = Receiver(None, "bench", keep_samples=memory.memory_size)
-    receiver.check = SampleCheck(*spaces_of(kind), memory)
+    check = SampleCheck(*spaces_of(kind), memory)
+    receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
     server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     link = TrainerLink(server, "t", Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(10))

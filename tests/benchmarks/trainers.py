@@ -34,19 +34,23 @@ def part(options: argparse.Namespace) -> None:
     from tmrl_like.agents.process import tune_process
     from tmrl_like.base.functional import partial
     from tmrl_like.trainer.options import RankOptions
-    from tmrl_like.trainer.ranks import Ranks
+    from tmrl_like.trainer.ranks import Ranks, Vote
     from tmrl_like.types import Batch
 
     tune_process(1)
     ranks = Ranks(RankOptions())
     torch.manual_seed(ranks.rank)
     sizes, rows = (options.width, options.width), options.batch
-    agent = SACAgent(
-        spaces.Box(-1.0, 1.0, (OBS,)),
-        spaces.Box(-1.0, 1.0, (ACT,)),
-        actor_cls=partial(SquashedGaussianActor, hidden_sizes=sizes),
-        critic_cls=partial(EnsembleCritic, hidden_sizes=sizes),
+    alone, both = (
+        SACAgent(
+            spaces.Box(-1.0, 1.0, (OBS,)),
+            spaces.Box(-1.0, 1.0, (ACT,)),
+            actor_cls=partial(SquashedGaussianActor, hidden_sizes=sizes),
+            critic_cls=partial(EnsembleCritic, hidden_sizes=sizes),
+        )
+        for _ in range(2)
     )
+    both.join(ranks)
     batch = Batch(
         torch.randn(rows, OBS),
         torch.rand(rows, ACT) * 2 - 1,
@@ -57,17 +61,17 @@ def part(options: argparse.Namespace) -> None:
     )
 
     def train(is_together: bool) -> float:
-        agent.ranks = ranks if is_together else None
+        agent = both if is_together else alone
         ranks.sum(1)
         started = time.perf_counter()
         for _ in range(options.steps):
             if is_together:
-                ranks.sum(1, 0, 0, 0, 0)
+                ranks.vote(Vote())
             agent.train(batch)
         took_s = time.perf_counter() - started
         return rows * sum(options.steps * 1e6 / us for us in said(ranks, took_s))
 
-    gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (agent.critic, agent.actor)]
+    gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (both.critic, both.actor)]
     size_bytes = sum(4 * gradient.numel() for gradient in gradients)
     exchange = exchange_of(ranks, size_bytes)
 
@@ -75,7 +79,7 @@ def part(options: argparse.Namespace) -> None:
         return timed(lambda: [ranks.mean(gradient) for gradient in gradients])
 
     def vote() -> float:
-        return timed(lambda: ranks.sum(1, 0, 0, 0, 0))
+        return timed(lambda: ranks.vote(Vote()))
 
     for is_together in (True, False, True):
         train(is_together)

@@ -90,7 +90,7 @@ def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> 
     while True:
         before = time.perf_counter()
         obs, *_ = worker.step(obs, test=False, collect_samples=False)
-        took_s = time.perf_counter() - before - worker.loop.env_s - worker.loop.inference_s
+        took_s = time.perf_counter() - before - sum(np.diff(worker.loop.times)[1:])
         if worker.policy_version != seen:
             seen = worker.policy_version
             pipe.send((seen, time.time(), took_s))
@@ -98,7 +98,7 @@ def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> 
 
 def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
     """Median milliseconds from publication to use, and what it cost trainer and worker."""
-    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.spaces import describe_spaces
 
@@ -183,8 +183,7 @@ class Nowhere:
 def read_tags(folder: Path, pipe: Any) -> None:
     """Tell when each tag that is named could be read whole."""
     from tmrl_like.policies.policy_file import read_policy
-    from tmrl_like.policies.store import PolicyStore
-    from tmrl_like.policies.weight_file import read_file
+    from tmrl_like.policies.policy_store import PolicyStore
 
     store = PolicyStore(folder)
     pipe.send("ready")
@@ -192,17 +191,17 @@ def read_tags(folder: Path, pipe: Any) -> None:
         (tag,) = pipe.recv()
         while not store.path(tag).exists():
             time.sleep(0.0002)
-        read_file(read_policy(store.path(tag))[1])
+        read_policy(store.path(tag))
         pipe.send(time.time())
 
 
 def measure_store(width: int, repeats: int) -> dict[str, float]:
     """Median milliseconds until a tagged policy is readable elsewhere, and what that costs the training thread."""
     from tmrl_like.policies.policy_file import describe
-    from tmrl_like.policies.store import PolicyStore
-    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.policies.policy_store import PolicyStore
     from tmrl_like.trainer.options import TrainerOptions
     from tmrl_like.trainer.saver import Saver
+    from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.wire.messages import Spaces
 
     actor = Wide(Pulse.observation_space, Pulse.action_space, width)
@@ -230,7 +229,7 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
             bare_ms.append(times[1])
             began = time.perf_counter()
             with (folder / "floor").open("wb") as file:
-                file.write(weights)
+                file.write(weights.data)
                 file.flush()
                 os.fsync(file.fileno())
             floor_ms.append((time.perf_counter() - began) * 1e3)

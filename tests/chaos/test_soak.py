@@ -17,7 +17,11 @@ from tmrl_like.base.functional import partial
 from tmrl_like.testing.fakes import CountingEnv, ListMemory
 
 UNFREEZE = gc.unfreeze  # which does nothing while a test runs: see conftest.py
-BOUNDS = ("trainer.link._VERSIONS_KEPT", "delivery.receiver._MAX_PROCESSES", "replay.streams._REMEMBERED_STREAMS")
+BOUNDS = (
+    "trainer.trainer_link._VERSIONS_KEPT",
+    "delivery.receiver._MAX_PROCESSES",
+    "replay.streams._REMEMBERED_STREAMS",
+)
 """Which a day in seconds does not reach."""
 EPISODE_STEPS = 20
 COMINGS_OF_AN_HOUR = 3

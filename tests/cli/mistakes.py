@@ -12,8 +12,8 @@ from kit.ports import free_port
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli import main
-from tmrl_like.config.experiment import Settings
 from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.settings import Settings
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from cli_commands import TINY
 
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like import load_experiment
+from tmrl_like.base.folders import data_folder
 from tmrl_like.cli.best import BestRun, hooks_of
-from tmrl_like.config.loading import load_experiment
-from tmrl_like.config.paths import RunPaths, data_folder
+from tmrl_like.config.paths import RunPaths
 from tmrl_like.rollouts import Rollout
 from tmrl_like.types import ActionSource
 
@@ -148,6 +148,5 @@ def test_nothing_is_kept_where_that_is_switched_off_and_a_hook_is_called_beside_
     mine = ((("on_worker_rollout",), "chain.note"),)
     off = ((("worker", "keep_best"), "false"),)
     for overrides, expected in ((mine, [BestRun, type(chain.note)]), (off, [])):
-        arguments = Arguments(experiment=TINY, overrides=overrides)
         experiment = load_experiment(TINY, overrides, ("on_worker_rollout",))
-        assert [type(hook) for hook in hooks_of(arguments, experiment)] == expected
+        assert [type(hook) for hook in hooks_of(experiment)] == expected

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.delays import describe_response, drive_at_random, measure, random_action
+from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.delays import Response

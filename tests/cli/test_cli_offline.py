@@ -29,7 +29,7 @@ def refuse(*arguments: object, **options: object) -> None:
 
 @pytest.fixture
 def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmrl_like.trainer.trainer.connect_to_one", refuse)
+    monkeypatch.setattr("tmrl_like.trainer.connecting.connect_to_one", refuse)
 
 
 @pytest.mark.usefixtures("no_connection")

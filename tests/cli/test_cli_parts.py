@@ -18,14 +18,13 @@ from cli_commands import TINY, Command
 from kit.rings import ring_of
 from tiny import TinyActor, TinyEnv
 
+from tmrl_like import load_experiment
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.server import make_server
-from tmrl_like.config.experiment import Settings
-from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
 from tmrl_like.server.server import Server
-from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import ActionSource, Delivery
@@ -100,9 +99,9 @@ def next_of(link: PeerLink, *kinds: type[m.Message]) -> Any:
 
 def test_the_trainer_receives_nothing_until_as_many_samples_wait_as_the_experiment_says(free_port: int) -> None:
     overrides = {"port": free_port, "min_samples_per_server_packet": 10}
-    settings = load_settings(TINY, [(("server", name), str(value)) for name, value in overrides.items()])
+    experiment = load_experiment(TINY, [(("server", name), str(value)) for name, value in overrides.items()], ())
     with (
-        make_server(settings),
+        experiment.make_server(),
         contextlib.closing(connection(free_port)) as trainer,
         contextlib.closing(connection(free_port)) as worker,
     ):

@@ -13,9 +13,9 @@ from tiny import TinyActor, TinyEnv
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
-from tmrl_like.config.experiment import Settings
+from tmrl_like.config.settings import Settings
 from tmrl_like.policies.policy_file import describe
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 
 CommandLine = Callable[..., int]
 

@@ -10,7 +10,7 @@ from tmrl_like.cli import proof
 from tmrl_like.cli.progress import Progress, sparkline
 from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
-from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
+from tmrl_like.config.settings import ProofSection, Settings, TrainerSection
 from tmrl_like.metrics.sinks import describe_round
 from tmrl_like.types import EpisodeStats
 

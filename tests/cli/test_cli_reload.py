@@ -14,9 +14,9 @@ from cli_commands import HERE, Command
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.reload import Reloading
-from tmrl_like.config.config_objects import training_factory
-from tmrl_like.config.loading import dump_experiment, load_experiment
+from tmrl_like.config.loading import as_yaml
 from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import load_experiment
 
 TEXT = """\
 env: tiny.TinyEnv
@@ -34,9 +34,9 @@ class Edited:
     def __init__(self, path: Path, overrides: Any = (), text: str = TEXT) -> None:
         self.path, self.times = path, 0
         path.write_text(text)
-        self.training = training_factory(load_experiment(path, overrides))()
+        self.training = load_experiment(path, overrides).training()
         self.kept = path.with_name("kept.yaml")
-        self.kept.write_text(dump_experiment(path, overrides, PARTS))
+        self.kept.write_text(as_yaml(load_experiment(path, overrides, PARTS).as_data()))
         self.reloading = Reloading(str(path), overrides, self.training.tuning, self.kept)
 
     def edit(self, *changes: tuple[str, str], text: str = TEXT) -> None:
@@ -164,7 +164,7 @@ memory: {{class_path: tmrl_like.replay.WithDemonstrations, init_args: {{memory: 
     assert [holder.gamma for holder in (edited.training.agent, memory, memory.own)] == [0.5] * 3  # type: ignore[attr-defined]
     kept = load_experiment(edited.kept)
     assert kept.memory.keywords["memory"].keywords["gamma"] == 0.5
-    training_factory(kept)()
+    kept.training()
 
 
 def test_the_file_of_a_training_is_edited(

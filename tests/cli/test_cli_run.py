@@ -8,17 +8,15 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 from cli_commands import TINY, Command
 from kit.waiting import until
 
-from tmrl_like.config.experiment import Settings
 from tmrl_like.config.run_lock import use_run
+from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
-from tmrl_like.trainer.manifest import FORMAT, Manifest
 
 Start = Callable[..., Command]
 
@@ -100,10 +98,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start: St
 
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start: Start, own_home: Path) -> None:
     folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
-    (folder / "training-1.pt").mkdir(parents=True)  # in the way
-    (folder / "manifest.json").write_bytes(
-        msgspec.json.encode(Manifest(FORMAT, 0))
-    )  # of a kill in the first checkpoint
+    (folder / "checkpoint-1").mkdir(parents=True)  # in the way
     run = start("run", TINY, "--trainer.epochs", ".inf")
     run.wait_for("samples")
     run.process.send_signal(signal.SIGINT)
@@ -139,11 +134,7 @@ def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
     changes: list[str], cause: str, start: Start, own_home: Path
 ) -> None:
     where = ["--run_name", "r6"]
-    (own_home / ".tmrl_like/runs/r6/checkpoints/training").mkdir(parents=True)
-    (own_home / ".tmrl_like/runs/r6/checkpoints/training/manifest.json").write_bytes(
-        msgspec.json.encode(Manifest(FORMAT, 0))
-    )
-    (own_home / ".tmrl_like/runs/r6/checkpoints/training/training-1.pt").mkdir()  # in the way
+    (own_home / ".tmrl_like/runs/r6/checkpoints/training/checkpoint-1").mkdir(parents=True)  # in the way
     run = start("run", TINY, "--trainer.epochs", ".inf", *where, *changes)
     assert run.ends() == (2 if "gian" in cause else 1)
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")

@@ -12,12 +12,13 @@ from test_cli_policies import store  # noqa: F401
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli.eval import confidence_interval
-from tmrl_like.config.experiment import Settings
-from tmrl_like.config.loading import dump_experiment
+from tmrl_like.config.loading import as_yaml
 from tmrl_like.config.run_lock import use_run
+from tmrl_like.config.settings import Settings
+from tmrl_like.experiment import load_experiment
 from tmrl_like.metrics.sinks import JsonLinesSink
 from tmrl_like.metrics.starts import Start, write_starts
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 
 CommandLine = Callable[..., int]
 
@@ -28,7 +29,7 @@ def trained(own_home: Path) -> Callable[..., Path]:
 
     def make(name: str, ended: str = "done", **changes: Any) -> Path:
         paths = Settings(run_name=name).paths
-        text = dump_experiment(TINY, [((key,), str(value)) for key, value in changes.items()])
+        text = as_yaml(load_experiment(TINY, [((key,), str(value)) for key, value in changes.items()]).as_data())
         start = Start(time=f"2026-11-23T11:0{len(name)}:00+01:00", task="TinyEnv", ended=ended)
         start = msgspec.structs.replace(start, experiment=text, experiment_file=TINY)
         write_starts(paths.folder, [Start(time="before"), start])
@@ -134,7 +135,7 @@ def test_a_scripts_policy_is_evaluated_in_the_environment_that_the_script_named(
         msgspec.structs.replace(start, env={"class_path": "tiny.TinyEnv", "init_args": {"at": "__main__.here"}})
     )
     assert "its env cannot be made again: nobody knows" in error(msgspec.structs.replace(start, env="nobody knows"))
-    store.path(4).write_bytes(TinyActor(TinyEnv.observation_space, TinyEnv.action_space).weights())
+    TinyActor(TinyEnv.observation_space, TinyEnv.action_space).save(store.path(4))
     assert "its actor cannot be made again: its file holds weights alone" in error(start, "tiny@4")
 
 

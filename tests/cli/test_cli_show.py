@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cli_commands import TINY
 
-from tmrl_like.cli import screen
-from tmrl_like.cli.screen import Screen
+from tmrl_like.cli import live_screen as screen
+from tmrl_like.cli.live_screen import LiveScreen
 
 CommandLine = Callable[..., int]
 FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
@@ -66,6 +66,6 @@ def test_without_a_picture_there_is_one_line(
 
 def test_a_screen_can_be_closed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":977")
-    shown = Screen(lambda: None)
+    shown = LiveScreen(lambda: None)
     shown.close()
     shown.close()

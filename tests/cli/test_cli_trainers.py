@@ -35,7 +35,7 @@ def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home
     assert "proof passed: mean return" in run.output
     folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
     assert (folder / "rank-1/log/0000000001.log").exists()
-    assert {process.name for process in folder.glob("training-*.pt")} == {"training-1.pt"}
+    assert {path.name for path in folder.glob("checkpoint-*")} == {"checkpoint-1"}
     again = start("run", TINY, "--trainer.epochs", "2")
     again.wait_for("resumed from")
     assert again.ends() == 0, again.output

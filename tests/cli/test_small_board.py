@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = {
-    "actors": [{"torch", "wandb", "opencv-python", "tlspyo", "rich", "safetensors"}],
+    "actors": [{"torch", "wandb", "opencv-python", "tlspyo", "rich"}],
     "deploy": [
         {*("torch", "numpy", "gymnasium", "rtgym", "tlspyo", "opencv-python", "wandb", "filelock", "safetensors")}
         | {"zstandard", "psutil", "rich"},
@@ -27,11 +27,10 @@ LEFT_OUT = {
 IMPORTED_AS = {"opencv-python": "cv2"}
 SERVE = """
 from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.server import make_server
-from tmrl_like.config.loading import load_settings
+from tmrl_like import load_experiment
 
 arguments = parse(["server", "config/drone.yaml", "--server.port", "0"])
-with make_server(load_settings(arguments.experiment, arguments.overrides)):
+with load_experiment(arguments.experiment, arguments.overrides, ()).make_server():
     print("serves")
 """
 
@@ -82,7 +81,7 @@ def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes
         limits = [] if "--no-deps" in arguments else ["-c", str(ROOT / "constraints.txt")]
         subprocess.run([python, "-m", "pip", "-q", *arguments, *limits], check=True)
     code = "import importlib.util as u, json; print(json.dumps([n for n in NAMES if u.find_spec(n)]))"
-    names = ["torch", "wandb", "cv2", "tlspyo", "twisted", "rich", "safetensors"]
+    names = ["torch", "wandb", "cv2", "tlspyo", "twisted", "rich"]
     done = subprocess.run(
         [python, "-c", code.replace("NAMES", str(names))], cwd=tmp_path, check=True, capture_output=True
     )

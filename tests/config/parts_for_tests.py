@@ -85,7 +85,7 @@ class Actor:
 
 
 class Memory:
-    def __init__(self, nb_steps: int, device: str, size: int) -> None:
+    def __init__(self, nb_steps: int, device: str, size: int, obs_preprocessor: Any = None) -> None:
         self.size = size
 
     def append_buffer(self) -> None: ...

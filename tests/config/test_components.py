@@ -6,7 +6,8 @@ import parts_for_tests as parts
 import pytest
 
 from tmrl_like.base.factories import signature_of
-from tmrl_like.config.components import check_value, import_object, resolve_component, type_name
+from tmrl_like.base.importing import import_object
+from tmrl_like.config.components import check_value, resolve_component, type_name
 from tmrl_like.config.document import Document
 from tmrl_like.errors import ConfigError
 
@@ -20,7 +21,7 @@ def resolve(arguments: dict[str, Any], path: str = "Agent", supplied: tuple[str,
 
 
 def agent(**arguments: Any) -> Any:
-    return resolve(arguments).factory()("obs", "act")
+    return resolve(arguments)("obs", "act")
 
 
 def test_a_factory_makes_the_object_with_what_file_and_caller_give() -> None:
@@ -121,12 +122,12 @@ def test_a_missing_argument_is_named_unless_the_framework_supplies_it() -> None:
 
 
 def test_a_class_that_takes_anything_takes_anything() -> None:
-    assert resolve({"whatever": 3}, "Open").factory()().anything == {"whatever": 3}
+    assert resolve({"whatever": 3}, "Open")().anything == {"whatever": 3}
     assert signature_of(parts.Open).open_ended
 
 
 def test_functions_and_nested_classes_can_be_named() -> None:
-    assert resolve({}, "preprocess").factory() is parts.preprocess
+    assert resolve({}, "preprocess") is parts.preprocess
     assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner
     with pytest.raises(ConfigError, match="Outer has no Iner; did you mean Inner"):
         import_object(f"{MODULE}.Outer.Iner")

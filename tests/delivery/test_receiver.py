@@ -283,11 +283,9 @@ def test_of_a_repeat_the_next_process_finds_what_was_new(opened):
     assert [int(sample.obs) for sample in buffer.memory] == [4, 5]
 
 
-def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened, monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.sample_store.SMALL_BYTES", 1)
-
+def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
     def begin():
-        store = opened()
+        store = opened(small_bytes=1)
         trainer = Trainer(store=store, run="run", keep_samples=2)
         return store, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
 
@@ -391,12 +389,12 @@ def test_the_next_process_of_a_rejected_worker_is_taken(trainer):
     assert [d.receipt for d in trainer.inbox] == [Receipt("w", 8, 1)]
 
 
-def test_samples_that_the_check_refuses_reject_their_process(trainer):
+def test_samples_that_the_check_refuses_reject_their_process():
     class Check:
         def structure(self, schema):
             raise MemoryContractError("obs is text")
 
-    trainer.receiver.check = Check()
+    trainer = Trainer(check=Check())
     trainer.give(1, 2)
     assert trainer.inbox == []
     assert trainer.due() == [m.Dismissal("w", 7, "obs is text")]

@@ -11,7 +11,6 @@ from kit.episodes import episode
 from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
 
 from tmrl_like.base.files import disk, lock_folder, write_whole
-from tmrl_like.delivery import sample_store
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_store import read_file, read_files
 from tmrl_like.types import Receipt
@@ -39,9 +38,9 @@ def power(tmp_path):
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few(opened):
     """Small files are joined when four of them wait."""
-    monkeypatch.setattr(sample_store, "_SMALL_FILES", 4)
+    opened.options = {"small_files": 4}
 
 
 def put(store, *messages, now=0.0):
@@ -173,9 +172,8 @@ def test_a_folder_belongs_to_one_process(opened, folder):
 # -- how many files there are --------------------------------------------------------------------------
 
 
-def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opened, folder, few, monkeypatch):
-    monkeypatch.setattr(sample_store, "SMALL_BYTES", 2000)
-    store = opened()
+def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opened, folder, few):
+    store = opened(small_bytes=2000)
     put_each(store, 1, 2)
     put(store, noise(7, size=3000))
     put_each(store, 4, 5, 6, 7)
@@ -183,7 +181,7 @@ def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opene
     put_each(store, 8)
     assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 8)]
     store.close()
-    store = opened()
+    store = opened(small_bytes=2000)
     assert numbers(store) == [1, 2, 3, 4, 5, 6, 7, 8]
     put_each(store, 9, 10, 11)
     assert numbers(store) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
@@ -220,21 +218,19 @@ def test_joined_files_go_as_one(opened, folder, few):
     assert numbers(store) == [5, 6]
 
 
-def test_a_large_file_of_reports_alone_goes_with_the_next_one(opened, monkeypatch):
-    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
-    store = opened()
+def test_a_large_file_of_reports_alone_goes_with_the_next_one(opened):
+    store = opened(small_bytes=1)
     for entry, samples in ((1, 3), (4, 0), (5, 0), (6, 3), (9, 0)):
         reports = () if samples else (episode(),)
         put(store, packet_of(entry, *[numbered(entry)] * samples, reports=reports))
     assert entries(store) == [1, 6, 9]
 
 
-def test_a_file_that_could_not_be_read_is_not_taken_for_one_of_reports(opened, folder, monkeypatch):
-    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
-    store = opened()
+def test_a_file_that_could_not_be_read_is_not_taken_for_one_of_reports(opened, folder):
+    store = opened(small_bytes=1)
     put_each(store, 1)
     store.close()
-    store = opened()
+    store = opened(small_bytes=1)
     put_each(store, 2, 3)
     assert numbers(store) == [1, 2, 3]
 
@@ -295,13 +291,14 @@ def live(opened, power, at, is_cut, rng):
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
-def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, few, is_cut):
+def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, is_cut):
     rng = random.Random(7)
     for at in range(1000):
         root = tmp_path / str(at)
         root.mkdir()
         with ExitStack() as stack, PowerDisk(root) as power:
             opened = Stores(root / "log", stack)
+            opened.options = {"small_files": 4}
             promised = live(opened, power, at, is_cut, rng)
             if promised is None:
                 break

@@ -2,7 +2,7 @@
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.session.ring import Ring
-from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.wire import messages as m
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tmrl_like.config.experiment import ServerSection, Settings
+from tmrl_like.config.settings import ServerSection, Settings
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError
 

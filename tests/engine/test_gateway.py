@@ -107,7 +107,7 @@ class Rig:
         return self.keep(Worker(self.folder, name, server.address))
 
     def trainer(self, receiver=None):
-        return self.keep(Trainer(Reader(self.gpu), receiver or Receiver()))
+        return self.keep(Trainer(Reader(self.gpu), receiver or Receiver(run=f"training {len(self.parts)}")))
 
     def keep(self, part):
         self.parts.append(part)
@@ -215,7 +215,7 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
     trainer, first = rig.trainer(), rig.server()
     worker = rig.worker(first)
     until(lambda: trainer.link.session.connected)
-    publication = split_policy(bytes(3 << 20), 7, 1e9)
+    publication = split_policy(({"w": ("U8", (3 << 20,))}, bytes(3 << 20)), 7, 1e9)
     frames = [bytes(frame) for frame in publication]
     trainer.link._frames_of = lambda policy: iter(frames)
     trainer.link._next_publication = object()
@@ -230,6 +230,18 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
     worker.make(1)
     until(lambda: worker.kept == 0)
     assert worker.policies == later.policies == [7]
+
+
+def test_workers_hear_of_another_training_once(rig):
+    first, worker = rig.trainer(), rig.worker(rig.server())
+    worker.make(5)
+    until(lambda: worker.kept == 0)
+    first.close()
+    rig.trainer()
+    until(lambda: len(set(worker.feeds) - {0}) == 2)
+    worker.make(5)
+    until(lambda: worker.kept == 0)
+    assert len(set(worker.feeds) - {0}) == 2
 
 
 def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):

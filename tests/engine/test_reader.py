@@ -69,6 +69,11 @@ class Site:
                 assert time.monotonic() < until
                 time.sleep(0.05)
 
+    def say(self, data, worker="w1"):
+        """Send a packet, whether a stream keeps it or not."""
+        until(lambda: self._client is not None)
+        self.do(self._client.publish, samples_subject(RUN, self.name, worker), data)
+
     def do(self, work, *args):
         """Have it done in the connection's loop."""
         done = concurrent.futures.Future()
@@ -285,6 +290,13 @@ def test_a_stream_that_is_other_than_wanted_is_used_and_a_line_names_what_differ
     first.close()
     rig.trainer(max_bytes=2 << 20)
     until(lambda: "is used as it is: max_bytes is 1048576, expected 2097152" in caplog.text)
+
+
+def test_what_the_stream_does_not_keep_is_heard_on_its_way(rig, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.reader.all_samples", lambda run: "elsewhere")
+    trainer, site = rig.trainer(), rig.site()
+    assert trainer.session.wait_connected(PATIENCE_S)
+    until(lambda: site.say(packet("w1", 1)) or trainer.retrieve(0.1))
 
 
 def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):

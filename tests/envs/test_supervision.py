@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
     monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
     monkeypatch.setattr("tmrl_like.envs.supervision._STOP_WITHIN_S", 0.2)
-    monkeypatch.setattr("tmrl_like.envs.processes._TERM_WITHIN_S", 0.2)
+    monkeypatch.setattr("tmrl_like.envs.game_processes._TERM_WITHIN_S", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str
         first, second = stored(take()).values()
         assert first == EPISODES[: 8 if where == "step" else 5]
         assert second == EPISODES
-        assert worker.loop.env_steps == 4 + episodes[1].steps + 8
+        assert worker.condition().env_steps == 4 + episodes[1].steps + 8
         broken, healthy = Hanging.made
         assert broken.closed_by == "tmrl-control"
         assert healthy.closed_by == ""
@@ -159,7 +159,7 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[
         Hanging.made[0]._free.set()
         until(lambda: threading.active_count() < threads)
         assert Hanging.made[0].total_steps == 3
-        assert worker.loop.env_steps == 2
+        assert worker.condition().env_steps == 2
         assert stored(take()) == {}
         assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
 

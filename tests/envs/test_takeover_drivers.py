@@ -171,7 +171,7 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
 def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
     pytest.importorskip("Box2D")
     from tmrl_like.envs.racing import RoadDriver
-    from tmrl_like.envs.racing import env as racing
+    from tmrl_like.envs.racing import racing_env as racing
 
     now = 0.0
     monkeypatch.setattr(racing, "time", SimpleNamespace(monotonic=lambda: now))

@@ -41,9 +41,10 @@ def targets(folder: Path) -> dict[str, Target]:
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.delivery.sample_store import read_files
     from tmrl_like.errors import DecodingError
+    from tmrl_like.policies.weight_file import size_of
     from tmrl_like.wire import messages as m
     from tmrl_like.wire.packet import encode_packet
-    from tmrl_like.wire.policy import PolicyAssembler, split_policy
+    from tmrl_like.wire.policy import Manifest, PolicyAssembler, split_policy
 
     def decode(data: bytes) -> None:
         try:
@@ -91,9 +92,14 @@ def targets(folder: Path) -> dict[str, Target]:
         except m.WireVersionError:
             pass
 
+    def memory_for(manifest: Manifest) -> memoryview:
+        if (size := size_of(manifest)) > 1 << 16:
+            raise DecodingError("this actor has other parameters")
+        return memoryview(bytearray(size))
+
     def policy(data: bytes) -> None:
         """Frames, each behind two bytes for its length; the memory for them is not written before it is filled."""
-        assembler, at = PolicyAssembler(lambda size: memoryview(bytearray(size)), max_bytes=1 << 16), 0
+        assembler, at = PolicyAssembler(memory_for, max_bytes=1 << 16), 0
         while at + 2 <= len(data):
             end = at + 2 + int.from_bytes(data[at : at + 2], "little")
             try:
@@ -136,7 +142,10 @@ def targets(folder: Path) -> dict[str, Target]:
         "policy": Target(
             policy,
             tuple(
-                b"".join(len(frame).to_bytes(2, "little") + frame for frame in split_policy(bytes(size), 1, 0.0))
+                b"".join(
+                    len(frame).to_bytes(2, "little") + frame
+                    for frame in split_policy(({"w": ("U8", (size,))}, bytes(size)), 1, 0.0)
+                )
                 for size in (10, 1000)
             ),
         ),

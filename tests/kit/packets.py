@@ -66,11 +66,12 @@ class Stores:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
+        self.options: dict[str, Any] = {}  # of all
 
-    def __call__(self, *arguments: Any) -> SampleStore:
+    def __call__(self, *arguments: Any, **options: Any) -> SampleStore:
         lock = lock_folder(self.folder)
         assert lock is not None, "the store before is not closed"
-        store = SampleStore(self.folder, lock, *arguments)
+        store = SampleStore(self.folder, lock, *arguments, **self.options | options)
         self._stack.callback(store.close)
         return store
 

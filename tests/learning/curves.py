@@ -23,10 +23,10 @@ import numpy as np
 from tmrl_like.envs.carla import CarlaSyncEnv
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
-from tmrl_like.envs.doom.env import TIC_S
+from tmrl_like.envs.doom.doom_env import TIC_S
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.robot import RobotEnv
-from tmrl_like.envs.robot import env as robot
+from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
 

@@ -28,11 +28,11 @@ from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs.drone import MirroredFlights
 from tmrl_like.envs.drone import TargetInView as WayOfTheDrone
 from tmrl_like.envs.racing import MirroredLaps
-from tmrl_like.envs.racing import env as racing
-from tmrl_like.envs.racing.game import Simulation
-from tmrl_like.envs.robot import env as robot
+from tmrl_like.envs.racing import racing_env as racing
+from tmrl_like.envs.racing.racing_game import Simulation
+from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.layout import compressor_of
+from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -172,7 +172,7 @@ TASKS = {
         ClocklessRobotEnv,
         _SECONDS | {"gamma": 0.9},
         {"act_buf_len": 2, "batch_size": 128},
-        robot.TargetInView(),
+        robot.TargetUpClose(),
         robot.OtherTargets,
         actor={"noise_beta": 1.5, "noise_steps": 60},
         schedule={"start_training": 100},

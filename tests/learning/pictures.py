@@ -34,7 +34,7 @@ def arguments_of(experiment: str) -> dict[str, Any]:
 
 def drone(figure: Any) -> None:
     """The drone flies to its target by the rule that an agent learns: towards where it will be."""
-    from tmrl_like.envs.drone.env import _image
+    from tmrl_like.envs.drone.drone_env import _image
 
     env = curves.SimulatedDroneEnv(seed=2)
     obs, _ = env.reset(seed=2)
@@ -57,8 +57,8 @@ def robot(figure: Any) -> None:
 
 def racing(figure: Any) -> None:
     """The game driven by the script that follows the road, for five seconds."""
-    from tmrl_like.envs.racing.drivers import FollowTheRoad
-    from tmrl_like.envs.racing.game import Simulation
+    from tmrl_like.envs.racing.racing_drivers import FollowTheRoad
+    from tmrl_like.envs.racing.racing_game import Simulation
     from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, ImageView, LidarView
 
     game, drive = Simulation(1), FollowTheRoad()
@@ -114,7 +114,7 @@ def desktop(figure: Any) -> None:
 
 def trackmania(figure: Any) -> None:
     """A road drawn as the plane that a camera sees, between black borders, and the distances measured in it."""
-    from tmrl_like.envs.trackmania.env import _LIDAR_ANGLES, _LIDAR_PLACE, Lidar
+    from tmrl_like.envs.trackmania.trackmania_env import _LIDAR_ANGLES, _LIDAR_PLACE, Lidar
 
     width, height = _LIDAR_PLACE[2:]
     rows, columns = np.mgrid[:height, :width]

@@ -14,7 +14,7 @@ from solo import drive, learn, seen_alike
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.robot import env as robot
+from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.replay import ReplayMemory
@@ -96,7 +96,7 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetInView()
+    env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetUpClose()
     agent = SACAgent(
         env.observation_space,
         env.action_space,
@@ -137,7 +137,7 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
     obs = tuple(np.array(v, np.float32) for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0)))
-    alone = seen_alike(robot.TargetInView(), obs)
+    alone = seen_alike(robot.TargetUpClose(), obs)
     assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
 
 
@@ -154,7 +154,7 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
 
     def batch(speed: float) -> tuple[Any, ...]:
         rows = zip(*(seen(place, target, speed) for place, target in zip(places, targets, strict=True)), strict=True)
-        return robot.TargetInView()(tuple(torch.from_numpy(np.stack(row)) for row in rows))
+        return robot.TargetUpClose()(tuple(torch.from_numpy(np.stack(row)) for row in rows))
 
     places[:4], targets[2:6] = [places[0]] * 4, [robot.tip_m(places[0])] * 4  # some rest on the targets of some
     flags = torch.zeros(8)

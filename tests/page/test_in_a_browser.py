@@ -5,7 +5,7 @@ import pytest
 from chromium import PROGRAM, Chromium
 from quiet import quiet_ring
 
-from tmrl_like.page.app import Page
+from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Browser, Watcher
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition

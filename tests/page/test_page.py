@@ -11,7 +11,7 @@ from quiet import quiet_ring
 
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError, ShortageError
-from tmrl_like.page.app import Page
+from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.transport import KeyFolder
@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tmrl_like.page.app.DEFAULT_PORT", taken.getsockname()[1])
+            patch.setattr("tmrl_like.page.page_app.DEFAULT_PORT", taken.getsockname()[1])
             with Page(watcher) as other:
                 assert get(other, "/")[0] == 200
 
@@ -155,7 +155,7 @@ def test_a_connection_that_gets_no_thread_is_closed_with_one_line_and_takes_no_r
         raise ShortageError(f"the thread {name} cannot be started")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tmrl_like.page.app.start_thread", no_thread)
+        patch.setattr("tmrl_like.page.page_app.start_thread", no_thread)
         for _ in range(101):
             with pytest.raises(OSError):
                 get(page, "/")

@@ -16,11 +16,11 @@ from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor, in_numpy
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.policy_file import Code, describe, with_card
-from tmrl_like.policies.spaces import Box as SmallBox
-from tmrl_like.policies.spaces import Discrete
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_file import Code, describe, write_policy
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.wire.spaces import Box as SmallBox
+from tmrl_like.wire.spaces import Discrete
 
 OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
 HERE = (__name__,)
@@ -37,7 +37,7 @@ class Own(SquashedGaussianActor):
 
 def written(path, made, preprocessor=None, **card):
     said = msgspec.structs.replace(describe(made, preprocessor), **card)
-    path.write_bytes(b"".join(with_card(made.weights(), said)))
+    write_policy(path, made.weights(), said)
     return path
 
 
@@ -57,7 +57,7 @@ def test_a_policy_acts_as_the_actor_that_was_stored(actor, tmp_path):
         OBS,
         ACT,
     )
-    assert isinstance(policy.actor, in_numpy.SquashedGaussianActor)
+    assert isinstance(policy.actor, in_numpy.NumpyGaussianActor)
     policy.reset()
     for _ in range(20):
         obs = OBS.sample()
@@ -154,7 +154,8 @@ STRANGER = {"x": {"class_path": "os.system"}}
             {"actor": Code(SHIPPED, {"widths": [1]})},
             "cannot be what it says: .*widths",
         ),
-        ({"obs_preprocessor": Code("tmrl_like.config.components.import_object")}, "code of tmrl_like is not imported"),
+        ({"obs_preprocessor": Code("tmrl_like.base.importing.import_object")}, "code of tmrl_like is not imported"),
+        ({"actor": Code("tmrl_like.no_such_room.Actor")}, "it names tmrl_like.no_such_room.Actor, and code of"),
         ({"actor": Code(SHIPPED, {"hidden_sizes": [9]})}, "do not fit Squashed"),
         ({"actor": Code("tmrl_like.agents.CategoricalActor")}, "this agent needs Discrete or MultiDiscrete"),
         ({"observation_space": SmallBox((1,), "uint8", (0,), (300,))}, "cannot be what it says: OverflowError"),
@@ -172,7 +173,7 @@ def test_a_file_that_cannot_be_what_it_says_is_refused_in_one_line(card, message
 
 
 def test_a_policy_that_is_not_finite_and_weights_that_say_nothing_are_refused(actor, tmp_path):
-    (tmp_path / "weights").write_bytes(actor.weights())
+    actor.save(tmp_path / "weights")
     with pytest.raises(PolicyError, match="it holds weights, and does not say of what"):
         load_policy(tmp_path / "weights")
     torch.nn.init.constant_(actor.head.bias, float("nan"))

@@ -11,10 +11,10 @@ from gymnasium import spaces
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.policy_file import Code, describe, read_card, with_card
-from tmrl_like.policies.spaces import spec_of
-from tmrl_like.policies.weight_file import for_the_disk, read_file
+from tmrl_like.policies.policy_file import Code, describe, read_card, write_policy
+from tmrl_like.policies.weight_file import read_weights, write_weights
 from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.wire.spaces import spec_of
 
 SPACES = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,))
 
@@ -45,7 +45,7 @@ class Picky(LinearActor):
 
 
 def written(path, actor, **more):
-    path.write_bytes(b"".join(with_card(actor.weights(), msgspec.structs.replace(describe(actor), **more))))
+    write_policy(path, actor.weights(), msgspec.structs.replace(describe(actor), **more))
     return path
 
 
@@ -61,8 +61,8 @@ def test_whoever_reads_weights_reads_them_from_a_policy_file_as_well(tmp_path):
     actor = SquashedGaussianActor(*SPACES, hidden_sizes=(8,))
     path = written(tmp_path / "p", actor)
     assert SquashedGaussianActor(*SPACES, hidden_sizes=(8,)).load(path).weights() == actor.weights()
-    theirs, ours = safetensors.numpy.load_file(path), read_file(path.read_bytes())
-    assert all(np.array_equal(theirs[name], parameter.array()) for name, parameter in ours.items())
+    theirs, ours = safetensors.numpy.load_file(path), read_weights(path)[1].arrays()
+    assert all(np.array_equal(theirs[name], values) for name, values in ours.items())
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,15 @@ def test_an_argument_that_no_text_says_is_named(value):
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("card", "message"),
     [
-        ({"tmrl_like": '{"format": 2, "all": "else"}'}, "has the format 2, this tmrl_like reads 1: upgrade tmrl_like"),
-        ({"tmrl_like": '{"format": 1}'}, "does not say what it is in a way that can be read: .*required field `actor`"),
-        ({"tmrl_like": "[" * 100_000}, "does not say what it is in a way that can be read"),
-        ({"tmrl_like": 3}, "is not a safetensors file"),
+        ('{"format": 2, "all": "else"}', "has the format 2, this tmrl_like reads 1: upgrade tmrl_like"),
+        ('{"format": 1}', "does not say what it is in a way that can be read: .*required field `actor`"),
+        ("[" * 100_000, "does not say what it is in a way that can be read"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(metadata, message, tmp_path):
-    (tmp_path / "p").write_bytes(b"".join(for_the_disk(LinearActor(*SPACES).weights(), metadata)))
+def test_a_file_that_says_something_else_is_refused(card, message, tmp_path):
+    write_weights(tmp_path / "p", LinearActor(*SPACES).weights(), card)
     with pytest.raises(PolicyError, match=message):
         read_card(tmp_path / "p")
 
@@ -117,5 +116,5 @@ def test_a_file_that_is_no_policy_is_refused(content, tmp_path):
 
 
 def test_weights_alone_have_no_card(tmp_path):
-    (tmp_path / "p").write_bytes(LinearActor(*SPACES).weights())
+    LinearActor(*SPACES).save(tmp_path / "p")
     assert read_card(tmp_path / "p") is None

@@ -1,56 +1,95 @@
-"""Weights without torch: what a file holds, whether it fits, and whether it is finite."""
+"""Weights in a safetensors file: whole or refused."""
+
+import json
+from pathlib import Path
 
 import pytest
-import torch
-from test_weights import DTYPES, TENSORS, file_of
+import safetensors.torch
+from test_weights import TENSORS, same, weights_of
 
-from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weight_file import first_not_finite, layout_of, manifest_of, read_file, refuse_misfit
-from tmrl_like.policies.weights import manifest_of_tensors
-
-FLOATS = DTYPES[:4]
+from tmrl_like.errors import DamagedPolicyError
+from tmrl_like.policies.weight_file import read_card_text, read_weights, write_weights
+from tmrl_like.policies.weights import tensors_of
 
 
-def test_every_dtype_is_read_without_a_copy():
-    data = bytearray(file_of(TENSORS))
-    read = read_file(data)
-    assert manifest_of(read) == manifest_of_tensors(TENSORS)
-    for name, tensor in TENSORS.items():
-        plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-        assert read[name].array().tolist() == plain.tolist()
-    view = read["torch.float64"].array()
-    size = sum(tensor.nbytes for tensor in TENSORS.values())
-    data[-size:] = bytes(size)
-    assert not view.any()
+def test_weights_and_card_come_back(tmp_path: Path) -> None:
+    for tensors in (TENSORS, {}):
+        write_weights(tmp_path / "p", weights_of(tensors), "what it is")
+        assert read_weights(tmp_path / "p") == ("what it is", weights_of(tensors))
+        assert read_card_text(tmp_path / "p") == "what it is"
 
 
-def test_a_layout_is_that_of_the_file():
-    data = file_of(TENSORS)
-    read = read_file(data)
-    header, size = layout_of(manifest_of(read))
-    assert b"".join((header, *(parameter.data for parameter in read.values()))) == data
-    assert size == len(data)
+def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path: Path) -> None:
+    write_weights(tmp_path / "p", weights_of(TENSORS), "what it is")
+    assert same(safetensors.torch.load_file(tmp_path / "p"), TENSORS)
+    safetensors.torch.save_file(TENSORS, tmp_path / "p", {"made by": "the library"})
+    card, weights = read_weights(tmp_path / "p")
+    assert (card, same(tensors_of(weights), TENSORS)) == ("", True)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_the_parameter_that_is_not_finite_is_named(dtype, bad):
-    large = torch.full((3, 100), torch.finfo(dtype).max, dtype=dtype)
-    tensors = {"a": torch.ones(3, dtype=torch.int32), "b": large, "c": large.clone(), "d": -large}
-    assert first_not_finite(read_file(file_of(tensors))) == ""
-    tensors["c"][1, 50] = bad
-    assert first_not_finite(read_file(file_of(tensors))) == "c"
+def test_a_file_that_another_one_replaces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, (one, other) = tmp_path / "p", ({name: t + n for name, t in TENSORS.items()} for n in (0, 1))
+    write_weights(path, weights_of(one), "one")
+    opened = Path.open
+
+    def replaced(self: Path, *mode: str) -> object:
+        file = opened(self, *mode)
+        monkeypatch.undo()
+        write_weights(path, weights_of(other), "other")
+        return file
+
+    monkeypatch.setattr(Path, "open", replaced)
+    assert read_weights(path) == ("other", weights_of(other))
 
 
-def test_what_does_not_fit_is_said():
-    own = {"w": ("F32", (2, 3)), "b": ("F32", (2,))}
-    refuse_misfit("Walker", own, dict(own))
-    for reason, other in {
-        "missing b; unknown c, d": {"w": own["w"], "c": own["b"], "d": own["b"]},
-        "w is (3, 2) instead of (2, 3)": own | {"w": ("F64", (3, 2))},
-        "b is bfloat16 instead of float32": own | {"b": ("BF16", (2,))},
-    }.items():
-        with pytest.raises(PolicyError) as caught:
-            refuse_misfit("Walker", own, other)
-        expected = f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
-        assert str(caught.value).startswith(expected)
+def entry(start: int, end: int, **other: object) -> dict[str, object]:
+    return {"dtype": "F32", "shape": [2], "data_offsets": [start, end], **other}
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
+        ({"a": entry(0, 8), "b": entry(12, 20)}, 20),
+        ({"a": entry(0, 8)}, 12),
+        ({"a": entry(0, 8)}, 7),
+        ({"a": entry(0, 4)}, 4),
+        ({"a": entry(0, 8, shape=[2**70])}, 8),
+        ({"a": entry(0, 8, dtype="F33")}, 8),
+        ({"a": entry(0, 8, dtype="U64", shape=[1])}, 8),
+        (["a"], 0),
+        ({"__metadata__": {"tmrl_like": 3}}, 0),
+        ("[" * 100_000, 0),
+        ("{", 0),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: int, tmp_path: Path) -> None:
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    (tmp_path / "p").write_bytes(len(text).to_bytes(8, "little") + text + bytes(body))
+    with pytest.raises(DamagedPolicyError, match="p is not a safetensors file"):
+        read_weights(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
+)
+def test_what_is_not_a_weights_file_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(data)
+    for read in (read_weights, read_card_text):
+        with pytest.raises(DamagedPolicyError, match="p is not a safetensors file"):
+            read(tmp_path / "p")
+
+
+@pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
+def test_a_file_that_is_cut_or_changed_anywhere_is_refused_or_as_it_was(tmp_path: Path) -> None:
+    path, weights = tmp_path / "p", weights_of({name: TENSORS[name] for name in ("torch.float32", "torch.int8")})
+    write_weights(path, weights, "what it is")
+    whole, refused = path.read_bytes(), 0
+    for i in range(len(whole)):
+        for damaged in (whole[:i], whole[:i] + b"\x7f" + whole[i + 1 :]):
+            path.write_bytes(damaged)
+            try:
+                assert read_weights(path) == ("what it is", weights)
+            except DamagedPolicyError as error:
+                refused += "\n" not in str(error)
+    assert refused > 1.8 * len(whole)

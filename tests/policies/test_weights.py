@@ -1,13 +1,11 @@
-"""Weights as safetensors: whole or refused, and never copied under the interpreter lock."""
-
-import json
+"""Weights in memory: what they are, whether they fit, whether they are finite, and how they are copied."""
 
 import pytest
-import safetensors.torch
 import torch
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weights import WeightsCopy, form_of, parse_weights
+from tmrl_like.policies.weight_file import Weights, refuse_misfit, refuse_not_finite
+from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -17,12 +15,13 @@ TENSORS = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in DTYPES} | {
     "empty": torch.empty(0, 3),
     "one": torch.tensor(2.0),
 }
+FLOATS = DTYPES[:4]
 
 
-def file_of(tensors: dict[str, torch.Tensor]) -> bytes:
+def weights_of(tensors: dict[str, torch.Tensor]) -> Weights:
     copy = WeightsCopy(form_of(tensors))
     copy.fill(tensors)
-    return bytes(copy.file)
+    return Weights(copy.content.manifest, bytes(copy.content.data))
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -32,13 +31,25 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_every_dtype_and_shape_comes_back() -> None:
-    assert same(parse_weights(file_of(TENSORS)), TENSORS)
-    assert parse_weights(file_of({})) == {}
+    assert same(tensors_of(weights_of(TENSORS)), TENSORS)
+    assert tensors_of(weights_of({})) == {}
 
 
-def test_the_library_reads_what_is_written_and_what_it_writes_is_read() -> None:
-    assert same(safetensors.torch.load(file_of(TENSORS)), TENSORS)
-    assert same(parse_weights(safetensors.torch.save(TENSORS, {"made by": "the library"})), TENSORS)
+def test_a_dtype_that_no_file_knows_is_refused_by_name() -> None:
+    with pytest.raises(PolicyError, match=r"w has dtype torch.complex64, which weights cannot have"):
+        manifest_of(form_of({"w": torch.zeros(1, dtype=torch.complex64)}))
+
+
+def test_every_dtype_is_read_without_a_copy() -> None:
+    memory = memoryview(bytearray(weights_of(TENSORS).data))
+    weights = Weights(weights_of(TENSORS).manifest, memory)
+    for name, tensor in TENSORS.items():
+        plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+        assert weights.arrays()[name].tolist() == plain.tolist()
+    array, tensor = weights.arrays()["torch.float64"], tensors_of(weights)["torch.float64"]
+    memory[:] = bytes(len(memory))
+    assert not array.any()
+    assert not tensor.any()
 
 
 def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides() -> None:
@@ -47,7 +58,7 @@ def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides(
     for tensors in ({name: torch.zeros_like(t) for name, t in TENSORS.items()}, strided):
         copy.fill(tensors)
         copy.wait()
-        assert same(parse_weights(copy.file), tensors)
+        assert same(tensors_of(copy.content), tensors)
 
 
 def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,62 +92,26 @@ def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch: pyt
     assert done[3:] == ["waited for"] * 2
 
 
-def test_tensors_are_views_where_the_memory_may_be_written_to() -> None:
-    memory = bytearray(file_of({"w": torch.zeros(4)}))
-    tensor = parse_weights(memory)["w"]
-    memory[-4:] = b"\0\0\x80\x3f"
-    assert tensor.tolist() == [0.0, 0.0, 0.0, 1.0]
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_the_parameter_that_is_not_finite_is_named(dtype: torch.dtype, bad: float) -> None:
+    large = torch.full((3, 100), torch.finfo(dtype).max, dtype=dtype)
+    tensors = {"a": torch.ones(3, dtype=torch.int32), "b": large, "c": large.clone(), "d": -large}
+    refuse_not_finite(weights_of(tensors))
+    tensors["c"][1, 50] = bad
+    with pytest.raises(PolicyError, match="c holds values that are not finite"):
+        refuse_not_finite(weights_of(tensors))
 
 
-def entry(start: int, end: int, **other: object) -> dict[str, object]:
-    return {"dtype": "F32", "shape": [2], "data_offsets": [start, end], **other}
-
-
-@pytest.mark.parametrize(
-    ("header", "body"),
-    [
-        ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
-        ({"a": entry(0, 8), "b": entry(12, 20)}, 20),
-        ({"a": entry(4, 12)}, 12),
-        ({"a": entry(0, 8)}, 12),
-        ({"a": entry(0, 8)}, 7),
-        ({"a": entry(0, 4)}, 4),
-        ({"a": entry(8, 0)}, 8),
-        ({"a": entry(0, 8, shape=[-1, -2])}, 8),
-        ({"a": entry(0, 8, shape=[True, 2])}, 8),
-        ({"a": entry(0, 8, shape=[2**70])}, 8),
-        ({"a": entry(0, 8, shape="2")}, 8),
-        ({"a": entry(0, 8, dtype="F33")}, 8),
-        ({"a": entry(0, 8, dtype=["F32"])}, 8),
-        ({"a": entry(0, 8, data_offsets=[0, 8, 9])}, 8),
-        ({"a": {"dtype": "F32", "shape": [2]}}, 8),
-        ({"a": entry(0, 8, more=1)}, 8),
-        ({"a": [0, 8]}, 8),
-        (["a"], 0),
-        ("[" * 100_000, 0),
-        ("{", 0),
-    ],
-)
-def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: int) -> None:
-    text = (header if isinstance(header, str) else json.dumps(header)).encode()
-    with pytest.raises(PolicyError, match="not a safetensors file"):
-        parse_weights(len(text).to_bytes(8, "little") + text + bytes(body))
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
-)
-def test_what_is_not_a_weights_file_is_refused(data: bytes) -> None:
-    with pytest.raises(PolicyError, match="not a safetensors file"):
-        parse_weights(data)
-
-
-@pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
-def test_cutting_or_changing_a_file_anywhere_raises_nothing_else_than_a_policy_error() -> None:
-    whole = file_of({"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.int8)})
-    for i in range(len(whole)):
-        for damaged in (whole[:i], whole[:i] + b"\x7f" + whole[i + 1 :]):
-            try:
-                parse_weights(damaged)
-            except PolicyError:
-                pass
+def test_what_does_not_fit_is_said() -> None:
+    own = {"w": ("F32", (2, 3)), "b": ("F32", (2,))}
+    refuse_misfit("Walker", own, dict(reversed(own.items())))
+    for reason, other in {
+        "missing b; unknown c, d": {"w": own["w"], "c": own["b"], "d": own["b"]},
+        "w is (3, 2) instead of (2, 3)": own | {"w": ("F64", (3, 2))},
+        "b is bfloat16 instead of float32": own | {"b": ("BF16", (2,))},
+    }.items():
+        with pytest.raises(PolicyError) as caught:
+            refuse_misfit("Walker", own, other)
+        expected = f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
+        assert str(caught.value).startswith(expected)

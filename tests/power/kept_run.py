@@ -21,13 +21,12 @@ from disk import PowerDisk, State
 from numbered_packets import SIZE, SMALL_BYTES, RecordingMemory, end_of, number_of, take
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery import sample_store
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_policy
-from tmrl_like.policies.store import PolicyStore
-from tmrl_like.policies.weight_file import read_file
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
-from tmrl_like.trainer import checkpoints
+from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
 
@@ -71,9 +70,10 @@ class KeptRun:
     """The parts that write on a trainer's machine."""
 
     def __init__(self, root: Path, sync_every_s: float = 0.25) -> None:
-        sample_store.SMALL_BYTES, sample_store._SMALL_FILES = SMALL_BYTES, 8
-        checkpoints.thread_beside = lambda name: InPlace()  # type: ignore[assignment]
-        self.kept = checkpoints.Checkpoints(root / "training", sync_every_s=sync_every_s)
+        make_store = partial(SampleStore, small_bytes=SMALL_BYTES, small_files=8)
+        self.kept = Checkpoints(
+            root / "training", sync_every_s=sync_every_s, make_store=make_store, beside=lambda name: InPlace()
+        )
         memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
         try:
             self.training = self.kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
@@ -226,7 +226,7 @@ def _check_litter(root: Path, found: Found) -> None:
     """What a killed process was about to write does not stay."""
     files = [path for path in root.rglob("*") if path.is_file()]
     drafts = [path.name for path in (*files, *root.glob(".*")) if path.name[0] == "."]
-    kinds = {"training-*.pt": 2, "policies/[0-9]*.safetensors": 4, "*.log": 40}
+    kinds = {"checkpoint-*": 2, "policies/[0-9]*.safetensors": 4, "*.log": 40}
     many = [kind for kind, most in kinds.items() if sum(path.match(kind) for path in files) > most]
     if drafts or many:
         found.wrong.append(f"litter: {drafts}, {many}")
@@ -255,7 +255,7 @@ def _check_policies(store: PolicyStore, promises: Promises, found: Found) -> Non
     for name in [*map(str, store.versions()), *store.tags()]:
         try:
             card, weights = read_policy(store.path(name))
-            bias = read_file(weights)["layer.bias"].array()[0]
+            bias = weights.arrays()["layer.bias"][0]
         except PolicyError as error:
             found.wrong.append(f"policy {name}: {error}")
             continue

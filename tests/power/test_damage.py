@@ -13,21 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kept_run import KeptRun
 from numbered_packets import end_of
+from safetensors.numpy import save_file
 
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_card, read_policy
-from tmrl_like.policies.store import PolicyStore
-from tmrl_like.policies.weight_file import for_the_disk, read_file
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.checkpoint_file import FORMAT, read_head, remove_checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import (
-    FORMAT,
-    give_up_checkpoint,
-    load_checkpoint,
-    read_manifest,
-    take_snapshot,
-)
+from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
 
 CHANGES = {
@@ -91,20 +86,18 @@ def test_a_damaged_policy_is_refused_in_one_line_or_as_it_was(tmp_path):
     store.add(actor_of(1.5), msgspec.structs.replace(describe(ACTOR), version=7, return_=3.25))
     path = store.path(7)
     card, weights = read_policy(path)
-    expected = {name: p.array().tolist() for name, p in read_file(weights).items()}
     refused = 0
     places = range(0, path.stat().st_size, 7)
     for where in damaged(path, places):
         try:
-            found, weights = read_policy(path)
+            found = read_policy(path)
         except PolicyError as error:
             one_line(error, path)
             refused += 1
         else:
-            assert found in (card, None), where  # None: the name of the card is damaged, and no card was taken
-            assert {name: p.array().tolist() for name, p in read_file(weights).items()} == expected, where
+            assert found == (card, weights), where
         try:
-            assert read_card(path) in (card, None), where
+            assert read_card(path) == card, where
         except PolicyError as error:
             one_line(error)
     assert refused > 0.9 * len(CHANGES) * len(places)
@@ -123,9 +116,8 @@ def test_weights_on_their_own_are_guarded_as_well(tmp_path):
             assert float(ACTOR.layer.weight.detach()[0, 0]) == 0.0, where
         else:
             assert np.all(ACTOR.layer.weight.detach().numpy() == 2.0), where
-    path.write_bytes(b"".join([actor_of(3.0)]))  # of a version without checksums
-    ACTOR.load(path)
-    assert b'"crc32":"' in b"".join(for_the_disk(ACTOR.weights()))
+    save_file(actor_of(3.0).arrays(), path)  # as others write it, without checksums
+    assert ACTOR.load(path).layer.weight[0, 0] == 3.0
 
 
 @pytest.mark.fault("disk", "the newest policy in the store is damaged", "the one before is taken, one line says so")
@@ -150,7 +142,8 @@ def folder(tmp_path):
     for steps in (1, 2):
         one = training()
         one.total_updates = one.agent.steps = steps
-        take_snapshot(one, {"version": steps}, "run").write(tmp_path)
+        one.kept.version = steps
+        take_snapshot(one, "run").write(tmp_path)
     return tmp_path
 
 
@@ -160,50 +153,40 @@ def training():
 
 def steps_in(folder):
     one = training()
-    extra = load_checkpoint(one, folder)
-    assert one.total_updates == one.agent.steps == extra["version"]
+    head = load_checkpoint(one, folder)
+    assert one.total_updates == one.agent.steps == one.kept.version == head.training_steps
     return one.total_updates
 
 
-@pytest.mark.fault(
-    "disk", "any byte of a checkpoint's manifest is damaged", "the checkpoint before is taken, in one line"
-)
-def test_a_damaged_manifest_costs_the_checkpoint_that_it_names_and_not_the_one_before(folder, caplog):
-    for where in damaged(folder / "manifest.json", range(0, (folder / "manifest.json").stat().st_size, 15)):
-        caplog.clear()
-        assert steps_in(folder) == 1, where
-        (record,) = caplog.records
-        one_line(record.getMessage(), "manifest.json is damaged", "checkpoint 1")
-    assert steps_in(folder) == 2
-    for name in ("manifest.json", "manifest-before.json"):
-        (folder / name).write_bytes(b"{}")
-    with pytest.raises(CheckpointError) as caught:
-        read_manifest(folder)
-    one_line(caught.value, folder)
-
-
-def test_a_damaged_state_costs_one_checkpoint(folder, caplog):
-    path = folder / "training-2.pt"
-    for where in damaged(path, range(0, path.stat().st_size, path.stat().st_size // 40)):
+@pytest.mark.fault("disk", "any byte of a checkpoint is damaged", "the checkpoint before is taken, in one line")
+def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog):
+    path = folder / "checkpoint-2"
+    head, size = path.read_bytes().index(b"\n"), path.stat().st_size
+    for where in damaged(path, [*range(0, head + 2, 7), *range(head + 2, size, size // 40)]):
         caplog.clear()
         assert steps_in(folder) == 1, where
         (record,) = caplog.records
         one_line(record.getMessage(), "checkpoint 2", "is damaged", "checkpoint 1")
+    assert steps_in(folder) == 2
+    for name in ("checkpoint-1", "checkpoint-2"):
+        (folder / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointError) as caught:
+        read_head(folder)
+    one_line(caught.value, folder)
 
 
-def test_a_checkpoint_that_was_given_up_does_not_come_back_with_a_damaged_manifest(folder):
-    give_up_checkpoint(folder)
-    (folder / "manifest.json").write_bytes(b"{")
-    with pytest.raises(CheckpointError):
-        read_manifest(folder)
+def test_a_checkpoint_that_was_given_up_does_not_come_back(folder):
+    remove_checkpoints(folder)
+    assert read_head(folder) is None
+    assert load_checkpoint(training(), folder) is None
 
 
 @pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
-def test_a_manifest_of_another_format_is_one_line_that_says_what_to_do(folder, number):
-    manifest = msgspec.structs.replace(read_manifest(folder), format=number)
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+def test_a_checkpoint_of_another_format_is_one_line_that_says_what_to_do(folder, number):
+    head = msgspec.structs.replace(read_head(folder), format=number)
+    (folder / "checkpoint-3").write_bytes(checked_json(head) + b"\nin any form")
     with pytest.raises(CheckpointError) as caught:
-        read_manifest(folder)
+        read_head(folder)
     one_line(caught.value, f"has format {number}", f"reads {FORMAT}", "--fresh")
 
 

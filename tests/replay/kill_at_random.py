@@ -23,10 +23,10 @@ import torch
 from numbered_packets import SIZE, SMALL_BYTES, RecordingMemory, end_of, number_of, take
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery import sample_store
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
-from tmrl_like.trainer import checkpoints
+from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 
 WORKER = "w"
@@ -40,9 +40,8 @@ Say = Callable[[str], object]
 
 def run(folder: Path, say: Say) -> None:
     """Resume; then take packet after packet, and write a checkpoint now and then."""
-    sample_store.SMALL_BYTES = SMALL_BYTES
     say("resuming")
-    kept = checkpoints.Checkpoints(folder)
+    kept = Checkpoints(folder, make_store=partial(SampleStore, small_bytes=SMALL_BYTES))
     memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
     training = kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
     receiver = kept.receiver

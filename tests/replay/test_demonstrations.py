@@ -167,7 +167,7 @@ def test_steps_of_who_takes_over_are_demonstrations_as_well(sizes, inner):
     if inner is ReplayMemory:
         assert len(memory.own) == sum(not step.is_reset for step in steps)
     found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
-    found = [t for t in found if memory.demonstrations._is_trainable(t)]
+    found = [t for t in found if memory.demonstrations.is_trainable(t)]
     assert sorted(int(t[3][0][1]) for t in found) == sorted(int(steps[k].sample.obs[0][1]) for k in driven)
     for item in range(len(memory) if memory.crc_debug else 0):
         memory[item]

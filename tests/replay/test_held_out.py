@@ -29,13 +29,13 @@ def filled(packets, **arguments):
     return memory
 
 
-def identities(memory, rows):
-    """(worker, step) of the observation after each of the rows."""
-    return set(map(tuple, memory._store.fields[1].columns[0].array[rows].tolist()))
-
-
 def trained_and_held_out(memory):
-    return (identities(memory, s.rows) if s else set() for s in (memory._lanes.training, memory._lanes.held_out))
+    """(worker, step) of the observations that training draws transitions from, and of those that are held out."""
+    memory.batch_size = 20_000  # none is left out
+    held_out = memory.sample_held_out()
+    trained = {tuple(memory.get_transition(k).last_obs[0].tolist()) for k in range(len(memory))}
+    memory.batch_size = 32
+    return trained, set() if held_out is None else set(map(tuple, held_out.obs[0].tolist()))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5])
@@ -77,8 +77,8 @@ def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     other.seed(3)
     for _ in range(5):
         batch, of_held_out = memory.sample(), memory.sample_held_out()
-        assert set(map(tuple, batch.next_obs[0].tolist())) <= trained
-        assert set(map(tuple, of_held_out.next_obs[0].tolist())) <= held_out
+        assert set(map(tuple, batch.obs[0].tolist())) <= trained
+        assert set(map(tuple, of_held_out.obs[0].tolist())) <= held_out
         assert (of_held_out.time_left is None) is ("mini_races" not in arguments)
         assert batch.next_obs[0].tolist() == other.sample().next_obs[0].tolist()
     assert len(memory) == len(trained)

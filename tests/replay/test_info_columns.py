@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Tuple
 
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.types import Buffer, Info, Sample
 
 NAMES = ("progress", "values")
@@ -66,9 +66,10 @@ def test_columns_of_own_samples_and_demonstrations_are_joined():
 
 def test_zeros_stand_for_what_resets_do_not_bring_in_a_ring_that_was_full():
     memory = filled(memory_size=10)
-    assert memory._store.fields[5].columns[0].array[[4, 5, 6]].tolist() == [24.0, 25.0, 26.0]
+    (progress,) = memory._rebuilder.table.fields["info['progress']"].columns
+    assert progress.array[[4, 5, 6]].tolist() == [24.0, 25.0, 26.0]
     memory.append(Buffer([Sample(0, np.float32(0), 0.0, False, False, Info(is_reset=True))], "w"))
-    assert memory._store.fields[5].columns[0].array[[0, 1]].tolist() == [0.0, 21.0]
+    assert progress.array[[0, 1]].tolist() == [0.0, 21.0]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -98,8 +99,8 @@ def test_a_flag_that_rewards_depend_on_is_a_single_number():
 def test_an_item_that_is_not_finite_is_refused_where_it_is_kept(columns):
     steps = ActionBufferEnv(1, 0).take(20)
     steps[11].sample.info["speed"] = float("nan")
-    check = SampleCheck(Box(-1, 1, (3,)), Box(-1, 1, (2,)), ReplayMemory(columns=columns))
-    check._shapes = {}
+    observation_space = Tuple([Box(-1, 1, (2,)), Box(0, 255, (2, 3), np.uint8), Box(0, 1, ())])
+    check = SampleCheck(observation_space, Box(-1, 1, (2,)), ReplayMemory(columns=columns))
     (block,) = packed(steps, with_originals=False).blocks
     if not columns:
         check.values(block)

@@ -24,7 +24,20 @@ LENGTH = 3
 
 
 def gather(memory, items):
-    return memory._batch(np.asarray(items))
+    """The batch of these items."""
+    size, memory.batch_size = memory.batch_size, len(items)
+    memory.sample_indices = lambda: np.asarray(items)
+    memory.seed(0)
+    batch = memory.sample()
+    del memory.sample_indices
+    memory.batch_size = size
+    return batch
+
+
+def columns_of(memory, *fields):
+    """What it has stored, of some fields or all."""
+    table = memory._rebuilder.table
+    return [column for name in fields or table.fields for column in table.fields[name].columns]
 
 
 def compress(sample):
@@ -107,7 +120,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         frame_padding=frame_padding,
         crc_debug=True,
     )
-    drop = DropHistory(act_buf_len, memory.frame_stack)
+    drop = DropHistory(act_buf_len, memory.options.frame_stack)
     streams = []
     for worker in range(workers):
         env = ActionBufferEnv(
@@ -145,7 +158,7 @@ def whole_transitions(kept, history, after_reset):
 
 def test_each_frame_and_action_is_stored_once_in_its_own_dtype():
     memory = filled(10_000, memory_size=10_000)
-    stored = sum(column.array.nbytes for field in memory._store.fields for column in field.columns)
+    stored = sum(column.array.nbytes for column in columns_of(memory))
     payload = 8 + 8 + 6 + 8 + 4 + 2
     assert stored == 10_000 * payload
 
@@ -174,7 +187,6 @@ def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
     drawn = []
     memory.sample_indices = lambda: drawn.append(memory.rng.integers(0, len(memory), memory.batch_size)) or drawn[-1]
     batches = [memory.sample() for _ in range(31)]
-    assert memory._at_once == 8
     given_out = [
         drawn[first + k] for first, n in ((0, 1), (1, 2), (3, 4), (7, 8), (15, 8), (23, 8)) for k in range(n)[::-1]
     ]
@@ -410,7 +422,7 @@ def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once():
     stacks = [values[np.maximum(0, np.arange(k - 2, k + 1))] for k in range(50)]
     memory = ReplayMemory(frame_stack=3, memory_size=50)
     memory.append(stacked_buffer(stacks, 3))
-    assert memory._store.fields[1].columns[0].array.nbytes == 50 * 4
+    assert columns_of(memory, "obs")[0].array.nbytes == 50 * 4
     for k in range(49):
         check_transition((stacks[k], 0, 0.0, stacks[k + 1], False, False), memory.get_transition(k))
 
@@ -462,7 +474,7 @@ def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
     def too_large(*_):
         raise MemoryError("Unable to allocate 25.7 GiB")
 
-    monkeypatch.setattr("tmrl_like.replay.store.FieldColumns", too_large)
+    monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
     with pytest.raises(ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"):
         filled(memory_size=1000)
 
@@ -494,7 +506,7 @@ def test_a_scratch_disk_that_is_full_or_missing_is_one_clear_line(tmp_path, monk
     def full(file, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tmrl_like.replay.store.allocate", full)
+    monkeypatch.setattr("tmrl_like.replay.table.allocate", full)
     with pytest.raises(ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"):
         filled(memory_size=7, scratch_dir=str(tmp_path))
     with pytest.raises(ConfigError, match=r"there is no folder .*missing, which scratch_dir names"):

@@ -64,7 +64,7 @@ def make(rig: Rig, part: str):
 )
 @pytest.mark.parametrize(
     ("part", "most"),
-    [("server", 7), ("trainer", 10), ("worker", 8), pytest.param("worker and its link", 3, marks=pytest.mark.long)],
+    [("server", 7), ("trainer", 10), ("worker", 9), pytest.param("worker and its link", 3, marks=pytest.mark.long)],
 )
 def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, most):
     with rig_in(tmp_path) as rig:

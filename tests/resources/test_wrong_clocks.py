@@ -54,5 +54,5 @@ def test_with_clocks_that_jump_by_an_hour_samples_go_on_to_train(tmp_path, monke
         for seconds in (3600.0, 0.0, -3600.0):
             monkeypatch.setattr(time, "time", lambda seconds=seconds: real() + seconds)
             rig.wait_for_samples(trainer, 100, within_s=60.0)
-        assert trainer.training.freshness.dropped_samples == 0
+        assert trainer.link.fleet()["dropped_stale_samples_total"] == 0
         monkeypatch.undo()

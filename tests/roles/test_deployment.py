@@ -13,7 +13,7 @@ from tmrl_like.testing.fakes import CountingEnv
 def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_one_does(
     house, until, caplog, monkeypatch
 ):
-    monkeypatch.setattr("tmrl_like.trainer.link.refuse_diverged", lambda tensors: None)
+    monkeypatch.setattr("tmrl_like.trainer.trainer_link.refuse_diverged", lambda tensors: None)
     house.server()
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), name="arm")
     caplog.set_level("INFO")

@@ -86,7 +86,7 @@ def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: l
 
 def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home) -> None:
     assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
-    assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/manifest.json").is_file()
+    assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/checkpoint-1").is_file()
 
 
 def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code() -> None:

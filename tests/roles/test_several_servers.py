@@ -35,7 +35,7 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(tra
         )
         until(lambda: first.workers() == ["arm"])
         driving = house.start(worker.run, nb_episodes=20)
-        until(lambda: worker.loop.env_steps > 20)
+        until(lambda: worker.condition().env_steps > 20)
         first.close()
         samples = []
         driving.join()
@@ -44,12 +44,12 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(tra
             deliveries = trainer.link.retrieve(0.05)
             samples.extend(s for d in deliveries for s in d.buffer.memory)
             trainer.link.confirm(deliveries)
-            return len(samples) >= worker.loop.env_steps + 20
+            return len(samples) >= worker.condition().env_steps + 20
 
         until(retrieved)
         assert second.workers() == ["arm"]
         steps = [tuple(int(n) for n in s.obs) for s in samples]
-        assert len(set(steps)) == len(steps) == worker.loop.env_steps + 20  # one of each reset
+        assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20  # one of each reset
         assert steps == sorted(steps)
 
 

@@ -12,7 +12,7 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import RefusedError
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.testing.fakes import CountingEnv
-from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.spaces import describe_spaces

@@ -92,8 +92,8 @@ BREAKS = [
     Break(
         "the share is of another size",
         "trainer/checkpoints.py",
-        "rank_of(r.worker, self._ranks.size) ==",
-        "rank_of(r.worker, self._ranks.size + 1) ==",
+        "rank_of(r.worker, self.ranks.size) ==",
+        "rank_of(r.worker, self.ranks.size + 1) ==",
     ),
     Break(
         "nobody asks what other ranks have stored",
@@ -104,8 +104,8 @@ BREAKS = [
     Break(
         "stores of ranks that are no more are not read",
         "trainer/checkpoints.py",
-        "                if store:\n",
-        "                if False:\n",
+        "folders = [_log_of(path, rank) for rank in (*mine, own)]",
+        "folders = [_log_of(path, own)]",
     ),
 ]
 TOO_RARE = [  # a million steps do not notice them: unit tests must

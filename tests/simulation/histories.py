@@ -22,9 +22,7 @@ from tmrl_like.base.files import disk
 from tmrl_like.delivery import receiver, sample_log, sample_store, source
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.session import conversation, session
-from tmrl_like.trainer import checkpoints, fleet
-from tmrl_like.trainer import clocks as trainer_clocks
-from tmrl_like.trainer import link as trainer_link
+from tmrl_like.trainer import checkpoints, fleet, trainer_link, worker_clocks
 from tmrl_like.worker import link as worker_link
 
 
@@ -81,7 +79,7 @@ def _put_under(made, patches):
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
     clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.running.clock())
     clock.perf_counter = clock.monotonic
-    for module in (worker_link, trainer_link, fleet, trainer_clocks):
+    for module in (worker_link, trainer_link, fleet, worker_clocks):
         patch(module, "time", clock)
     patch(clocks, "up_s", lambda: made.running.up())
     patch(clocks, "unix_s", lambda: made.running.unix())
@@ -89,12 +87,9 @@ def _put_under(made, patches):
     patch(conversation, "unknown_host", lambda addresses: "")
     patch(sample_log, "_SEGMENT_BYTES", 4096)
     patch(sample_log, "_ROWS", 4)
-    patch(sample_store, "_SMALL_FILES", 4)
-    patch(sample_store, "SMALL_BYTES", 3000)
     patch(receiver, "_GROUP_BYTES", 20_000)
-    patch(checkpoints, "thread_beside", lambda name: made.running.beside)
     patch(sample_store, "wait", lambda futures: made.running.beside.work())
-    patch(checkpoints, "shared", lambda training, extra, ranks: dict(extra))
+    patch(checkpoints, "share", lambda training, ranks: None)
     drop_oldest = source.Source.drop_oldest
 
     def note_dropped(self, max_bytes, received):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from tmrl_like.engine.backlog import Backlog
+from tmrl_like.engine.subjects import feed_of
 from tmrl_like.engine.tracks import Tracks
 from tmrl_like.transport.base import Identity, Incoming
 from tmrl_like.wire import messages as m
@@ -56,7 +59,8 @@ class Gateway:
         self._server, self._stream = server, stream
         self._tracks = Tracks()
         self._answers = deque()
-        self._hello = m.encode(m.Hello("trainer", "the engine", server.world.rng.getrandbits(40) + 1, ""))
+        self._hello = m.Hello("trainer", "the engine", self._incarnation(), "")
+        self._feed = 0
         self.words = deque(maxlen=WORDS_KEPT)  # of the trainer
         self._hello_at = 0.0
 
@@ -75,13 +79,24 @@ class Gateway:
         now = self._server.clock()
         if now >= self._hello_at:
             self._hello_at = now + HELLO_S
-            self._deliver(self._hello)
+            self._deliver(m.encode(self._hello))
         while self.words:
             self._tracks.on_ack(self.words.popleft())
         while self._answers:
             self._tracks.ends(*self._answers.popleft())
         for word in self._tracks.words():
             self._deliver(m.encode(word))
+
+    def on_training(self, feed):
+        """Which training takes the samples."""
+        if self._feed not in (0, feed):
+            took_over = (self._hello.incarnation,)
+            self._hello = msgspec.structs.replace(self._hello, incarnation=self._incarnation(), takes_over=took_over)
+            self._hello_at = 0.0
+        self._feed = feed
+
+    def _incarnation(self):
+        return self._server.world.rng.getrandbits(40) + 1
 
     def _deliver(self, data):
         self._server.relay.handle(Incoming(ENGINE, IDENTITY, data), self._server.clock())
@@ -96,6 +111,7 @@ class Reader:
         self._process, self._stream = process, stream
         self._backlog = Backlog()
         self._feed = process.world.rng.getrandbits(40) + 1
+        self._training = self._feed
         self.arrived = deque()
         stream.readers.append(self)
         self.begin()
@@ -107,6 +123,9 @@ class Reader:
 
     def receive(self, timeout_s):
         self._read()
+        for server in self._process.world.servers.values():
+            if server.is_alive:
+                server.gateway.on_training(self._training)
         return self.arrived.popleft() if self.arrived else None
 
     def _read(self):
@@ -124,6 +143,7 @@ class Reader:
     def send(self, data):
         message, _ = m.decode(data)
         if isinstance(message, m.Hello):
+            self._training = feed_of(message.run) or self._feed
             self.arrived.append(m.encode(m.Welcome(self._feed)))
         elif isinstance(message, m.Ack):
             self._process.world.auditor.on_sent(data, self._process)

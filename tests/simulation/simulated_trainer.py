@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -15,12 +16,14 @@ from simulated_machines import Machine, Process
 from simulated_network import SimulatedPeerLink
 from simulated_worker import SPACES
 
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError
 from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.freshness import FreshnessLimits
-from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.kept import Kept
 from tmrl_like.trainer.ranks import Alone
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
 
@@ -113,10 +116,15 @@ class TrainerProcess(Process):
         training = self.training
         self.beside = ThreadBeside()
         self.ranks = SimulatedRanks(self.rank, len(training.ranks), training.run)
-        self.checkpoints = Checkpoints(training.path, None, None, self.ranks, training.sync_every_s)
+        make_store = partial(SampleStore, small_bytes=3000, small_files=4)
+        self.checkpoints = Checkpoints(
+            *(training.path, None, None, self.ranks, training.sync_every_s),
+            make_store=make_store,
+            beside=lambda name: self.beside,
+        )
         self.memory = Memory(training.audit.begin_memory(), training.memory_size)
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
-        made = SimpleNamespace(memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0)
+        made = SimpleNamespace(memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept())
         try:
             self.checkpoints.build(lambda: made, "all")
         except CheckpointError:
@@ -183,9 +191,8 @@ class TrainerProcess(Process):
         elif self.peer is not None:
             self.world.network.drop_peer(self.peer)
         self.session = None
-        for store in (self.checkpoints._store, *self.checkpoints._left):
-            if store is not None:
-                store._lock.release()
+        for store in self.checkpoints._stores:
+            store._lock.release()
         self.training.note_death()
 
 
@@ -212,8 +219,7 @@ class Training:
         self.ranks = []
         self.path = self.power = None
         self.is_cut = False
-        is_awaited = world.stream is not None and any(worker.is_in_lockstep for worker in world.workers)
-        if sizes != (1,) or rng.random() < 0.85 or is_awaited:  # behind an engine nobody hears of another trainer
+        if sizes != (1,) or rng.random() < 0.85:
             self.path = world.folder / self.name
             self.path.mkdir()
             self.power = PowerDisk(self.path, really_syncs=True)

@@ -134,7 +134,7 @@ class LinkProcess(Process):
         servers = [server.name for server in world.servers.values()]
         ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
         condition = Condition(awaits=worker.is_in_lockstep)
-        self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, lambda word: None, self._tell)
+        self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
         about = {"spaces": SPACES, "incarnation": own[0], "takes_over": (*own[1:], *self.outbox.takes_over)}
         self.session = Session(ring, self.role, "worker", worker.name, **about, clock=self.clock)
 

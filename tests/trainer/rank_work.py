@@ -54,10 +54,10 @@ def half(batch: Batch, rank: int) -> Batch:
 
 
 def with_noise(agent, rows):
-    """Have the compiled step draw these rows of a noise that all agents share."""
+    """Have the compiled gradients draw these rows of a noise that all agents share."""
     torch_noise = torch.Generator().manual_seed(3)
     drawn = deque(torch.randn(2 * STEPS, 2 * ROWS, 2, generator=torch_noise))
-    agent._step.draw_noise = lambda which: agent._step.noise[which].copy_(drawn.popleft()[rows])
+    agent.compiled.draw = lambda noise: noise.copy_(drawn.popleft()[rows])
 
 
 def with_tau(agent, rows):
@@ -74,7 +74,7 @@ def learn(kind: str, ranks):
     both = cls(OBS, act, **options)
     torch.manual_seed(0)
     alone = cls(OBS, act, **options)
-    both.ranks = ranks
+    both.join(ranks)
     with_same = {"continuous": with_noise, "quantiles": with_tau}.get(kind)
     if with_same:
         with_same(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))

@@ -1,8 +1,10 @@
 """The trainer and its checkpoints: what survives, and what training does not wait for."""
 
+import dataclasses
 import errno
 import itertools
 import json
+import pickle
 import threading
 from typing import ClassVar
 
@@ -10,20 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from tmrl_like.base.files import disk, write_whole
+from tmrl_like.base.files import disk, write_atomically, write_whole
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery import receiver, sample_store
+from tmrl_like.delivery import receiver
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.trainer import checkpoints
-from tmrl_like.trainer import snapshot as checkpoint
+from tmrl_like.trainer import checkpoint_file
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.kept import Kept
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, Info, Sample, StepTiming
+from tmrl_like.trainer.snapshot import Snapshot
+from tmrl_like.types import Buffer, Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body, encode_rows
 
@@ -46,12 +49,19 @@ class Run:
 
     alive: ClassVar[list[Checkpoints]] = []
 
-    def __init__(self, path, memory_cls=ReplayMemory, resume="all", dump=None, load=None, **memory):
+    def __init__(
+        self, path, memory_cls=ReplayMemory, resume="all", dump=None, load=None, small_bytes=1 << 20, **memory
+    ):
         self.training_cls = partial(
             TrainingOffline, CountingEnv, partial(memory_cls, batch_size=2, **memory), CountingAgent
         )
-        self.checkpoints = Checkpoints(path, dump, load)
-        self.training = self.checkpoints.build(self.training_cls, resume)
+        make_store = partial(SampleStore, small_bytes=small_bytes)
+        self.checkpoints = Checkpoints(path, dump, load, make_store=make_store)
+        try:
+            self.training = self.checkpoints.build(self.training_cls, resume)
+        except BaseException:
+            self.checkpoints.close()
+            raise
         self.alive.append(self.checkpoints)
         self.receiver = self.checkpoints.receiver
         self.memory = self.training.memory
@@ -108,7 +118,7 @@ def test_a_resumed_trainer_gives_any_memory_every_sample_that_was_acknowledged_i
     first.kill()
     second = Run(tmp_path, memory_cls)
     assert numbers(second.memory) == numbers(first.memory) == list(range(70))
-    assert (second.training.total_updates, second.training.total_samples, second.checkpoints.version) == (5, 70, 4)
+    assert (second.training.total_updates, second.training.total_samples, second.training.kept.version) == (5, 70, 4)
     assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost: it comes again
     assert numbers(second.memory) == list(range(80))
     if memory_cls is ReplayMemory:
@@ -135,7 +145,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_samples(tmp
     first.take(1, 2)
     first.kill()
     second = Run(tmp_path)
-    assert (numbers(second.memory), second.training.total_samples, second.checkpoints.version) == (
+    assert (numbers(second.memory), second.training.total_samples, second.training.kept.version) == (
         list(range(20)),
         20,
         0,
@@ -165,9 +175,8 @@ def test_a_memory_smaller_than_the_log_has_the_newest_samples_and_all_count(tmp_
     assert second.training.total_samples == 60
 
 
-def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)  # a file per packet
-    first = Run(tmp_path, memory_size=25)
+def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path):
+    first = Run(tmp_path, memory_size=25, small_bytes=1)  # a file per packet
     for number in range(1, 9):
         first.take(number)
     assert len(list((tmp_path / "log").glob("*.log"))) == 3
@@ -193,9 +202,9 @@ def test_without_resuming_nothing_of_the_run_before_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["ours", "one's own"])
-@pytest.mark.parametrize("disk_is_full", [False, True])
+@pytest.mark.parametrize("may_change_it", [True, False])
 def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arrived(
-    tmp_path, monkeypatch, form, disk_is_full
+    tmp_path, monkeypatch, form, may_change_it
 ):
     own, path = OwnFormat(), tmp_path / "run"
     formats = {} if form == "ours" else {"memory_cls": ListMemory, "dump": own.dump, "load": own.load}
@@ -205,20 +214,20 @@ def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arriv
     first.save()
     first.kill()
 
-    def full(path, *content):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def refuse(*paths):
+        raise PermissionError(errno.EACCES, "Permission denied")
 
     with monkeypatch.context() as patch:
-        if disk_is_full:
-            patch.setattr(checkpoints, "write_atomically", full)
-            patch.setattr(checkpoint, "write_atomically", full)
-            with pytest.raises(CheckpointError, match="No space left on device") as caught:
+        if may_change_it:
+            Run(path, resume="none", **formats).kill()
+        else:
+            patch.setattr(disk, "remove", refuse)
+            patch.setattr(disk, "rename", refuse)
+            with pytest.raises(CheckpointError, match=r"cannot give up the checkpoint.*Permission denied") as caught:
                 Run(path, resume="none", **formats)
             one_line(caught, path)
-        else:
-            Run(path, resume="none", **formats).kill()
     second = Run(path, **formats)
-    expected = (20, 7) if disk_is_full else (0, 0)
+    expected = (0, 0) if may_change_it else (20, 7)
     assert (second.training.total_samples, second.training.total_updates) == expected
     assert second.take(3, oldest=21) == {"w": 3}
     second.save()
@@ -243,7 +252,7 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
     first.kill()
     second = Run(tmp_path, resume="memory")
     training = second.training
-    assert (len(second.memory), training.total_updates, second.checkpoints.version) == (19, 0, 0)
+    assert (len(second.memory), training.total_updates, second.training.kept.version) == (19, 0, 0)
     assert training.pacer.recorded_samples == training.total_samples > 0
     before = training.total_samples
     second.take(3)
@@ -268,7 +277,21 @@ def test_with_the_memory_alone_the_agent_before_stays_away_after_a_kill_as_well(
     Run(tmp_path, resume="memory").kill()  # before its first checkpoint
     second = Run(tmp_path)
     assert (numbers(second.memory), second.training.total_updates) == (list(range(20)), 0)
-    assert (second.training.total_samples, second.checkpoints.version) == (20, 0)
+    assert (second.training.total_samples, second.training.kept.version) == (20, 0)
+
+
+def test_the_checkpoint_of_another_training_is_not_joined_with_the_samples_and_stays(tmp_path):
+    for name in ("one", "other"):
+        run = Run(tmp_path / name)
+        run.take(1, 2)
+        run.save()
+        run.kill()
+    (tmp_path / "one" / "checkpoint-1").rename(tmp_path / "other" / "checkpoint-2")
+    with pytest.raises(CheckpointError, match="or a checkpoint of another one: move what does not belong") as caught:
+        Run(tmp_path / "other")
+    one_line(caught, tmp_path)
+    (tmp_path / "other" / "checkpoint-2").unlink()
+    assert Run(tmp_path / "other").training.total_samples == 20
 
 
 def one_line(caught, path):
@@ -427,13 +450,13 @@ class OwnFormat:
     def dump(self, training, path):
         self.before()
         state = [training.total_samples, training.total_updates, [int(sample.rew) for sample in training.memory.data]]
-        path.write_text(json.dumps(state))
+        write_atomically(path, json.dumps([*state, dataclasses.asdict(training.kept)]).encode())
         self.then()
 
     def load(self, path):
         training = TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
-        total_samples, training.total_updates, rewards = json.loads(path.read_text())
-        training.total_samples = total_samples
+        training.total_samples, training.total_updates, rewards, kept = json.loads(path.read_text())
+        training.kept = Kept(**kept | {"receipts": tuple(Receipt(*one) for one in kept["receipts"])})
         for number in range(len(rewards) // 10):
             data = message(number + 1)
             packet, body = m.decode(data)
@@ -478,6 +501,28 @@ def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_
     assert numbers(second.memory) == list(range(expected + 10))
 
 
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(tmp_path, caplog, with_memory):
+    own, path = OwnFormat(), tmp_path / "mine"
+    first = own.run(path)
+    first.take(1, 2)
+    first.save()
+    first.take(3)
+    first.kill()
+
+    def load(path):
+        training = own.load(path) if with_memory else TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        training.kept = Kept()
+        return training
+
+    second = Run(path, ListMemory, dump=own.dump, load=load)
+    assert numbers(second.memory) == list(range(20 if with_memory else 30))
+    assert ("those stored in" in caplog.text) == with_memory
+    assert second.training.total_samples == 30
+    assert second.take(3, 4) == {"w": 4}
+    assert numbers(second.memory)[-10:] == list(range(30, 40))
+
+
 def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
     dumped = []
     own = {"dump": lambda training, path: dumped.append([int(sample.rew) for sample in training.memory.data])}
@@ -490,11 +535,10 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
 
 
 def take_until(trainer, samples):
-    """Put what arrives into the memory, as training does."""
-    from tmrl_like.metrics.rounds import RoundMetrics
-
-    while trainer.training.total_samples < samples:
-        trainer.training._update_buffer(trainer.link, RoundMetrics(0, 0), 0.05)
+    """Put what arrives into the memory, and train on nothing."""
+    training = trainer.training
+    training.start_training = 10**9
+    training.run_epoch(trainer.link, should_stop=lambda: training.total_samples >= samples)
 
 
 def steps_of(memory):
@@ -521,7 +565,7 @@ def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all
     take_until(first, 220)
     thread.join()
     until(lambda: not worker.link.status.unacknowledged_samples)  # and there is no checkpoint
-    assert not (tmp_path / "manifest.json").exists()
+    assert not list(tmp_path.glob("checkpoint-*"))
     first.link.retrieve(0.1)
     first.close()
     house.start(worker.run, nb_episodes=10)
@@ -575,26 +619,16 @@ def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(house, tmp_path)
     house.trainer(ReplayMemory, checkpoint_path=tmp_path)
 
 
-@pytest.mark.parametrize("resume", ["all", "memory", "none"])
-def test_no_trainer_starts_beside_training_files_without_their_manifest(zmq_house, tmp_path, resume):
-    first = zmq_house.trainer(checkpoint_path=tmp_path)
-    first.save_checkpoint()
-    first.close()
-    (tmp_path / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"is missing, but training-1\.pt is there"):
-        zmq_house.trainer(checkpoint_path=tmp_path, resume=resume)
-
-
 @pytest.fixture
 def slow_disk(monkeypatch):
     """Checkpoints are written when the event is set."""
-    may_write, real = threading.Event(), checkpoint.write_atomically
+    may_write, real = threading.Event(), checkpoint_file.write_atomically
 
     def write(*arguments):
         assert may_write.wait(60)
         real(*arguments)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", write)
+    monkeypatch.setattr(checkpoint_file, "write_atomically", write)
     yield may_write
     may_write.set()
 
@@ -608,7 +642,7 @@ def test_training_does_not_wait_for_the_disk(house, tmp_path, until, slow_disk, 
     house.start(worker.run)
     running = house.start(trainer.run)
     until(lambda: trainer.training.total_updates == 100)  # five epochs, while the first checkpoint is being written
-    assert not (tmp_path / "manifest.json").exists()
+    assert not list(tmp_path.glob("checkpoint-*"))
     slow_disk.set()
     running.join()
     trainer.close()
@@ -642,7 +676,7 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    monkeypatch.setattr(checkpoint_file, "write_atomically", full)
     with pytest.raises(CheckpointError, match=r"last checkpoint.*No space left on device"):
         trainer.run()
     said = [r.message for r in caplog.records if "cannot write the checkpoint" in r.message]
@@ -651,7 +685,7 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
     assert trainer.training.total_updates == 80
     monkeypatch.undo()
     trainer.save_checkpoint()
-    assert (tmp_path / "manifest.json").exists()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
 
 
 def test_what_cannot_be_written_ends_the_run_with_its_name(house, tmp_path):
@@ -669,14 +703,13 @@ def test_what_cannot_be_written_ends_the_run_with_its_name(house, tmp_path):
 
 def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(house, tmp_path):
     def dump(training, path):
-        path.write_text(json.dumps([sample.obs.tolist() for sample in training.memory.data]))
+        with path.open("wb") as file:
+            pickle.dump([training.memory.data, training.total_samples, training.kept], file)
 
     def load(path):
         training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
-        training.memory.data = [
-            Sample(np.zeros(1), np.float32(obs), 0.0, False, False, Info()) for obs in json.loads(path.read_text())
-        ]
-        training.total_samples = len(training.memory.data)
+        with path.open("rb") as file:
+            training.memory.data, training.total_samples, training.kept = pickle.load(file)  # noqa: S301
         return training
 
     options = {"dump_run_instance_fn": dump, "load_run_instance_fn": load, "checkpoint_path": tmp_path / "mine"}
@@ -701,7 +734,7 @@ def test_what_a_checkpoint_under_way_raises_is_reported_at_close(zmq_house, tmp_
         assert may_fail.wait(20)
         raise EncodingError("memory.odd is a builtins.object")
 
-    monkeypatch.setattr(checkpoint.Snapshot, "write", write)
+    monkeypatch.setattr(Snapshot, "write", write)
     trainer = zmq_house.trainer(checkpoint_path=tmp_path)
     trainer._checkpoints.save(trainer.training, 1)
     may_fail.set()

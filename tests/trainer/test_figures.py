@@ -45,11 +45,9 @@ def test_however_much_comes_only_the_newest_is_kept_and_another_structure_begins
     for moves in (False, True):
         for _ in range(20):
             figures.add(samples(100, moves))
-    assert sum(map(len, figures._waiting)) < 900
     assert figures.figures()["observation_moves_share"] > 0.98
     figures.add(samples(50))
     figures.add(samples(100, width=4))
-    assert figures.figures() == {}
     figures.add(samples(200, width=4))
     assert figures.figures()["observation_moves_share"] == 1.0
 

@@ -4,7 +4,7 @@ import pytest
 from list_memory import ListMemory as ActionListMemory
 
 from tmrl_like.base.functional import partial
-from tmrl_like.config.experiment import TrainerSection
+from tmrl_like.config.settings import TrainerSection
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory

@@ -13,29 +13,25 @@ from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
-from tmrl_like.policies.weight_file import read_file
+from tmrl_like.policies.weight_file import Weights, size_of
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.freshness import FreshnessLimits
-from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.saver import Saver
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
 
 
 @pytest.fixture
 def make_link():
-    links = []
-
     def make(**options):
         receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
-        links.append(TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver, **options))
-        links[-1].session.close(0.0)
-        return links[-1]
+        link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver, **options)
+        link.close(0.0)
+        return link
 
-    yield make
-    for link in links:
-        link.close()
+    return make
 
 
 @pytest.fixture
@@ -93,12 +89,12 @@ def saver_at(path):
 
 def received(messages):
     """(version, bias) of each whole policy among raw messages."""
-    assembler, found = PolicyAssembler(lambda size: memoryview(bytearray(size))), []
+    assembler, found = PolicyAssembler(lambda manifest: memoryview(bytearray(size_of(manifest)))), []
     for message in messages:
         frame, body = m.decode(message)
-        if isinstance(frame, m.PolicyFrame) and (weights := assembler.add(frame, body)) is not None:
+        if isinstance(frame, m.PolicyFrame) and (data := assembler.add(frame, body)) is not None:
             actor = policy(0.0)
-            actor.load_weights(weights)
+            actor.load_weights(Weights(actor.manifest(), data))
             found.append((frame.version, actor.layer.bias.item()))
     return found
 
@@ -128,7 +124,7 @@ def test_what_is_published_does_not_change_with_the_network_in_training(link):
 
 
 def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(link, monkeypatch):
-    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
     sent, publishing = [], iter((2.0, 3.0, 4.0))
 
     def send(data):
@@ -154,46 +150,48 @@ def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(
 def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monkeypatch):
     begun, go_on, saved = threading.Semaphore(0), threading.Event(), []
 
-    def slowly(path, *pieces):
+    def slowly(path, weights, card):
         begun.release()
         assert go_on.wait(20.0)
-        saved.append(b"".join(pieces))
+        saved.append(weights.arrays()["layer.bias"].item())
 
-    monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", slowly)
-    link = make_link(saver=saver_at(tmp_path / "policy"))
+    monkeypatch.setattr("tmrl_like.trainer.saver.write_policy", slowly)
+    saver = saver_at(tmp_path / "policy")
+    link = make_link(saver=saver)
     for bias in (1.0, 2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
-    link.close()
-    assert [read_file(data)["layer.bias"].array().item() for data in saved] == [1.0, 2.0, 3.0, 4.0]
+    saver.close()
+    assert saved == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_training_makes_no_memory_where_an_earlier_policy_has_been_taken(link, monkeypatch):
-    link.broadcast_model(policy(1.0))
-    link.on_tick(lambda data: True, connected=True)
-    monkeypatch.delattr("tmrl_like.trainer.link.WeightsCopy")
+def test_training_makes_no_memory_where_an_earlier_policy_is_not_needed_any_more(link, monkeypatch):
+    for bias in (0.0, 1.0):
+        link.broadcast_model(policy(bias))
+        link.on_tick(lambda data: True, connected=True)
+    monkeypatch.delattr("tmrl_like.trainer.trainer_link.WeightsCopy")
     sent = []
     for bias in (2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: sent.append(data) or True, connected=True)
-    assert received(sent) == [(2, 2.0), (3, 3.0), (4, 4.0)]
+    assert received(sent) == [(3, 2.0), (4, 3.0), (5, 4.0)]
 
 
 def test_another_actor_may_be_published_whose_parameters_have_other_shapes(link):
     sent = []
-    for outputs in (1, 3, 3, 1):
+    for outputs in (1, 3, 3, 1, 1):
         actor = policy(float(outputs))
         actor.layer = torch.nn.Linear(2, outputs)
         link.broadcast_model(actor)
         link.on_tick(lambda data: sent.append(m.decode(data)) or True, connected=True)
-        assert bytes(sent[-1][1]) == actor.weights()
+        assert bytes(sent[-1][1]) == actor.weights().data
     assert len({len(weights.tensors["layer.bias"]) for weights in link._memory}) == 1
 
 
 def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):
-    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
     link.broadcast_model(policy(1.0))
     sent, delays = [], []
 
@@ -215,17 +213,18 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
 ):
     wrote, before = threading.Semaphore(0), set(threading.enumerate())
 
-    def full(path, *pieces):
+    def full(*arguments):
         wrote.release()
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", full)
-    link = make_link(saver=saver_at(tmp_path / "policy"))
+    monkeypatch.setattr("tmrl_like.trainer.saver.write_policy", full)
+    saver = saver_at(tmp_path / "policy")
+    link = make_link(saver=saver)
     for bias in (1.0, 2.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
         assert wrote.acquire(timeout=20.0)
-    link.close()
+    saver.close()
     (said,) = caplog.records
     assert said.threadName == "tmrl-saver"
     assert said.message.endswith("policy: No space left on device; training goes on")
@@ -273,9 +272,11 @@ def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its
     for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
         wire = TellingLink()
         receiver = Receiver(run="5eed")
-        link = TrainerLink(ring_of(wire), "t", m.Spaces("o", "a"), receiver, saver=path and saver_at(path))
+        saver = path and saver_at(path)
+        link = TrainerLink(ring_of(wire), "t", m.Spaces("o", "a"), receiver, saver=saver)
         hellos.append(wire.sent.get(timeout=20.0))
-        link.close(0.0)
+        for part in filter(None, (link, saver)):
+            part.close()
     said = {(hello.role, hello.name, hello.spaces, hello.run) for hello in hellos}
     assert said == {("trainer", "t", m.Spaces("o", "a"), "5eed")}
     nowhere, first, again, other = (hello.model_file for hello in hellos)
@@ -294,7 +295,7 @@ def test_a_server_without_a_policy_gets_the_last_one_again(link):
 
 
 def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, monkeypatch):
-    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 1)
     taken = iter((True, True, False))
     link.broadcast_model(policy(1.0))
     link.on_tick(lambda data: next(taken), connected=True)

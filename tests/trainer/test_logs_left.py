@@ -8,6 +8,7 @@ from kit.packets import head_of, numbered, packet_of
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.sample_store import SampleStore, StoredProgress
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.kept import Kept
 
 
 class Memory:
@@ -40,7 +41,7 @@ def rows_of(tmp_path):
     def rows():
         memory = Memory()
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
-        training = SimpleNamespace(memory=memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0)
+        training = SimpleNamespace(memory=memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept())
         checkpoints = Checkpoints(tmp_path)
         checkpoints.build(lambda: training, "all")
         checkpoints.close()

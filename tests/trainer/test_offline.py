@@ -7,10 +7,10 @@ from test_schedule import packet
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
 from tmrl_like.errors import ConfigError, DivergedError
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.trainer.offline import expect_no_worker
+from tmrl_like.trainer.offline import OFFLINE, expect_no_worker
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def nothing_is_connected(request, monkeypatch):
     def connect(*arguments):
         raise AssertionError("offline nothing is connected")
 
-    monkeypatch.setattr("tmrl_like.trainer.trainer.connect_to_one", connect)
+    monkeypatch.setattr("tmrl_like.trainer.connecting.connect_to_one", connect)
 
 
 def training(path="", agent=CountingAgent, **fields):
@@ -49,7 +49,7 @@ def places(tmp_path):
 
 
 def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded):
-    with Trainer(training(recorded, update_model_interval=100), **places(tmp_path), offline=True) as trainer:
+    with Trainer(training(recorded, update_model_interval=100), **places(tmp_path), connect=OFFLINE) as trainer:
         trainer.run()
         assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
@@ -57,7 +57,7 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp
     assert store.versions() == [1, 2, 3, 4, 5]  # at first, twice meanwhile, after each epoch
     assert [card.training_steps for _, card in store.cards()] == [0, 100, 100, 200, 200]
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 4
-    with Trainer(training(recorded, epochs=3), **places(tmp_path), offline=True) as trainer:
+    with Trainer(training(recorded, epochs=3), **places(tmp_path), connect=OFFLINE) as trainer:
         trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
@@ -72,7 +72,7 @@ def run_before(tmp_path):
 
 
 def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_path):
-    with Trainer(training(epochs=3, rounds=4), **places(tmp_path), offline=True) as trainer:
+    with Trainer(training(epochs=3, rounds=4), **places(tmp_path), connect=OFFLINE) as trainer:
         to, samples = trainer.training, trainer.training.total_samples
         trainer.run()
     assert to.total_updates == 50 + 2 * 4 * 50
@@ -86,9 +86,9 @@ def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_pat
 
 def test_without_samples_it_does_not_begin(tmp_path, recorded):
     with pytest.raises(ConfigError, match=r"^the memory holds no transition, and offline no worker sends any: name a"):
-        Trainer(training(), **places(tmp_path), offline=True)
+        Trainer(training(), **places(tmp_path), connect=OFFLINE)
     with pytest.raises(ConfigError, match=r"^start_training is 18, and offline there are 17 samples: expected no more"):
-        Trainer(training(recorded, start_training=18), **places(tmp_path), offline=True)
+        Trainer(training(recorded, start_training=18), **places(tmp_path), connect=OFFLINE)
 
 
 class Diverges(CountingAgent):
@@ -99,7 +99,7 @@ class Diverges(CountingAgent):
 
 def test_weights_that_are_not_finite_end_it_before_they_are_published(tmp_path, recorded):
     with (
-        Trainer(training(recorded, Diverges, update_model_interval=10), **places(tmp_path), offline=True) as trainer,
+        Trainer(training(recorded, Diverges, update_model_interval=10), **places(tmp_path), connect=OFFLINE) as trainer,
         pytest.raises(DivergedError, match=r"layer\.bias"),
     ):
         trainer.run()
@@ -110,7 +110,7 @@ def test_weights_that_are_not_finite_end_it_before_they_are_published(tmp_path, 
 def test_what_each_of_several_ranks_has_read_counts_once(recorded):
     def prepare(rank):
         to = training(recorded)()
-        to.ranks = rank
+        to.join(rank)
         expect_no_worker(to)
         return to.total_samples, to.pacer.may_train(10**6, to.total_samples)
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from tmrl_like.config.experiment import TrainerSection
+from tmrl_like.config.settings import TrainerSection
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
+from tmrl_like.types import Receipt
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,16 @@ def test_in_lockstep_the_tasks_of_a_step_are_done_when_as_many_training_steps_ar
         for tasked in range(20):
             pacer.tasked_steps = tasked
             assert pacer.may_train(40 + made, 1000) == (tasked > steps)
+
+
+def test_who_waits_is_told_once_when_the_tasks_up_to_there_are_done():
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=2.0))
+    pacer.enter_lockstep(10)
+    pacer.wait_for(Receipt("a", 1, 3), new_tasks=2)
+    pacer.tasked_steps = 2
+    pacer.wait_for(Receipt("b", 1, 1), new_tasks=1)
+    told = {made: [receipt.worker for receipt in pacer.done(made)] for made in range(10, 18)}
+    assert {made: workers for made, workers in told.items() if workers} == {14: ["a"], 16: ["b"]}
 
 
 def test_lockstep_needs_a_finite_number():

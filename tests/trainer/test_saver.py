@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box
 
 from tmrl_like.policies.policy_file import describe, read_card
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weights import WeightsCopy, form_of
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.options import TrainerOptions
@@ -43,7 +43,7 @@ class Kept:
         self.wait()
 
     def wait(self):
-        while self.saver.held or self.saver._returns:
+        while self.saver.held or self.saver._waiting:
             threading.Event().wait(0.001)
 
 
@@ -123,7 +123,7 @@ def test_what_waits_when_it_closes_is_written(kept):
 
 @pytest.mark.fault("disk", "the disk is slower than policies come", "the oldest that wait are left out")
 def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(kept, monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.saver._WAITING_BYTES", 3 * len(publication(1).weights.file))
+    monkeypatch.setattr("tmrl_like.trainer.saver._WAITING_BYTES", 3 * len(publication(1).weights.content.data))
     writes, go_on = threading.Event(), threading.Event()
     one = kept()
     add = one.store.add

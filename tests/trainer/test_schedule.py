@@ -3,6 +3,7 @@
 import importlib.machinery
 import itertools
 import math
+import pickle
 import re
 import sys
 import types
@@ -22,14 +23,15 @@ from tmrl_like.errors import (
     MissingExtraError,
     PipelineMismatchError,
 )
-from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.replay import MiniRaces, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.options import Schedule
+from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
+from tmrl_like.trainer.watch import Listener
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
 
@@ -44,6 +46,33 @@ class OfOneShape(ListMemory):
         if shapes != {(2,)}:
             raise self.error(f"obs has the shapes {shapes}")
         super().append_buffer(buffer)
+
+
+class Hears(Listener):
+    """Keeps all records."""
+
+    def __init__(self):
+        self.records = []
+
+    def on_record(self, record):
+        self.records.append(record)
+
+
+class HearsAll(Hears):
+    """Notes what it is told, in order, and adds to each round."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_samples(self, delivery):
+        self.told.append(len(delivery.buffer))
+
+    def on_step(self, batch, metrics):
+        self.told.append("step")
+
+    def on_round(self, record):
+        record["steps_heard"] = self.told.count("step")
 
 
 class Network:
@@ -92,9 +121,18 @@ def training(memory_cls, **fields):
 
 
 def feed(to, network):
-    metrics = RoundMetrics(0, 0)
-    to._update_buffer(network, metrics)
-    return to._close_round(network, metrics)
+    """Let training take what has come to a network; the record of the round."""
+    looks = []
+    retrieve = network.retrieve
+
+    def retrieved(timeout_s=0.0):
+        looks.append(timeout_s)
+        return retrieve(timeout_s)
+
+    network.retrieve = retrieved
+    (record,) = to.run_epoch(network, should_stop=lambda: bool(looks))
+    network.retrieve = retrieve
+    return record
 
 
 @pytest.mark.parametrize("memory_cls", [ReplayMemory, OfOneShape])
@@ -128,11 +166,19 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
     buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
     network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
     network.published_at = {3: 1e9 - 7.0}.get
-    to, metrics = training(ListMemory), RoundMetrics(0, 0)
-    to._update_buffer(network, metrics)
-    now[0] += 10.0
-    record = to._close_round(network, metrics)
+    network.fleet = lambda: now.append(now.pop() + 10.0) or {}  # the round is closed later
+    record = feed(training(ListMemory), network)
     assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
+
+
+class HasSamples(Alone):
+    """Says once that another rank has got three samples, and ends training."""
+
+    samples = 3
+
+    def vote(self, mine):
+        self.samples, came = 0, self.samples
+        return mine._replace(stop=True, samples=came)
 
 
 @pytest.mark.parametrize("heard_of", ["here", "another rank"])
@@ -143,12 +189,12 @@ def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(hea
     if heard_of == "here":
         feed(to, Network(packet("a", 1)))
     else:
-        to.ranks = types.SimpleNamespace(size=2, sum=lambda *mine: [2, 0, 3, 0, 0])
-        assert to._decide()
+        to.join(HasSamples())
+        to.run_epoch(Network())
+        to.join(Alone())
     assert to.total_samples == 3
     assert to.diagnosis.returns.starts_well == starts_well
     to.total_updates += 10_000
-    to.ranks = training(ListMemory).ranks
     feed(to, Network(packet("a", 2)))
     assert to.diagnosis.returns.starts_well == starts_well
 
@@ -187,10 +233,10 @@ def schedule(memory_cls=ListMemory, **fields):
 class StopsWhereItWaits(Network):
     """Ends training where it would wait for samples that do not come."""
 
-    def __init__(self, to, *deliveries):
-        super().__init__(*deliveries)
-        self.is_stopped = False
-        to.should_stop = lambda: self.is_stopped
+    is_stopped = False
+
+    def train(self, to):
+        return to.run_epoch(self, should_stop=lambda: self.is_stopped)
 
     def retrieve(self, timeout_s=0.0):
         self.is_stopped = timeout_s > 0 and not self.deliveries
@@ -206,31 +252,30 @@ def recorded(tmp_path):
 
 def test_training_from_a_recorded_memory_alone_runs_to_its_end(recorded):
     to = schedule(partial(ListMemory, dataset_path=recorded))
-    to.run_epoch(StopsWhereItWaits(to))
+    StopsWhereItWaits().train(to)
     assert to.total_updates == 20
 
 
 def test_what_a_data_set_was_trained_for_does_not_hold_up_training_with_workers(recorded):
     """The first worker comes after 10 of 20 steps; its 3 samples allow 3 more."""
     to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
-    network = StopsWhereItWaits(to, packet("b", 1))
-    to.run_epoch(network)
+    StopsWhereItWaits(packet("b", 1)).train(to)
     assert (to.total_updates, to.total_samples) == (13, 5 + 3)
 
 
 def test_a_data_set_counts_as_environment_steps_where_workers_come_early(recorded):
     to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=1)
-    to.run_epoch(StopsWhereItWaits(to, packet("b", 1)))
+    StopsWhereItWaits(packet("b", 1)).train(to)
     assert to.total_updates == to.total_samples == 5 + 3
 
 
 def test_training_that_was_resumed_is_as_far_ahead_of_the_workers_as_before(recorded, tmp_path):
     one = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
-    one.run_epoch(StopsWhereItWaits(one, packet("b", 1)))
+    StopsWhereItWaits(packet("b", 1)).train(one)
     take_snapshot(one).write(tmp_path / "c")
     two = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     load_checkpoint(two, tmp_path / "c")
-    two.run_epoch(StopsWhereItWaits(two, packet("b", 2, resets=False)))
+    StopsWhereItWaits(packet("b", 2, resets=False)).train(two)
     assert two.total_updates == 13 + 3
 
 
@@ -238,8 +283,7 @@ def test_the_first_step_waits_until_the_memory_is_ready():
     """Two resets in a row are two samples, and no transition."""
     to = schedule(max_training_steps_per_env_step=100.0)
     resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
-    network = StopsWhereItWaits(to, Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1)))
-    to.run_epoch(network)
+    StopsWhereItWaits(Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1))).train(to)
     assert (to.total_samples, to.total_updates) == (2, 0)
 
 
@@ -324,6 +368,24 @@ def test_a_profiler_that_is_not_installed_is_missed_at_construction(monkeypatch)
         TrainingOffline(CountingEnv, ListMemory, CountingAgent, profiling=True)
 
 
+def test_listeners_hear_of_samples_steps_and_records_and_add_to_rounds():
+    heard = HearsAll()
+    records = short().run_epoch(Network(packet("a", 1)), [heard])
+    assert heard.told == [3, "step", "step"]
+    assert [record["steps_heard"] for record in records] == [1, 2]
+    assert [record["kind"] for record in heard.records] == ["episode", "round", "round"]
+    assert heard.records[1] == {"kind": "round", "time_s": heard.records[1]["time_s"], **records[0]}
+
+
+def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
+    to = short(device="cpu")
+    to.run_epoch(Network(packet("a", 1)))
+    again = pickle.loads(pickle.dumps(to))  # noqa: S301
+    assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (2, 3, 2, 1)
+    again.run_epoch(Network(packet("a", 2)))
+    assert again.total_updates == 4
+
+
 class Clocked(TrainingOffline):
     """Each look at the clock takes a second."""
 
@@ -341,8 +403,8 @@ def scheduled(**options):
 
 
 def rounds_of(one, stop_after_updates=1e9):
-    one.should_stop = lambda: one.total_updates >= stop_after_updates
-    return [(record["epoch"], record["round"]) for record in one.run_epoch(Network(packet("w", 1)))]
+    records = one.run_epoch(Network(packet("w", 1)), should_stop=lambda: one.total_updates >= stop_after_updates)
+    return [(record["epoch"], record["round"]) for record in records]
 
 
 def test_a_training_that_was_stopped_goes_on_where_it_was_in_its_round_and_with_its_clock(tmp_path):
@@ -376,8 +438,7 @@ def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():
 
 def test_a_wait_for_samples_says_who_is_missing_at_growing_intervals(caplog):
     one = scheduled()
-    one.should_stop = lambda: one.now > 100.0
-    one.run_epoch(Network())
+    one.run_epoch(Network(), should_stop=lambda: one.now > 100.0)
     waited_s = [record.args[0] for record in caplog.records if "nobody has come" in record.message]
     assert [round(b - a, -1) for a, b in itertools.pairwise([0.0, *waited_s])] == [10, 20, 40]
 
@@ -388,13 +449,11 @@ def test_a_wait_begins_again_with_each_sample(caplog):
             return [packet("w", int(one.now))]
 
     one = scheduled(start_training=10_000)
-    one.should_stop = lambda: one.now > 100.0
-    records = []
-    one.observer = records.append
-    one.run_epoch(Trickle())
+    heard = Hears()
+    one.run_epoch(Trickle(), [heard], should_stop=lambda: one.now > 100.0)
     assert one.total_samples > 10
     assert not caplog.records
-    counted = [record["env_steps_total"] for record in records if record["kind"] == "warm_up"]
+    counted = [record["env_steps_total"] for record in heard.records if record["kind"] == "warm_up"]
     assert len(counted) > 10
     assert counted == sorted(set(counted))
 

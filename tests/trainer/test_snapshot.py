@@ -15,8 +15,9 @@ from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.checkpoint_file import read_head, remove_checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, read_manifest, take_snapshot
+from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 
 
@@ -47,7 +48,7 @@ def saved(folder: Path, times: int = 2) -> None:
     for _ in range(times):
         take(one)
         train(one)
-        take_snapshot(one, {}, "run").write(folder)
+        take_snapshot(one, "run").write(folder)
 
 
 def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path: Path) -> None:
@@ -56,19 +57,20 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path:
     train(one)
     one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
     one.elapsed_s = 600.0
-    take_snapshot(one, {"version": 3}, "run").write(tmp_path)
+    one.kept.version = 3
+    take_snapshot(one, "run", unstored_samples=3).write(tmp_path)
     train(one)
     two = training()
     take(two, 4)
-    assert load_checkpoint(two, tmp_path) == {"version": 3}
+    head = load_checkpoint(two, tmp_path)
+    assert head == read_head(tmp_path)
+    assert (head.run, head.number, head.training_steps, head.epoch) == ("run", 1, 1, 3)
+    assert (head.elapsed_s, two.kept.version) == (pytest.approx(600.0, abs=60), 3)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
-    assert (steps_of(two), two.total_samples) == ((1, 1), 10)
+    assert (steps_of(two), two.total_samples) == ((1, 1), 7)
     assert (two.epoch, two.round, two.pacer.recorded_samples, two.pacer.unpaced_steps) == (3, 2, 5, 1)
     assert two.elapsed_s >= 600.0
     assert len(two.memory.data) == 4
-    manifest = read_manifest(tmp_path)
-    assert manifest is not None
-    assert (manifest.run, manifest.number, manifest.training_steps) == ("run", 1, 1)
 
 
 def test_returns_go_on(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_returns_go_on(tmp_path: Path) -> None:
     load_checkpoint(two, tmp_path)
     returns = two.diagnosis.returns
     assert (returns.starts_well, returns.has_begun, returns.count) == (True, True, 40)
-    assert returns.newest == {"train": [*range(2, 20)], "test": [*range(2, 20)]}
+    assert returns.kept == {"train": [*range(20)], "test": [*range(20)]}
     assert returns.have_risen()
 
 
@@ -103,9 +105,7 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:
 def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
     saved(tmp_path, 4)
-    assert {p.name for p in tmp_path.iterdir()} == {
-        *("manifest.json", "manifest-before.json", "training-3.pt", "training-4.pt", "log")
-    }
+    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint-3", "checkpoint-4", "log"}
 
 
 def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path: Path) -> None:
@@ -156,25 +156,18 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _of_format(number: int, path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"format":%d' % FORMAT, b'"format":%d' % number))
-
-
-DAMAGES = {
-    "manifest cut": ("manifest.json", _cut),
-    "manifest of a newer version": ("manifest.json", partial(_of_format, FORMAT + 1)),
-    "manifest of the version before": ("manifest.json", partial(_of_format, FORMAT - 1)),
-    "agent flipped": ("training-1.pt", _flip),
-    "agent cut": ("training-1.pt", _cut),
-    "agent gone": ("training-1.pt", Path.unlink),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_one_clear_line(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"\0" * 100_000, b"PK\3\4 of somebody else\n"])
+def test_a_file_that_is_none_of_ours_is_passed_over_and_alone_it_is_one_clear_line(
+    tmp_path: Path, content: bytes
+) -> None:
     saved(tmp_path, 1)
-    name, do = DAMAGES[damage]
-    do(tmp_path / name)
+    (tmp_path / "checkpoint-2").write_bytes(content)
+    (tmp_path / "checkpoint-of-mine").write_bytes(content)
+    two = training()
+    load_checkpoint(two, tmp_path)
+    assert steps_of(two) == (1, 1)
+    (tmp_path / "checkpoint-1").unlink()
+    (tmp_path / "checkpoint-2").write_bytes(content)  # it was put aside
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(training(), tmp_path)
     assert str(tmp_path) in str(caught.value)
@@ -210,7 +203,7 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     one = training()
     load_checkpoint(one, folder)
     with pytest.raises(CheckpointError, match="No space left"):
-        take_snapshot(one, {}, "run").write(folder)
+        take_snapshot(one, "run").write(folder)
     two = training()
     load_checkpoint(two, folder)
     assert steps_of(two) == (2, 2)
@@ -225,25 +218,21 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     ],
     ids=["full", "killed"],
 )
-@pytest.mark.parametrize("name", ["training-3.pt", "manifest.json"])
 def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ends_with: BaseException, raised: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_with: BaseException, raised: Any
 ) -> None:
     saved(tmp_path, 2)
     before = sorted(tmp_path.iterdir())
-    replace = os.replace
 
     def fails(source: Any, target: Any) -> None:
-        if Path(target).name == name:
-            raise ends_with
-        replace(source, target)
+        raise ends_with
 
     one = training()
     load_checkpoint(one, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", fails)
         with raised as caught:
-            take_snapshot(one, {}, "run").write(tmp_path)
+            take_snapshot(one, "run").write(tmp_path)
     assert "\n" not in str(caught.value)
     if isinstance(ends_with, OSError):
         assert sorted(tmp_path.iterdir()) == before
@@ -258,7 +247,8 @@ def test_writing_in_another_thread_does_not_need_the_training(tmp_path: Path) ->
     snapshots = []
     for k in range(20):
         train(one)
-        snapshots.append(take_snapshot(one, {"k": k}, "run"))
+        one.kept.version = k
+        snapshots.append(take_snapshot(one, "run"))
     writer = threading.Thread(target=lambda: [snapshot.write(tmp_path) for snapshot in snapshots])
     writer.start()
     for _ in range(200):
@@ -266,59 +256,37 @@ def test_writing_in_another_thread_does_not_need_the_training(tmp_path: Path) ->
         train(one)
     writer.join()
     two = training()
-    assert load_checkpoint(two, tmp_path) == {"k": 19}
-    assert steps_of(two) == (20, 20)
+    load_checkpoint(two, tmp_path)
+    assert (steps_of(two), two.kept.version) == ((20, 20), 19)
 
 
-def test_training_files_without_their_manifest_are_neither_passed_over_nor_replaced(tmp_path: Path) -> None:
-    saved(tmp_path)
-    (tmp_path / "manifest.json").unlink()
-    before = sorted(tmp_path.iterdir())
-    for call in (
-        lambda: read_manifest(tmp_path),
-        lambda: load_checkpoint(training(), tmp_path),
-        lambda: take_snapshot(training()).write(tmp_path),
-    ):
-        with pytest.raises(CheckpointError, match=r"manifest\.json is missing, but training-2\.pt is there") as caught:
-            call()
-        assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.iterdir()) == before
+def test_checkpoints_of_the_format_before_are_one_clear_line_and_can_be_given_up(tmp_path: Path) -> None:
+    for name in ("manifest.json", "manifest-before.json", "training-7.pt"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match="has format 11, and this tmrl_like reads 12: go on with the version"):
+        load_checkpoint(training(), tmp_path)
+    remove_checkpoints(tmp_path)
+    assert load_checkpoint(training(), tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kill_in_the_very_first_checkpoint_is_not_a_missing_manifest(
+def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = training()
-    take(one)
-    replace = os.replace
-
-    def killed(source: Any, target: Any) -> None:
-        if str(target).endswith("manifest.json") and (tmp_path / "training-1.pt").exists():
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            take_snapshot(one).write(tmp_path)
-    assert (tmp_path / "training-1.pt").exists()
-    assert read_manifest(tmp_path) is None
-    with pytest.raises(CheckpointError, match="there is no checkpoint"):
-        load_checkpoint(training(), tmp_path)
-    one.total_updates = 7
-    take_snapshot(one).write(tmp_path)
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert two.total_updates == 7
+    saved(tmp_path, 3)
+    left, remove = [], disk.remove
+    monkeypatch.setattr(disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path)))
+    remove_checkpoints(tmp_path)
+    assert [head and head.number for head in left] == [3, None]
 
 
 @pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
-@pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink], ids=["cut", "flipped", "gone"])
+@pytest.mark.parametrize("damage", [_cut, _flip], ids=["cut", "flipped"])
 def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any
 ) -> None:
     saved(tmp_path, times=3)
-    damage(tmp_path / "training-3.pt")
+    damage(tmp_path / "checkpoint-3")
     two = training()
     load_checkpoint(two, tmp_path)
     assert (steps_of(two), two.total_samples) == ((2, 2), 20)
@@ -326,37 +294,29 @@ def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
     assert "checkpoint 3" in logged
     assert "going on from checkpoint 2" in logged
     assert "\n" not in logged
+    take_snapshot(two).write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-3", "damaged-checkpoint-3"}
 
 
 def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> None:
     saved(tmp_path)
-    _flip(tmp_path / "training-1.pt")
-    _cut(tmp_path / "training-2.pt")
-    with pytest.raises(CheckpointError, match=r"training-2\.pt"):
+    _flip(tmp_path / "checkpoint-1")
+    _cut(tmp_path / "checkpoint-2")
+    with pytest.raises(CheckpointError, match=r"checkpoint 2 .* is damaged .* there is no other one"):
         load_checkpoint(training(), tmp_path)
 
 
-def test_the_checkpoint_of_another_run_is_not_an_older_generation(tmp_path: Path) -> None:
-    one = training()
-    take_snapshot(one, {}, "first").write(tmp_path)
-    take_snapshot(one, {}, "second").write(tmp_path)
-    _cut(tmp_path / "training-2.pt")
-    with pytest.raises(CheckpointError):
-        load_checkpoint(training(), tmp_path)
-
-
-def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manifest_at_the_end(
+def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = training()
-    take_snapshot(one).write(tmp_path)
+    saved(tmp_path, 2)
     events: list[str] = []
     monkeypatch.setattr(disk, "sync", lambda file: events.append("file"))
     monkeypatch.setattr(disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path)))
     monkeypatch.setattr(disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name))
-    take_snapshot(one).write(tmp_path)
-    expected = ["file", "manifest-before.json", "file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
-    assert events == expected
+    monkeypatch.setattr(disk, "remove", lambda path: path.unlink() or events.append(f"no {path.name}"))
+    take_snapshot(training()).write(tmp_path)
+    assert events == ["file", "checkpoint-3", "folder", "no checkpoint-1"]
 
 
 def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -> None:

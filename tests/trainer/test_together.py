@@ -7,13 +7,12 @@ import pytest
 import torch
 from in_threads import ThreadRanks, all_at_once
 from test_checkpoints import message
-from test_schedule import Network, packet
+from test_schedule import Hears, Network, packet
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
-from tmrl_like.trainer import checkpoints, schedule
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt
@@ -22,11 +21,14 @@ from tmrl_like.wire import messages as m
 SPACES = CountingEnv().observation_space, CountingEnv().action_space
 
 
-def training(**options):
+def after(seconds):
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() > until
+
+
+def training(cls=TrainingOffline, **options):
     fields = {"epochs": 1, "rounds": 2, "steps": 10, "sleep_between_buffer_retrieval_attempts": 0.01} | options
-    return TrainingOffline(
-        env_cls=SPACES, memory_cls=partial(ListMemory, batch_size=2), training_agent_cls=CountingAgent, **fields
-    )
+    return cls(env_cls=SPACES, memory_cls=partial(ListMemory, batch_size=2), training_agent_cls=CountingAgent, **fields)
 
 
 class Later(Network):
@@ -44,15 +46,14 @@ class Later(Network):
         self.trained.append(receipt.entry)
 
 
-def run(ranks, networks, **options):
+def run(ranks, networks, make=training, **options):
     """Each rank trains an epoch on what its network has; the trainings."""
 
     def train(rank):
-        one = training(**options)
-        one.ranks = rank
-        one.records = []
-        one.observer = one.records.append
-        one.rounds_done = one.run_epoch(networks[rank.rank])
+        one, heard = make(**options), Hears()
+        one.join(rank)
+        one.run_epoch(networks[rank.rank], [heard])
+        one.records = heard.records
         return one
 
     return all_at_once(ranks, train)
@@ -64,17 +65,21 @@ def test_all_train_as_many_steps_as_the_samples_of_all_allow():
     assert [(t.total_updates, t.total_samples) for t in trainings] == [(20, 21)] * 2
 
 
-def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog, monkeypatch):
-    monkeypatch.setattr(schedule, "_FIRST_REMINDER_S", 0.05)
+class Hasty(TrainingOffline):
+    """Its clock runs two hundred times as fast."""
+
+    def clock(self):
+        return 200 * time.monotonic()
+
+
+def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog):
     networks = [Later(*[packet("v", k) for k in range(1, 100)]), Later()]
     one, two = ThreadRanks.of(2)
 
     def train(rank):
-        made = training(max_training_steps_per_env_step=9.0)
-        made.ranks = rank
-        until = time.monotonic() + 0.3
-        made.should_stop = lambda: time.monotonic() > until
-        made.run_epoch(networks[rank.rank])
+        made = training(Hasty, max_training_steps_per_env_step=9.0)
+        made.join(rank)
+        made.run_epoch(networks[rank.rank], should_stop=after(0.3))
         return made
 
     assert [t.total_updates for t in all_at_once([one, two], train)] == [0, 0]
@@ -85,10 +90,9 @@ def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(capl
 def test_when_one_is_to_stop_all_do_after_the_same_step(which):
     def train(rank):
         made = training(max_training_steps_per_env_step=1000.0, steps=1000)
-        made.ranks = rank
-        if rank.rank == which:
-            made.should_stop = lambda: made.total_updates >= 57
-        made.run_epoch(Network(packet("v" if rank.rank else "w", 1), packet("v", 2)))
+        made.join(rank)
+        network = Network(packet("v" if rank.rank else "w", 1), packet("v", 2))
+        made.run_epoch(network, should_stop=lambda: rank.rank == which and made.total_updates >= 57)
         return made.total_updates
 
     assert all_at_once(ThreadRanks.of(2), train) == [57, 57]
@@ -177,7 +181,7 @@ def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(place):
     group = Together(place, 2)
     assert group.rewards == [rewards(1, 2), rewards(3, 4)]
     assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [(5, 5, 40)] * 2
-    assert [c.version for c in group.checkpoints] == [3, 3]
+    assert [t.kept.version for t in group.trainings] == [3, 3]
     group.close()
 
 
@@ -234,12 +238,11 @@ def test_of_what_several_ranks_have_stored_the_most_counts(place):
     group.close()
 
 
-def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(place, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_LOCK_WITHIN_S", 0.1)
+def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(place):
     group = Together(place, 3)
     for rank in (0, 1):
         group.checkpoints[rank].close()
-    errors = [result for result in Together(place, 2).results if isinstance(result, CheckpointError)]
+    errors = [result for result in Together(place, 2, lock_within_s=0.1).results if isinstance(result, CheckpointError)]
     assert "is in use by another trainer" in str(errors[0])
     group.close()
 
@@ -279,14 +282,12 @@ def test_several_trainers_take_no_format_of_the_users():
 def test_in_lockstep_the_tasks_of_all_are_done_by_all():
     def train(rank):
         made = training(max_training_steps_per_env_step=1.0, steps=1000)
-        made.ranks = rank
-        until = time.monotonic() + 1.0
-        made.should_stop = lambda: time.monotonic() > until
+        made.join(rank)
         receiver, deliveries = Receiver(), []
         for number in (1, 2, 3):
             deliveries += taken(receiver, message(number, f"w{rank.rank}", awaits=rank.rank == 0))
         network = Later(*deliveries)
-        made.run_epoch(network)
+        made.run_epoch(network, should_stop=after(1.0))
         return made.total_updates, made.pacer.tasked_steps, network.trained
 
     (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(ThreadRanks.of(2), train)
@@ -304,10 +305,8 @@ def test_trainers_without_samples_do_not_spin(size):
 
     def train(rank):
         made = training(sleep_between_buffer_retrieval_attempts=0.1)
-        made.ranks = rank
-        until = time.monotonic() + 0.3
-        made.should_stop = lambda: time.monotonic() > until
-        made.run_epoch(Empty())
+        made.join(rank)
+        made.run_epoch(Empty(), should_stop=after(0.3))
 
     waits = []
     all_at_once(ThreadRanks.of(size), train)

@@ -93,9 +93,11 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"agent.lr": -1.0}, "lr is -1.0; expected 0 or more"),
+        ({"agent.lr": -1.0}, "lr is -1; expected 0 or more"),
         ({"memory.batch_size": 0}, "batch_size is 0; expected a whole number, 1 or more"),
+        ({"memory.batch_size": 2.5}, "batch_size is 2.5; expected a whole number, 1 or more"),
         ({"trainer.steps": 0}, "steps is 0; expected 1 or more"),
+        ({"trainer.steps": 2.5}, "steps is 2.5; expected a whole number"),
         ({"memory.gamma": 0.5}, "gamma is 0.5 in the memory and 0.9 in the agent: give both the same"),
     ],
 )
@@ -119,8 +121,6 @@ def test_what_may_not_change_is_refused_at_once():
     [
         ("agent.lr", None, "a number"),
         ("agent.lr", "fast", "a number"),
-        ("memory.batch_size", 2.5, "a whole number"),
-        ("trainer.steps", 2.5, "a whole number"),
         ("trainer.sample_uses", "many", "a number"),
     ],
 )
@@ -224,7 +224,7 @@ def test_samples_that_are_held_out_are_not_to_be_used():
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
     """Of 12 samples."""
     to = training(memory={"batch_size": batch_size}, sample_uses=uses)
-    to.run_epoch(StopsWhereItWaits(to, *(packet("a", entry) for entry in range(1, 5))))
+    StopsWhereItWaits(*(packet("a", entry) for entry in range(1, 5))).train(to)
     assert (to.total_samples, to.total_updates) == (12, steps)
 
 
@@ -235,18 +235,15 @@ class OneByOne(Network):
         return [self.deliveries.pop(0)] if self.deliveries else []
 
 
-def test_ranks_change_the_same_at_the_same_step(monkeypatch):
+def test_ranks_change_the_same_at_the_same_step():
     networks = [OneByOne(*(packet("v", k) for k in range(1, 6))), OneByOne(packet("w", 1))]
 
-    def made_with_ranks(*args, **kwargs):
-        to = TrainingOffline(*args, **kwargs)
+    def asked(**fields):
+        to = training(**fields)
         to.tune({"trainer.steps": 5, "agent.lr": 0.25})  # all ask, and rank 0 counts
         return to
 
-    monkeypatch.setattr("test_together.TrainingOffline", made_with_ranks)
-    monkeypatch.setattr("test_together.CountingAgent", TunedAgent)
-    free = {"max_training_steps_per_env_step": 1e9, "update_buffer_interval": 5}
-    one, two = run(ThreadRanks.of(2), networks, **free)
+    one, two = run(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)
     assert one.steps == two.steps == 5
     assert one.total_updates == two.total_updates == 10
     assert [s for s in one.agent.seen if isinstance(s, tuple)] == [s for s in two.agent.seen if isinstance(s, tuple)]

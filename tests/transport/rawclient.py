@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from tmrl_like.transport.tlspyo.connection import GROUP
 from tmrl_like.transport.tlspyo.password import password_of
+from tmrl_like.transport.tlspyo.tlspyo_connection import GROUP
 
 from .conftest import Service
 

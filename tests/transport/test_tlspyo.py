@@ -17,9 +17,9 @@ from link_proxy import LinkProxy
 from tmrl_like.errors import DecodingError, TransportError
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.tlspyo.connection import Connection, TlspyoLink
 from tmrl_like.transport.tlspyo.password import PASSWORD_BYTES, password_of
-from tmrl_like.transport.tlspyo.server import ServerConnection
+from tmrl_like.transport.tlspyo.tlspyo_connection import Connection, TlspyoLink
+from tmrl_like.transport.tlspyo.tlspyo_server import ServerConnection
 
 from .conftest import Machines, Service
 from .exchange import introduce, receive_at, send_of, until
@@ -46,7 +46,7 @@ class Alone(Connection):
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
     at_once = SimpleNamespace(callFromThread=lambda call: call())
-    monkeypatch.setattr("tmrl_like.transport.tlspyo.connection.running_reactor", lambda: at_once)
+    monkeypatch.setattr("tmrl_like.transport.tlspyo.tlspyo_connection.running_reactor", lambda: at_once)
     return Alone()
 
 

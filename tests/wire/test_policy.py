@@ -1,24 +1,34 @@
 """Policies in frames: whole or refused."""
 
 import random
-from itertools import pairwise
+import zlib
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.policy import FRAME_BYTES, PolicyAssembler, split_policy
+from tmrl_like.wire.policy import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, PolicyAssembler, split_policy
 
 
-def frames_of(weights: bytes, version: int = 1) -> list[tuple[m.PolicyFrame, memoryview]]:
-    decoded = [m.decode(data) for data in split_policy(weights, version, 1.5)]
+def manifest_of(data: bytes) -> Manifest:
+    return {"w": ("U8", (len(data),))}
+
+
+def frames_of(data: bytes, version: int = 1) -> list[tuple[m.PolicyFrame, memoryview]]:
+    decoded = [m.decode(message) for message in split_policy((manifest_of(data), data), version, 1.5)]
     return [(frame, body) for frame, body in decoded if isinstance(frame, m.PolicyFrame)]
 
 
+def memory_for(manifest: Manifest) -> memoryview:
+    ((_, (size,)),) = manifest.values()
+    return memoryview(bytearray(size))
+
+
 def assembled(frames: list[tuple[m.PolicyFrame, memoryview]], assembler: PolicyAssembler | None = None) -> bytes | None:
-    assembler = assembler or PolicyAssembler(lambda size: memoryview(bytearray(size)))
+    assembler = assembler or PolicyAssembler(memory_for)
     result = None
     for frame, body in frames:
         result = assembler.add(frame, body)
@@ -28,32 +38,46 @@ def assembled(frames: list[tuple[m.PolicyFrame, memoryview]], assembler: PolicyA
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 5), st.integers(-1, 1), st.integers(0, 2**32))
 def test_a_policy_comes_out_as_it_went_in(frames_and: int, more: int, seed: int) -> None:
-    weights = random.Random(seed).randbytes(max(0, frames_and * FRAME_BYTES + more))
-    frames = frames_of(weights)
-    assert assembled(frames) == weights
+    data = random.Random(seed).randbytes(max(0, frames_and * FRAME_BYTES + more))
+    frames = frames_of(data)
+    assert assembled(frames) == data
     assert [frame.index for frame, _ in frames] == list(range(frames[0][0].frames))
-    assert all(len(body) == FRAME_BYTES for (_, body), _ in pairwise(frames))
+    assert all(len(body) == FRAME_BYTES for _, body in frames[1:-1])
+
+
+def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken() -> None:
+    def memory(manifest: Manifest) -> memoryview:
+        if manifest != manifest_of(b"right"):
+            raise DecodingError("weights do not fit")
+        return memory_for(manifest)
+
+    assembler = PolicyAssembler(memory)
+    first, *others = frames_of(b"not right")
+    with pytest.raises(DecodingError, match="do not fit"):
+        assembler.add(*first)
+    assert assembled(others, assembler) is None
+    assert assembled(frames_of(b"right"), assembler) == b"right"
 
 
 def test_a_newer_policy_replaces_an_unfinished_one() -> None:
-    assembler = PolicyAssembler(lambda size: memoryview(bytearray(size)))
+    assembler = PolicyAssembler(memory_for)
     assert assembled(frames_of(b"a" * 3 * FRAME_BYTES)[:2], assembler) is None
     assert assembled(frames_of(b"b" * 2 * FRAME_BYTES, 2), assembler) == b"b" * 2 * FRAME_BYTES
 
 
 def test_the_rest_of_an_unfinished_policy_is_skipped() -> None:
-    first, second, third = frames_of(b"a" * 3 * FRAME_BYTES)
-    assembler = PolicyAssembler(lambda size: memoryview(bytearray(size)))
-    assert assembled([second, third], assembler) is None
-    assert assembled([first, third], assembler) is None
-    assert assembled([first, second, third], assembler) == b"a" * 3 * FRAME_BYTES
+    begin, first, second, third = frames_of(b"a" * 3 * FRAME_BYTES)
+    assembler = PolicyAssembler(memory_for)
+    assert assembled([first, second, third], assembler) is None
+    assert assembled([begin, first, third], assembler) is None
+    assert assembled([begin, first, second, third], assembler) == b"a" * 3 * FRAME_BYTES
 
 
-@pytest.mark.parametrize(("size", "damaged"), [(10, 0), (3 * FRAME_BYTES, 0), (3 * FRAME_BYTES, 2)])
+@pytest.mark.parametrize(("size", "damaged"), [(10, 0), (10, 1), (3 * FRAME_BYTES, 1), (3 * FRAME_BYTES, 3)])
 def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size: int, damaged: int) -> None:
     whole = frames_of(b"a" * size)
     frame, body = whole[damaged]
-    assembler = PolicyAssembler(lambda size: memoryview(bytearray(size)))
+    assembler = PolicyAssembler(memory_for)
     with pytest.raises(DecodingError, match="damaged"):
         assembled([*whole[:damaged], (frame, memoryview(b"b" + bytes(body[1:])))], assembler)
     assert assembled(whole[max(1, damaged) :], assembler) is None  # though that piece comes again, undamaged
@@ -64,27 +88,48 @@ def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size
 def test_pieces_of_two_policies_of_one_version_and_size_do_not_become_one(first_of_other: int) -> None:
     one, other = frames_of(b"a" * 3 * FRAME_BYTES), frames_of(b"b" * 3 * FRAME_BYTES)
     with pytest.raises(DecodingError, match="different policies"):
-        assembled([*one[:first_of_other], *other[first_of_other:]])
+        assembled([*one[: first_of_other + 1], *other[first_of_other + 1 :]])
 
 
 def test_pieces_that_came_in_another_order_are_refused() -> None:
-    (first, a), (second, b), (third, c) = frames_of(b"".join(bytes([i]) * FRAME_BYTES for i in range(3)))
+    begin, (first, a), (second, b), (third, c) = frames_of(b"".join(bytes([i]) * FRAME_BYTES for i in range(3)))
     with pytest.raises(DecodingError, match="different policies"):
-        assembled([(first, a), (second, c), (third, b)])
+        assembled([begin, (first, a), (second, c), (third, b)])
 
 
 def test_frames_that_do_not_add_up_are_refused() -> None:
-    (first, body), (second, rest) = frames_of(b"a" * (FRAME_BYTES + 10))
-    first.total_bytes = second.total_bytes = FRAME_BYTES + 5
-    with pytest.raises(DecodingError, match="longer than announced"):
-        assembled([(first, body), (second, rest)])
-    first.total_bytes = second.total_bytes = FRAME_BYTES + 50
-    with pytest.raises(DecodingError, match="ended after"):
-        assembled([(first, body), (second, rest)])
+    frames = frames_of(b"a" * (FRAME_BYTES + 10))
+    for announced, memory_bytes, problem in (
+        (FRAME_BYTES, FRAME_BYTES, "longer than announced"),
+        (2 * FRAME_BYTES, 2 * FRAME_BYTES, "bytes ended"),
+        (FRAME_BYTES, 2 * FRAME_BYTES, f"of {FRAME_BYTES} bytes for parameters of {2 * FRAME_BYTES}"),
+    ):
+        for frame, _ in frames:
+            frame.total_bytes = announced
+        memory = memoryview(bytearray(memory_bytes))
+        with pytest.raises(DecodingError, match=problem):
+            assembled(frames, PolicyAssembler(lambda _, memory=memory: memory))
 
 
-def test_an_announced_length_above_the_limit_is_refused_before_anything_is_taken() -> None:
+@pytest.mark.parametrize(
+    "description",
+    [b"", b"\xff", {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": ("F32", (1.5,))}, {"w": "F32"}, ["w"], "w"],
+)
+def test_a_description_that_is_none_is_refused(description: object) -> None:
+    body = description if isinstance(description, bytes) else msgspec.msgpack.encode(description)
+    assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
+    (frame, _), *_ = frames_of(b"a")
+    frame.checksum = zlib.crc32(body)
+    with pytest.raises(DecodingError, match="description cannot be read, give trainer and worker the same tmrl_like"):
+        assembler.add(frame, memoryview(body))
+
+
+def test_what_is_larger_than_allowed_is_refused_before_anything_is_taken() -> None:
     frame, body = frames_of(b"a")[0]
+    assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
+    frame.checksum = zlib.crc32(bytes(MAX_MANIFEST_BYTES + 1))
+    with pytest.raises(OversizeError, match="description"):
+        assembler.add(frame, memoryview(bytes(MAX_MANIFEST_BYTES + 1)))
     frame.total_bytes = 2**40
-    with pytest.raises(OversizeError):
-        PolicyAssembler(lambda size: memoryview(bytearray(size))).add(frame, body)
+    with pytest.raises(OversizeError, match="a policy of"):
+        assembler.add(frame, body)

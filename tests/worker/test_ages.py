@@ -18,7 +18,7 @@ NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
 
 def said(outbox, condition=None):
     """What a link says when a trainer comes."""
-    role = WorkerRole(outbox, NO_GATE, None, None, condition or Condition(), lambda word: None, lambda message: None)
+    role = WorkerRole(outbox, NO_GATE, None, None, condition or Condition(), lambda message: None)
     role.on_welcome(m.Welcome(7), is_new=True)
     sent = []
     role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
@@ -53,9 +53,10 @@ def test_a_beat_says_what_the_loop_measured_and_what_the_link_knows(tmp_path):
 def test_a_policy_is_as_old_as_it_has_been_here(monkeypatch):
     with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
         monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
-        assert worker._condition().policy_age_s == 0.0
-        worker.loop.policy_received_at = 990.0
-        assert worker._condition().policy_age_s == 10.0
+        assert worker.condition().policy_age_s == 0.0
+        worker.use_weights(worker.actor.weights(), 1)
+        monkeypatch.setattr("time.perf_counter", lambda: 1010.0)
+        assert worker.condition().policy_age_s == 10.0
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
@@ -63,11 +64,11 @@ def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
     real = time.time
     with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
         times = []
-        worker.loop.samples = SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s))
+        worker.loop.append_to(SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s)))
         obs, _ = worker.loop.reset(collect_samples=True)
         monkeypatch.setattr(time, "time", lambda: real() + jump_s)
         worker.loop.step(obs, test=False, collect_samples=True)
-        worker.loop.samples = None
+        worker.loop.append_to(None)
     assert len(times) == 2
     assert 0.0 <= times[1] - times[0] < 60.0
     assert abs(times[0] - real()) < 600.0

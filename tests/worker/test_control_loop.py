@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,7 @@ STEP_S = 0.05
 
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
-        worker.loop.samples = samples = Samples()
+        worker.loop.append_to(samples := Samples())
         worker.run_episode(3, train=False)
         for _ in range(101):
             worker.collect_train_episode(2)
@@ -39,6 +38,8 @@ def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_r
 
 class Samples:
     """Stands in for a sample log."""
+
+    alarm = ""
 
     def __init__(self):
         self.taken = []  # the arguments of `append`
@@ -93,7 +94,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     monkeypatch.setattr(control_loop, "time", clock)
     monkeypatch.setattr(clocks, "unix_s", clock.time)
     with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
-        worker.loop.samples = samples = Samples()
+        worker.loop.append_to(samples := Samples())
         stats = worker.collect_train_episode()
     taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
     reset, *steps = taken
@@ -102,10 +103,11 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     assert [t.period_error_s for t in steps] == pytest.approx([0.0, 0.0125, -0.01], abs=1e-9)
     ends = [1e9 + 1000.0 + sum(PERIODS_S[:k]) for k in range(4)]
     assert [t.observed_at_s for t in taken] == pytest.approx(ends, abs=1e-6)
-    assert worker.loop.overruns == 0
-    assert worker.loop.late_steps == [2, 0, 0, 0, 0, 1, 0, 0]
-    assert worker.loop.action_delay_s == pytest.approx(INFERENCE_S[-1])
-    assert worker.lanes[0].returns == deque([(ends[-1], stats.return_)])
+    said = worker.condition()
+    assert said.overruns == 0
+    assert said.late_steps == (2, 0, 0, 0, 0, 1, 0, 0)
+    assert said.action_delay_s == pytest.approx(INFERENCE_S[-1])
+    assert said.returns == (stats.return_,)
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
 
 
@@ -117,7 +119,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
             return obs, type_(rew), *rest
 
     with RolloutWorker(Env, LinearActor, standalone=True) as worker:
-        worker.loop.samples = samples = Samples()
+        worker.loop.append_to(samples := Samples())
         worker.collect_train_episode()
         worker.collect_train_episode()
     rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
@@ -130,7 +132,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         obs, _ = worker.reset(collect_samples=False)
-        worker.loop.samples = samples = Samples()
+        worker.loop.append_to(samples := Samples())
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected

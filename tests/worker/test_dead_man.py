@@ -14,11 +14,12 @@ from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.wire import messages as m
-from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.worker.takeover import to_action
 
 SOON = OutboxOptions(max_age_s=0.0)
 BRAKE = [-1.0]
+INCIDENT = "the safe action drives: the policy's action is not finite: array([nan], dtype=float32)"
 
 
 class RecordingEnv(CountingEnv):
@@ -43,39 +44,44 @@ class SometimesNan(LinearActor):
         return np.full(1, np.nan if self.calls == 3 or 100 <= self.calls < 110 else 0.25, np.float32)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Replaces the clock of the dead man; the list holds the time."""
-    now = [1000.0]
-    monkeypatch.setattr("tmrl_like.worker.dead_man.time.perf_counter", lambda: now[0])
-    return now
+class Wavering(LinearActor):
+    """Every other action of its first hundred is not finite."""
+
+    calls = 0
+
+    def act(self, obs, test=False):
+        self.calls += 1
+        return np.full(1, np.nan if self.calls % 2 and self.calls < 100 else 0.25, np.float32)
 
 
-def test_an_incident_is_logged_once_and_so_is_its_end(clock, caplog):
+def test_an_incident_is_logged_once_and_so_is_its_end(caplog):
     caplog.set_level(logging.INFO)
-    dead_man = DeadMan(math.inf, lambda: 0)
-    for _ in range(50):
-        clock[0] += 0.05
-        dead_man.take_over("the policy's action is not finite")
-        clock[0] += 0.05
-        dead_man.hand_back()  # every other action is fine
-    assert dead_man.alarm == "the safe action drives: the policy's action is not finite"
-    clock[0] += 1.1
-    dead_man.hand_back()
-    assert dead_man.alarm == ""
-    assert not dead_man.is_driving
-    assert dead_man.safe_steps == 50
-    assert [r.message for r in caplog.records] == [
-        "the safe action drives: the policy's action is not finite",
+    with RolloutWorker(CountingEnv, Wavering, standalone=True, model_path=None) as worker:
+        driver, obs = worker.loop.driver, np.zeros(2, np.float32)
+        for step in range(100):
+            driver.choose(obs, False, 1000.0 + 0.05 * step)
+        assert worker.condition().alarm == INCIDENT
+        assert driver.choose(obs, False, 1006.0)[1] is ActionSource.POLICY
+        assert worker.condition().alarm == ""
+        assert worker.condition().safe_steps == 50
+        worker.run_in_control_thread(lambda env: None)
+    assert [r.message for r in caplog.records if "drives" in r.message] == [
+        INCIDENT,
         "the policy drives again; the safe action drove 50 steps",
     ]
 
 
 def test_an_environment_that_changes_the_action_in_place_does_not_change_the_next_one():
-    action = np.zeros(2)
-    dead_man = DeadMan(math.inf, lambda: action)
-    dead_man.take_over()[:] = 7
-    assert dead_man.take_over().tolist() == [0, 0]
+    class Env(RecordingEnv):
+        def step(self, action):
+            result = super().step(action)
+            action[:] = 7
+            return result
+
+    options = WorkerOptions(safe_action=BRAKE)
+    with RolloutWorker(Env, Wavering, standalone=True, model_path=None, options=options) as worker:
+        worker.run_episode()
+        assert worker.env.sent == [-1.0, 0.25] * 5
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
     safe = 0.0 if safe_action is None else -1.0
     assert [i for i, action in enumerate(worker.env.sent) if action == safe] == [2, *range(99, 109)]
     assert set(worker.env.sent) == {0.25, safe}
-    assert worker.loop.dead_man.safe_steps == 11
+    assert worker.condition().safe_steps == 11
     assert "the policy's action is not finite" in caplog.text
 
 
@@ -152,7 +158,7 @@ def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, unt
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     drained(trainer, until, lambda s: s and s[-1].info.timing.source is ActionSource.POLICY)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
-    assert trainer.link.fleet()["safe_steps_total"] == worker.loop.dead_man.safe_steps > 0
+    assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
 
 
 @pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
@@ -188,10 +194,10 @@ def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until)
     trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     assert worker.update_actor_weights(blocking=True)
-    expires_at = worker.loop.dead_man.expires_at
+    expires_at = worker.loop.driver.expires_at
     trainer.link.on_welcome(m.Welcome(1, policy_wanted=True), False)
     assert worker.update_actor_weights(blocking=True)
-    assert worker.loop.dead_man.expires_at == expires_at
+    assert worker.loop.driver.expires_at == expires_at
 
 
 def test_weights_from_a_file_are_a_policy(tmp_path, house):
@@ -200,7 +206,7 @@ def test_weights_from_a_file_are_a_policy(tmp_path, house):
     house.server()
     worker = house.worker(model_path=tmp_path / "p", max_policy_age_s=60.0)
     worker.run(nb_episodes=1)
-    assert worker.loop.dead_man.safe_steps == 0
+    assert worker.condition().safe_steps == 0
 
 
 def test_experts_and_standalone_workers_have_no_limit(house):
@@ -209,7 +215,7 @@ def test_experts_and_standalone_workers_have_no_limit(house):
     worker.run(nb_episodes=1, expert=True)
     alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=60.0))
     alone.run_episodes(nb_episodes=1)
-    assert worker.loop.dead_man.safe_steps == alone.loop.dead_man.safe_steps == 0
+    assert worker.condition().safe_steps == alone.condition().safe_steps == 0
 
 
 class Hardware(RecordingEnv):
@@ -247,7 +253,7 @@ def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how,
     running = house.start(RUNS[how], worker)
     until(lambda: "holds still until a policy arrives" in caplog.text)
     assert worker.wait_connected(5.0)
-    assert (hardware.resets, worker.loop.env_steps) == (0, 0)
+    assert (hardware.resets, worker.condition().env_steps) == (0, 0)
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     running.join(20.0)
     assert worker.policy_version == 1

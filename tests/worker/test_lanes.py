@@ -64,7 +64,7 @@ def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order
     assert len(rows.arrived) == 3
     episodes = [len(arrived) // 11 for arrived in rows.arrived.values()]
     assert [whole_episodes(count, 10) for count in episodes] == list(rows.arrived.values())
-    assert worker._condition().env_steps == 120
+    assert worker.condition().env_steps == 120
 
 
 def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
     first, second = worker.lanes
     assert (first.env.faults, second.env.faults) == (0, 1)
     assert second.env.rebuilds == 1
-    samples = sum(lane.samples.entries for lane in worker.lanes) - len(reports) - 1  # and a break
+    samples = sum(lane.loop.samples.entries for lane in worker.lanes) - len(reports) - 1  # and a break
     until(lambda: sum(map(len, rows.arrived.values())) == samples)
     assert min(map(len, rows.arrived.values())) == 5  # the reset and four steps, then a break
     assert len(rows.arrived) == 3
@@ -100,12 +100,12 @@ def test_a_stop_ends_all_lanes(house):
     house.server()
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     thread = house.start(worker.run, verbose=False)
-    while worker._condition().env_steps < 30:
+    while worker.condition().env_steps < 30:
         pass
     worker.stop()
     thread.join(20)
     assert not thread.is_alive()
-    assert all(lane.loop.env_steps for lane in worker.lanes)
+    assert all(lane.loop.counts.env_steps for lane in worker.lanes)
 
 
 def test_test_episodes_are_the_first_lanes(caplog):
@@ -121,8 +121,8 @@ def test_test_episodes_are_the_first_lanes(caplog):
     with RolloutWorker(partial(Meeting, 3), LinearActor, standalone=True, options=WorkerOptions(envs=2)) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         tests = caplog.text.count("test episode")
-        assert worker.lanes[0].loop.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps
-        assert worker.lanes[1].loop.env_steps == worker.lanes[1].loop.collected_steps
+        assert worker.lanes[0].loop.counts.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps
+        assert worker.lanes[1].loop.counts.env_steps == worker.lanes[1].loop.collected_steps
         assert sum(lane.loop.collected_steps for lane in worker.lanes) == 18
         assert tests >= 1
 
@@ -133,8 +133,8 @@ def test_a_policy_drives_all_lanes(house, until):
     worker = house.worker(partial(CountingEnv, 5, 0.001), envs=3)
     thread = house.start(worker.run, verbose=False)
     version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    until(lambda: all(lane.loop.policy_version == version for lane in worker.lanes))
-    assert worker._condition().policy_version == version
+    until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
+    assert worker.condition().policy_version == version
     worker.stop()
     thread.join(20)
 
@@ -143,11 +143,11 @@ def test_lanes_share_no_parameters(house, until):
     house.server()
     trainer = house.trainer()
     worker = house.worker(partial(CountingEnv, 5, 0.001), envs=2)
-    actors = [lane.loop.actor for lane in worker.lanes]
+    actors = [lane.loop.driver.actor for lane in worker.lanes]
     thread = house.start(worker.run, verbose=False)
     version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    until(lambda: all(lane.loop.policy_version == version for lane in worker.lanes))
-    actors += [lane.loop.actor for lane in worker.lanes]
+    until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
+    actors += [lane.loop.driver.actor for lane in worker.lanes]
     parameters = [p.data_ptr() for actor in actors for p in actor.parameters()]
     assert len(parameters) == len(set(parameters)) == 8
     worker.stop()
@@ -187,7 +187,7 @@ def test_what_lanes_left_in_a_spool_a_worker_with_fewer_delivers(house, rows, un
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
     aside = []
     outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda incarnation, reason: aside.append(incarnation))
-    role = WorkerRole(outbox, None, None, None, Condition(), print, print)
+    role = WorkerRole(outbox, None, None, None, Condition(), print)
     role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""), b"")
     assert aside == [3]
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
@@ -309,5 +309,5 @@ def test_lockstep_follows_a_free_run(zmq_house):
     worker.run(nb_episodes=4)
     worker.run_synchronous(nb_steps=40)
     worker.run(nb_episodes=4)
-    assert worker._condition().env_steps >= 80
+    assert worker.condition().env_steps >= 80
     assert np.isfinite(trainer.training.pacer.tasked_steps)

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,10 +14,9 @@ import torch
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
-from tmrl_like.policies.weight_file import for_the_disk
+from tmrl_like.policies.weight_file import read_weights
 from tmrl_like.testing.fakes import CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker import link_client
-from tmrl_like.worker.link_messages import Fit, Published
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
 
@@ -46,10 +43,6 @@ def of_episodes(steps, length):
     return whole + [(episodes + 1, step) for step in range(rest + 1) if rest]
 
 
-def on_disk(actor):
-    return b"".join(for_the_disk(actor.weights()))
-
-
 def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_order(
     zmq_house, rows, until, monkeypatch
 ):
@@ -60,14 +53,14 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     zmq_house.start(trainer.run)
     running = zmq_house.start(worker.run, verbose=False)
     for _ in range(3):
-        link, steps, seen = worker.link.process, worker.loop.env_steps, len(rows.arrived)
+        link, steps, seen = worker.link.process, worker.condition().env_steps, len(rows.arrived)
         until(lambda seen=seen: len(rows.arrived) > seen + 50)
         link.kill()
         until(lambda link=link: worker.link.process is not link and worker.link.connected.is_set())
-        assert worker.loop.env_steps > steps
+        assert worker.condition().env_steps > steps
     worker.stop()
     running.join()
-    expected = of_episodes(worker.loop.env_steps, 10)
+    expected = of_episodes(worker.condition().env_steps, 10)
     worker.close()
     until(lambda: len(rows.arrived) >= len(expected))
     assert [row[1:] for row in rows.arrived] == expected
@@ -78,7 +71,6 @@ WORKER = """
 import json, os, sys
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.networking import WorkerOptions
-from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 # no `if __name__ == "__main__"`: users' scripts have none
@@ -134,8 +126,8 @@ def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, u
         trainer.link.broadcast_model(actor)
         until(lambda version=version: worker.policy_version == version)
         assert worker.actor.weights() == actor.weights()
-    until(lambda: kept.exists() and kept.read_bytes() == on_disk(actor))
-    good, good_on_disk = actor.weights(), on_disk(actor)
+    until(lambda: kept.exists() and read_weights(kept)[1] == actor.weights())
+    good, good_on_disk = actor.weights(), kept.read_bytes()
     actor.hidden[0].bias.data.fill_(3e38)
     actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another one
     trainer.link.broadcast_model(actor)
@@ -169,7 +161,7 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     slots = worker.lanes[0].intake.slots
     until(lambda: slots.version(slots.newest % len(slots.slots)) == 3)
     actor.layer.bias.data.fill_(0.5)
-    assert kept.read_bytes() == on_disk(actor)
+    assert read_weights(kept)[1] == actor.weights()
 
 
 def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):
@@ -202,31 +194,6 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
 
 def test_a_link_whose_worker_ended_before_it_was_ready_ends_without_a_word(monkeypatch):
     monkeypatch.setattr(link_client, "start_script", partial(link_client.start_script, stderr=subprocess.PIPE))
-    link = link_client.start_link_process()
+    link = link_client.LinkProcess().process
     assert link.communicate(timeout=60) == (b"", b"")
     assert link.returncode == 0
-
-
-def test_what_a_link_in_threads_says_while_it_is_made_is_answered_when_it_is(monkeypatch):
-    """A policy that the server keeps may arrive before the constructor is done."""
-    heard = []
-
-    class Eager:
-        def __init__(self, start, tell):
-            self.saying = threading.Thread(target=tell, args=(Published(),))
-            self.saying.start()
-            self.saying.join(0.2)
-
-        def serve(self):
-            pass
-
-        def on_message(self, message):
-            heard.append(message)
-
-    monkeypatch.setattr("tmrl_like.worker.link.Link", Eager)
-    lane = SimpleNamespace(intake=SimpleNamespace(on_published=lambda: 7))
-    client = link_client.LinkThread(lambda: None, [lane])
-    client.begin(None)
-    client._link.saying.join()
-    client.check()
-    assert heard == [Fit(7)]

@@ -7,12 +7,12 @@ import pytest
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.source import Source
-from tmrl_like.policies import gate as policy_gate
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
 from tmrl_like.testing.fakes import CountingEnv
-from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire.packet import PacketRows
+from tmrl_like.worker import policy_gate
 
 STEPS = 30  # three episodes
 FAR_S = 30.0  # never waited for where the code is right
@@ -149,7 +149,7 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(star
 
 
 def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, until, monkeypatch, tmp_path):
-    monkeypatch.setattr(policy_gate, "write_atomically", gate.around(policy_gate.write_atomically))
+    monkeypatch.setattr(policy_gate, "write_weights", gate.around(policy_gate.write_weights))
     trainer, worker = start()
     until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate
     gate.shut()
@@ -175,4 +175,4 @@ def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     gate.shut()
     assert clock.step(2)  # the second one begins when the first one's sample is appended
     steps_while_held(clock, gate)
-    assert worker.loop.env_steps >= STEPS
+    assert worker.condition().env_steps >= STEPS

@@ -171,7 +171,7 @@ def test_what_an_environment_leaves_to_be_collected_is_collected_but_not_within_
             worker.run(nb_episodes=episodes, verbose=False)
     finally:
         gc.callbacks.remove(note)
-    assert worker.loop.env_steps == 6000
+    assert worker.condition().env_steps == 6000
     assert CyclicEnv.most_alive < 3000
     assert len(within_steps) > max(10, episodes)
     assert not any(within_steps)

@@ -90,14 +90,14 @@ def make():
     opened = []
 
     def worker(script, **options):
-        env = partial(Scripted, script, lambda: opened[0].loop.takeover._driver)
+        env = partial(Scripted, script, lambda: opened[0].loop.driver.takeover._driver)
         options = WorkerOptions(**options)
         opened.append(RolloutWorker(env, Zero, standalone=True, model_path=None, takeover=Hand, options=options))
         return opened[0]
 
     yield worker
     opened[0].close()
-    assert opened[0].loop.takeover._driver.is_closed
+    assert opened[0].loop.driver.takeover._driver.is_closed
 
 
 def collect(worker):
@@ -119,7 +119,7 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, c
         "takeover: human drives",
         "takeover: human gives back after 4 steps",
     ]
-    made_with = worker.loop.takeover._driver.made_with
+    made_with = worker.loop.driver.takeover._driver.made_with
     assert made_with["action_space"] == worker.env.action_space
     assert made_with["default_action"].tolist() == [0.0]
 
@@ -127,7 +127,7 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, c
 def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monkeypatch):
     monkeypatch.setattr(Hand, "is_program", True, raising=False)
     said = []
-    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker._condition().driver) for k in (1, 5)})
+    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker.condition().driver) for k in (1, 5)})
     samples = collect(worker)
     assert said == ["policy", "program"]
     assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}

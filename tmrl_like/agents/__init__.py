@@ -31,3 +31,12 @@ _HOME_OF = {
 }
 __all__ = [*_HOME_OF]
 __getattr__ = names_from(__name__, _HOME_OF)
+
+WITHOUT_TORCH = {
+    "CategoricalActor": "tmrl_like.agents.in_numpy.NumpyCategoricalActor",
+    "SquashedGaussianActor": "tmrl_like.agents.in_numpy.NumpyGaussianActor",
+}
+"""Of actors that ship, by name: the import path of what does the same without torch."""
+
+POLICY_PARTS = True
+"""A policy file may name what is here."""

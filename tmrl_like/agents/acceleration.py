@@ -8,14 +8,11 @@ flag and from the optimisers' options.
 from __future__ import annotations
 
 import copy
-import logging
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,14 +20,11 @@ from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
-log = logging.getLogger("tmrl_like.trainer")
-
 Metrics: TypeAlias = dict[str, Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
 MODES = ("auto", "off", "graph")
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
-_MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
 
 
@@ -45,8 +39,7 @@ def accelerate(
 
     Args:
         step: what to speed up.
-        mode: "off": nothing; "graph": a CUDA graph of the whole step; "auto": on CUDA a graph if it is faster in the
-            first steps, elsewhere nothing.
+        mode: "off": nothing; "graph": a CUDA graph of the whole step; "auto": a graph on CUDA, elsewhere nothing.
         device: where the step runs.
         optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
             change.
@@ -57,13 +50,10 @@ def accelerate(
     """
     if mode not in MODES:
         raise ConfigError(f"acceleration={mode!r}, expected {', '.join(map(repr, MODES))}")
-    cuda = torch.device(device).type == "cuda"
-    if mode == "graph" and not cuda:
+    has_graphs = torch.device(device).type == "cuda"
+    if mode == "graph" and not has_graphs:
         raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto'")
-    if mode == "auto" and cuda:
-        candidates = {name: accelerate(step, name, device, optimizers, numbers) for name in ("off", "graph")}
-        return Fastest(candidates, lambda: torch.cuda.synchronize(device))
-    return Graphed(step, CudaGraphs(), optimizers, numbers) if mode == "graph" else step
+    return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs and mode != "off" else step
 
 
 class Flat:
@@ -74,11 +64,6 @@ class Flat:
     Attributes:
         parameter: [number of values], with a gradient; what an optimiser takes.
     """
-
-    @property
-    def values(self) -> np.ndarray[Any, Any]:
-        """The same memory as an array."""
-        return self.parameter.detach().numpy()
 
     def __init__(self, module: nn.Module, average_of: nn.Module | None = None) -> None:
         """Take those that are trained; of a moving average, those that are in what it is the average of."""
@@ -135,27 +120,17 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     )
 
 
-def learning_rate_of(optimizer: str) -> property:
-    """The learning rate of an agent's optimiser of this name, where torch keeps it."""
-
-    def read(agent: Any) -> float:
-        return float(getattr(agent, optimizer).param_groups[0]["lr"])
+def learning_rate_of(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> property:
+    """The learning rate of an agent's optimiser, where torch keeps it."""
 
     def write(agent: Any, value: float) -> None:
-        getattr(agent, optimizer).param_groups[0]["lr"] = value
+        optimizer_of(agent).param_groups[0]["lr"] = value
 
-    return property(read, write)
-
-
-def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Any, Any]:
-    """What a captured step has fixed: options, and which tensors hold the state."""
-    options = [{k: v for k, v in group.items() if k != "params"} for o in optimizers for group in o.param_groups]
-    first = [state for o in optimizers for state in list(o.state.values())[:1]]
-    return options, [value.data_ptr() for state in first for value in state.values() if isinstance(value, Tensor)]
+    return property(lambda agent: float(optimizer_of(agent).param_groups[0]["lr"]), write)
 
 
 class Graphed:
-    """A step replayed from graphs: one for each flag and form of batch.
+    """A step replayed from graphs: one for each flag, form of batch, and set of numbers that it computes with.
 
     A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are copied out.
     """
@@ -164,37 +139,39 @@ class Graphed:
         self,
         step: Step,
         backend: CudaGraphs,
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.Adam],
         numbers: Callable[[], Any] = tuple,
     ) -> None:
         self._step = step
         self._backend = backend
         self._optimizers = optimizers
         self._numbers = numbers
-        self._seen: Any = None
-        self._state: Any = None
-        self._warm_ups: dict[Any, int] = {}
+        self._warm_ups: Counter[Any] = Counter()
         self._graphs: dict[Any, tuple[list[Tensor], Callable[[], Metrics]]] = {}
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
-        options, state = _fingerprint(self._optimizers)
-        if (seen := (options, state, self._numbers())) != self._seen:
-            self._graphs.clear()
-            if state != self._state:
-                self._warm_ups.clear()
-            self._seen, self._state = seen, state
         places, leaves = zip(*leaves_of(batch), strict=True)
-        key = flag, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        form = flag, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if self._warm_ups[form] < _WARM_UPS:
+            self._warm_ups[form] += 1
+            return self._backend.warm_up(lambda: self._step(batch, flag))
+        key = form, self._numbers(), *map(_fixed_of, self._optimizers)
         if key not in self._graphs:
-            if self._warm_ups.get(key, 0) < _WARM_UPS or len(self._graphs) >= _MAX_GRAPHS:
-                self._warm_ups[key] = self._warm_ups.get(key, 0) + 1
-                return self._backend.warm_up(lambda: self._step(batch, flag))
-            static = _cloned(batch)
+            if len(self._graphs) == _MAX_GRAPHS:
+                self._graphs.clear()
+            static = batch.map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
             copies = [leaf for _, leaf in leaves_of(static)]
             self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
         return {name: value.clone() for name, value in replay().items()}
+
+
+def _fixed_of(optimizer: torch.optim.Adam) -> tuple[Any, ...]:
+    """What a captured step has fixed: the options, and which tensors hold the state."""
+    (group,) = optimizer.param_groups
+    (state,) = optimizer.state.values()
+    return *(value for name, value in group.items() if name != "params"), state["exp_avg"].data_ptr()
 
 
 class CudaGraphs:
@@ -222,42 +199,6 @@ class CudaGraphs:
         return replay
 
 
-class Fastest:
-    """Tries candidates in turn, each a true training step, then stays with the fastest."""
-
-    def __init__(
-        self,
-        candidates: Mapping[str, Step],
-        synchronize: Callable[[], None],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._candidates = dict(candidates)
-        self._synchronize = synchronize
-        self._clock = clock
-        self._took_s: dict[str, list[float]] = {name: [] for name in candidates}
-        self.chosen: str | None = None
-
-    def __call__(self, batch: Batch, flag: bool) -> Metrics:
-        if self.chosen is not None:
-            return self._candidates[self.chosen](batch, flag)
-        name = min(self._took_s, key=lambda name: len(self._took_s[name]))
-        self._synchronize()
-        started = self._clock()
-        metrics = self._candidates[name](batch, flag)
-        self._synchronize()
-        self._took_s[name].append(self._clock() - started)
-        if all(len(took) >= 2 * _MEASURED_STEPS for took in self._took_s.values()):
-            medians = {name: statistics.median(took[_MEASURED_STEPS:]) for name, took in self._took_s.items()}
-            self.chosen = min(medians, key=lambda name: medians[name])
-            medians_ms = ", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in medians.items())
-            log.info("acceleration: %s (a training step takes: %s)", self.chosen, medians_ms)
-        return metrics
-
-
 def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:
     """All tensors of a batch with their places in it, in a fixed order."""
     return ((path, leaf) for path, leaf in tree.walk(batch.parts) if isinstance(leaf, Tensor))
-
-
-def _cloned(batch: Batch) -> Batch:
-    return batch.map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium
 import torch
@@ -12,10 +14,11 @@ import torch
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 
-class Ranks(Protocol):
+class Averaging(Protocol):
     """What an agent sees of the other processes that train with it; all call these in the same order."""
 
     def mean(self, tensor: torch.Tensor) -> None:
@@ -33,11 +36,11 @@ class TrainingAgent(Tunable, ABC):
     `state_dict` and `load_state_dict`.
 
     Attributes:
-        ranks: of a training with several trainers, set before the first step; None: it trains alone.
+        ranks: those that `join` was given; None: it trains alone.
         takes_time_left: whether its values depend on `Batch.time_left`; mini-races need an agent that says so.
     """
 
-    ranks: Ranks | None = None
+    ranks: Averaging | None = None
     takes_time_left: ClassVar[bool] = False
 
     def __init__(
@@ -47,6 +50,10 @@ class TrainingAgent(Tunable, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.device = device
+
+    def join(self, ranks: Averaging) -> None:
+        """Train together with others from the first step on: called before it, where there are several trainers."""
+        self.ranks = ranks
 
     @abstractmethod
     def train(self, batch: Batch) -> dict[str, Any]:
@@ -68,7 +75,7 @@ class TrainingAgent(Tunable, ABC):
         """
         return {}
 
-    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """Begin with the policy of another training, before the first training step (`init_policy`).
 
         Here its weights become those of what `get_actor` returns; an agent that has more than that of its actor, an
@@ -105,16 +112,43 @@ class TrainingAgent(Tunable, ABC):
         """Return the actor whose weights go to the workers. It may share parameters with training."""
 
 
-Ranges: TypeAlias = dict[str, tuple[Callable[[float], bool], str]]
-"""Of arguments, by name: whether a value makes sense, and what does."""
+class NumberRange(NamedTuple):
+    """Which numbers make sense."""
+
+    fits: Callable[[float], bool]
+    expected: str
 
 
-def expect_in_range(ranges: Ranges, **values: float) -> None:
-    """Raise ConfigError for the first value out of its range; values without one are passed over."""
-    for name, value in values.items():
-        if name in ranges:
-            fits, expected = ranges[name]
-            expect(fits(value), name, value, expected)
+SHARE = NumberRange(lambda v: 0.0 <= v <= 1.0, "0 to 1")
+PART = NumberRange(lambda v: 0.0 <= v < 1.0, "0 to below 1")
+NOT_NEGATIVE = NumberRange(lambda v: 0.0 <= v < math.inf, "0 or more")
+COUNT = NumberRange(lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more")
+
+
+def number(default: float | None, within: NumberRange, live: bool = True) -> Any:
+    """A field of `AgentOptions`: a number with a range; `live`: it may change while the agent trains."""
+    return field(default=default, metadata={"range": within, "live": live})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """What the pages of agents' options have in common. An option that is None has no range."""
+
+    def __post_init__(self) -> None:
+        self.check(**vars(self))
+
+    @classmethod
+    def check(cls, **values: Any) -> None:
+        """Raise ConfigError for the first of these options that is out of its range."""
+        for option in fields(cls):
+            within, value = option.metadata.get("range"), values.get(option.name)
+            if within is not None and value is not None:
+                expect(within.fits(value), option.name, value, within.expected)
+
+    @classmethod
+    def live(cls) -> tuple[str, ...]:
+        """The options that may change while the agent trains."""
+        return tuple(option.name for option in fields(cls) if option.metadata.get("live"))
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:

@@ -7,20 +7,19 @@ Shape names: B batch, K categorical variables of an action, V categories of all 
 # ruff: noqa: N806
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tmrl_like.agents.ensemble import EnsembleMLP
-from tmrl_like.agents.layout import action_categories
+from tmrl_like.agents.in_numpy import NumpyCategoricalActor
 from tmrl_like.agents.models import MLPActor
 from tmrl_like.agents.observations import OneHot
 from tmrl_like.agents.sac import SACAgent
+from tmrl_like.agents.space_layout import Space, action_categories
+from tmrl_like.policies.network import CategoricalSpec, NetworkOptions, Numbers
 
 _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 
@@ -28,42 +27,23 @@ _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 class CategoricalActor(MLPActor):
     """A categorical policy: each of an action's K variables has probabilities of its own, given the observation.
 
-    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one variable, a MultiDiscrete one several.
+    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one variable, a MultiDiscrete one several. It takes
+    `NetworkOptions`.
     """
 
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
-        """A logit for each category."""
-        values, first = action_categories(action_space)
-        self._sizes: list[int] = values.tolist()
-        self._first: list[int] = first.tolist()
-        return sum(self._sizes)
+    page, numpy_form = NetworkOptions, NumpyCategoricalActor
+    spec: CategoricalSpec
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> log pi_k(v|s) of each category, [B, V]."""
-        logits_BV = self.outputs(self.encoder(obs))
-        return torch.cat([F.log_softmax(part, dim=-1) for part in torch.split(logits_BV, self._sizes, dim=-1)], dim=-1)
-
-    @torch.inference_mode()
-    def act(self, obs: Any, test: bool = False) -> Any:
-        """Choose an action; `test` takes each variable's likeliest category. See `ActorModule.act`.
-
-        Drawing adds Gumbel noise and takes the largest. What is not finite gives NaN in place of the action, so that
-        the worker sends its safe action.
-        """
-        values_V = self(obs)[0]
-        if not test:
-            values_V = values_V - torch.empty_like(values_V).exponential_().log_()
-        largest, indices = zip(*(part.max(dim=0) for part in torch.split(values_V, self._sizes)), strict=True)
-        if not all(math.isfinite(value) for value in largest):
-            return np.full(self.action_space.shape or (), np.nan)[()]
-        chosen = [int(i) + first for i, first in zip(indices, self._first, strict=True)]
-        return np.array(chosen, self.action_space.dtype).reshape(self.action_space.shape or ())[()]
+        parts = torch.split(self.outputs(self.encoder(obs)), list(self.spec.sizes), dim=-1)
+        return torch.cat([part.log_softmax(-1) for part in parts], dim=-1)
 
     def best_actions(self, obs: Any) -> Tensor:
         """The likeliest of each variable, int64; see `ActorModule.best_actions`."""
-        parts = torch.split(self(obs), self._sizes, dim=-1)
-        chosen = [part.argmax(dim=-1) + first for part, first in zip(parts, self._first, strict=True)]
-        return torch.stack(chosen, dim=-1).view(-1, *(self.action_space.shape or ()))
+        parts = self(obs).split(self.spec.sizes, dim=-1)
+        chosen = [part.argmax(-1) + first for part, first in zip(parts, self.spec.first, strict=True)]
+        return torch.stack(chosen, dim=-1).view(-1, *self.spec.shape)
 
 
 class DiscreteEnsembleCritic(EnsembleMLP):
@@ -73,10 +53,10 @@ class DiscreteEnsembleCritic(EnsembleMLP):
     Several are valued each for itself, so what is good only together is not seen: make them one, of combinations.
     """
 
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+    def read_actions(self, action_space: Space) -> tuple[int, int]:
         """No inputs; an output for each category."""
-        values, first = action_categories(action_space)
-        self.one_hot = OneHot(first, values)
+        sizes, first = (values.tolist() for values in action_categories(action_space))
+        self.one_hot = OneHot(Numbers(first, first, sizes))
         return 0, self.one_hot.size
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:

@@ -1,22 +1,60 @@
-"""N networks side by side, computed together. Shape names: N networks, B batch, I inputs, H hidden width."""
+"""Networks of hidden layers: one, or N side by side, computed together.
+
+Shape names: N networks, B batch, I inputs, H hidden width.
+"""
 
 # Capital suffixes name a tensor's dimensions.
 # ruff: noqa: N803
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import gymnasium
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.layout import OBS_RANGE
 from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.space_layout import Space
+from tmrl_like.policies.network import NetworkOptions
+
+
+class MLP(nn.Module):
+    """Hidden layers, each linear, dropout, layer normalisation, ReLU; behind them a linear layer, the head.
+
+    Where dropout and layer normalisation are follows Hiraoka et al., "Dropout Q-Functions for Doubly Efficient
+    Reinforcement Learning", 2022.
+    """
+
+    dropout = 0.0
+
+    def make_layers(
+        self,
+        num_inputs: int,
+        num_outputs: int,
+        options: NetworkOptions,
+        linear: Callable[[int, int], nn.Module] = nn.Linear,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+    ) -> None:
+        """Make `hidden`, `norms` and `head` of these two kinds of layers."""
+        widths = [num_inputs, *options.hidden_sizes]
+        self.hidden = nn.ModuleList(linear(i, o) for i, o in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(norm(width) for width in options.hidden_sizes if options.layer_norm)
+        self.head = linear(widths[-1], num_outputs)
+
+    def outputs(self, x: Tensor, *members: Tensor | None) -> Tensor:
+        """[..., inputs] -> [..., outputs]; `members` goes to each layer."""
+        for i, layer in enumerate(self.hidden):
+            x = layer(x, *members)
+            if self.dropout:
+                x = F.dropout(x, self.dropout, self.training)
+            x = F.relu(self.norms[i](x, *members) if self.norms else x, inplace=True)
+        return self.head(x, *members)  # type: ignore[no-any-return]
 
 
 class EnsembleLinear(nn.Module):
@@ -30,9 +68,7 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x_NBI: Tensor, members: Tensor | None = None) -> Tensor:
         """[N, B, in] -> [N, B, out]; with `members` [M] int64, of these only: [M, B, in] -> [M, B, out]."""
-        if members is None:
-            return torch.baddbmm(self.bias, x_NBI, self.weight)
-        return torch.baddbmm(self.bias[members], x_NBI, self.weight[members])
+        return torch.baddbmm(_of(members, self.bias), x_NBI, _of(members, self.weight))
 
 
 class EnsembleNorm(nn.Module):
@@ -45,66 +81,58 @@ class EnsembleNorm(nn.Module):
 
     def forward(self, x_NBH: Tensor, members: Tensor | None = None) -> Tensor:
         """[N, B, H] -> [N, B, H]; `members` as in `EnsembleLinear`."""
-        weight, bias = (self.weight, self.bias) if members is None else (self.weight[members], self.bias[members])
-        return torch.addcmul(bias, F.layer_norm(x_NBH, x_NBH.shape[-1:]), weight)
+        normed = F.layer_norm(x_NBH, x_NBH.shape[-1:])
+        return torch.addcmul(_of(members, self.bias), normed, _of(members, self.weight))
 
 
-class EnsembleMLP(nn.Module):
-    """What ensembles of critics have in common: an encoder for all of them, and N networks on its features.
+def _of(members: Tensor | None, parameter: Tensor) -> Tensor:
+    return parameter if members is None else parameter[members]
 
-    Dropout and layer normalisation follow Hiraoka et al., "Dropout Q-Functions for Doubly Efficient
-    Reinforcement Learning", 2022: linear, dropout, layer normalisation, ReLU.
+
+@dataclass(frozen=True)
+class CriticOptions(NetworkOptions):
+    """What an ensemble of critics takes beside what all networks do.
+
+    Attributes:
+        layer_norm: normalise each hidden layer before its ReLU.
+        n_critics: N.
+        dropout: share of a hidden layer's outputs that is set to 0 in training.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        n_critics: int = 2,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = True,
-        dropout: float = 0.0,
-        obs_range: float = OBS_RANGE,
-        normalize_obs: bool = True,
-    ) -> None:
+    layer_norm: bool = True
+    n_critics: int = 2
+    dropout: float = 0.0
+
+
+class EnsembleMLP(MLP):
+    """What ensembles of critics have in common: an encoder for all of them, and N networks on its features."""
+
+    page: ClassVar[type[CriticOptions]] = CriticOptions
+
+    def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         """Build the networks.
 
         Args:
             observation_space: see `Encoder`.
             action_space: as for the actor that goes with these critics.
-            n_critics: N.
-            hidden_sizes: width of each hidden layer.
-            layer_norm: normalise each hidden layer before its ReLU.
-            dropout: share of a hidden layer's outputs that is set to 0 in training.
-            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
-                keeps.
+            options: see `CriticOptions`.
 
         Raises:
             ConfigError: a space that these networks cannot learn from, by name.
         """
         super().__init__()
+        made = self.page(**options)
         num_inputs, num_outputs = self.read_actions(action_space)
-        self.n_critics = n_critics
-        self.dropout = dropout
-        self.encoder = Encoder(observation_space, obs_range, normalize_obs)
-        widths = [self.encoder.size + num_inputs, *hidden_sizes]
-        self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(EnsembleNorm(n_critics, width) for width in hidden_sizes if layer_norm)
-        self.head = EnsembleLinear(n_critics, widths[-1], num_outputs)
+        self.n_critics, self.dropout = made.n_critics, made.dropout
+        self.encoder = Encoder(observation_space, made.obs_range, made.normalize_obs)
+        linear, norm = (functools.partial(kind, made.n_critics) for kind in (EnsembleLinear, EnsembleNorm))
+        self.make_layers(self.encoder.size + num_inputs, num_outputs, made, linear, norm)
 
     @abstractmethod
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+    def read_actions(self, action_space: Space) -> tuple[int, int]:
         """Take what is needed of the action space: how many inputs stand beside the features, how many outputs."""
 
-    def outputs(self, x_BI: Tensor, members: Tensor | None) -> Tensor:
+    def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """[B, I] -> [N, B, outputs]; `members` as in `EnsembleLinear`."""
         n = self.n_critics if members is None else len(members)
-        x = x_BI.expand(n, *x_BI.shape)  # [N, B, I]
-        for i, layer in enumerate(self.hidden):
-            x = layer(x, members)
-            if self.dropout:
-                x = F.dropout(x, self.dropout, self.training)
-            x = F.relu(self.norms[i](x, members) if self.norms else x, inplace=True)
-        return self.head(x, members)  # type: ignore[no-any-return]
+        return super().outputs(x_BI.expand(n, *x_BI.shape), members)

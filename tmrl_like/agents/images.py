@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.agents.layout import channels_are_last
+from tmrl_like.agents.space_layout import channels_are_last
 from tmrl_like.errors import expect
-from tmrl_like.policies.network import MAX_SCALE
+from tmrl_like.policies.network import Numbers
 
 IMAGE_FEATURES = 64  # of `ImageEncoder`
 _LARGE_SIDE = 36
@@ -38,10 +38,8 @@ class ConvolutionEncoder(nn.Module):
         super().__init__()
         expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
         self._shape = box.shape
-        low, high = float(box.low.min()), float(box.high.max())
-        useful = 0.0 < high - low < MAX_SCALE
-        self._scale = 1.0 / (high - low) if useful else 1.0
-        self._shift = -0.5 - low * self._scale if useful else 0.0
+        scale, shift, _ = Numbers((float(box.low.min()),), (float(box.high.max()),), (0,)).scaling(0.5)
+        self._scale, self._shift = scale.item(), shift.item()
         colours, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]
         plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
         sizes = itertools.pairwise((colours, *channels))

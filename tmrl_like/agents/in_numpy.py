@@ -5,33 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 
-from tmrl_like.agents.layout import OBS_RANGE, action_bounds, action_categories, numbers_of, read_leaves
+from tmrl_like.agents.space_layout import Space, actor_spec, read_observations
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
+from tmrl_like.policies.network import Floats, GaussianOptions, Network, NetworkOptions
 from tmrl_like.policies.noise import ColouredNoise
-from tmrl_like.policies.weight_file import (
-    Manifest,
-    OnDisk,
-    layout_of,
-    manifest_of,
-    read_file,
-    refuse_misfit,
-)
-
-_Array = np.ndarray[Any, Any]
+from tmrl_like.policies.weight_file import Manifest, OnDisk, Weights, refuse_misfit, weights_of
 
 
-class NumpyActor(OnDisk, ABC):
-    """What the two have in common. Takes the arguments, and has the parameters, of the torch actor of its name.
+class NumpyActor(OnDisk):
+    """An actor in numpy. Takes the arguments, and has the parameters, of the torch actor that it stands for.
 
     One of observations with images is the torch actor itself.
 
@@ -39,50 +28,36 @@ class NumpyActor(OnDisk, ABC):
         spec: all of it but the parameters, as plain data.
         network: does the arithmetic.
         device: "cpu".
-        torch_name: of the torch actor in `tmrl_like.agents`.
         extras: it says nothing beside its actions.
     """
 
-    torch_name: ClassVar[str]
-    extras: Mapping[str, Any] = MappingProxyType({})
+    page: ClassVar[type[NetworkOptions]]
+    """What it takes beside the spaces."""
 
-    def __new__(cls, observation_space: gymnasium.Space[Any], *args: Any, **options: Any) -> Any:
+    torch_name: ClassVar[str]
+    """Of the torch actor in `tmrl_like.agents`."""
+
+    extras: Mapping[str, Any] = MappingProxyType({})
+    device = "cpu"
+
+    def __new__(cls, observation_space: Space, *args: Any, **options: Any) -> Any:
         """Make it; with images among the observations, make the torch actor."""
-        if read_leaves(observation_space)[1]:
+        if read_observations(observation_space).images:
             return cls.torch_class()(observation_space, *args, **options)
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
-        obs_range: float = OBS_RANGE,
-        normalize_obs: bool = True,
-    ) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         """Build the network; the arguments are those of the torch actor.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
         """
         self.observation_space = observation_space
         self.action_space = action_space
-        self.device = "cpu"
-        leaves, _ = read_leaves(observation_space)
-        low, high, num_categories = (tuple(column.tolist()) for column in numbers_of(leaves))
-        action = self.read_actions(action_space)
-        self.spec = NetworkSpec(
-            low, high, num_categories, obs_range, normalize_obs, tuple(hidden_sizes), layer_norm, action
-        )
+        self._paths, numbers, _ = read_observations(observation_space)
+        self._is_flat = self._paths == [(i,) for i in range(len(self._paths))]  # a Tuple of leaves, as most are
+        self.spec = actor_spec(numbers, action_space, self.page(**options))
         self.network = Network(self.spec)
-        self._paths = [path for path, _ in leaves]
-        self._is_flat = self._paths == [(i,) for i in range(len(leaves))]  # a Tuple of leaves, as most are
-
-    @abstractmethod
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec | CategoricalSpec:
-        """Take what is needed of the action space."""
 
     @classmethod
     def torch_class(cls) -> Any:
@@ -105,7 +80,7 @@ class NumpyActor(OnDisk, ABC):
 
     act = act_
 
-    def flatten(self, obs: Any) -> _Array:
+    def flatten(self, obs: Any) -> Floats:
         """A raw observation as the network sees it, float32 [R], in the order of the space."""
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
@@ -123,83 +98,45 @@ class NumpyActor(OnDisk, ABC):
 
     def in_torch(self) -> Any:
         """The torch actor, with a copy of its weights."""
-        actor = self.torch_class()(self.observation_space, self.action_space, **self._options())
+        actor = self.torch_class()(self.observation_space, self.action_space, **vars(self.spec.options))
         actor.load_weights(self.weights())
         return actor
 
-    def _options(self) -> dict[str, Any]:
-        return {n: getattr(self.spec, n) for n in ("hidden_sizes", "layer_norm", "obs_range", "normalize_obs")}
-
-    def in_numpy(self) -> Any:
+    def in_numpy(self) -> NumpyActor:
         """Itself."""
         return self
 
     def manifest(self) -> Manifest:
-        """What a file of its weights holds: of each parameter, by name, dtype and shape."""
+        """What its weights are: of each parameter, by name, dtype and shape."""
         return self.network.manifest
 
-    def weights(self) -> bytes:
-        """The parameters as safetensors bytes."""
-        header, _ = layout_of(self.manifest())
-        return b"".join((header, *(values.tobytes() for values in self.network.parameters.values())))
+    def weights(self) -> Weights:
+        """A copy of the parameters, as `load_weights` takes them."""
+        return weights_of(self.manifest(), self.network.parameters)
 
-    def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
+    def load_weights(self, weights: Weights) -> None:
         """Replace the parameters, all of them or, when an error is raised, none.
 
         Raises:
-            PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (the message says which).
+            PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
         """
-        new = read_file(weights)
-        refuse_misfit(type(self).__name__, self.manifest(), manifest_of(new))
+        refuse_misfit(self.torch_name, self.manifest(), weights.manifest)
+        new = weights.arrays()
         for name, values in self.network.parameters.items():
-            np.copyto(values, new[name].array())
+            np.copyto(values, new[name])
 
-    def bind(self, parameters: Mapping[str, _Array]) -> None:
+    def bind(self, parameters: Mapping[str, Floats]) -> None:
         """Act with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
         self.network.bind(parameters)
 
 
-class SquashedGaussianActor(NumpyActor):
+class NumpyGaussianActor(NumpyActor):
     """`tmrl_like.agents.SquashedGaussianActor` in numpy."""
 
-    torch_name = "SquashedGaussianActor"
-
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        log_std_min: float = -10.0,
-        log_std_max: float = 2.0,
-        noise_beta: float = 0.0,
-        noise_steps: int = 1000,
-        **options: Any,
-    ) -> None:
-        """Build the network; the arguments are those of the torch actor.
-
-        Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
-        """
-        self._gaussian: dict[str, Any] = {"log_std_min": log_std_min, "log_std_max": log_std_max}
-        self._gaussian |= {"noise_beta": noise_beta, "noise_steps": noise_steps}
-        super().__init__(observation_space, action_space, **options)
-
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec:
-        """A Box with finite bounds."""
-        center, half = action_bounds(action_space)
-        return GaussianSpec(action_space.shape or (), tuple(center.tolist()), tuple(half.tolist()), **self._gaussian)
-
-    def _options(self) -> dict[str, Any]:
-        return super()._options() | self._gaussian
+    page, torch_name = GaussianOptions, "SquashedGaussianActor"
 
 
-class CategoricalActor(NumpyActor):
+class NumpyCategoricalActor(NumpyActor):
     """`tmrl_like.agents.CategoricalActor` in numpy."""
 
-    torch_name = "CategoricalActor"
-
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> CategoricalSpec:
-        """Discrete or MultiDiscrete."""
-        values, first = action_categories(action_space)
-        shape = action_space.shape or ()
-        return CategoricalSpec(shape, str(action_space.dtype), tuple(values.tolist()), tuple(first.tolist()))
+    page, torch_name = NetworkOptions, "CategoricalActor"

@@ -9,22 +9,33 @@ is float32.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
 from torch import Tensor
 
 from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
-from tmrl_like.agents.agent import Ranges, TrainingAgent, expect_in_range
+from tmrl_like.agents.agent import (
+    COUNT,
+    NOT_NEGATIVE,
+    PART,
+    SHARE,
+    AgentOptions,
+    Averaging,
+    NumberRange,
+    TrainingAgent,
+    number,
+)
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.agents.sac import soft_update
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 
@@ -52,17 +63,52 @@ def quantile_huber_loss(z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: 
     return (share_BNM * huber_BNM).mean(dim=2).sum(dim=1) / kappa
 
 
-_RANGES: Ranges = {
-    **dict.fromkeys(("gamma", "epsilon", "epsilon_boltzmann"), (lambda v: 0.0 <= v <= 1.0, "0 to 1")),
-    **dict.fromkeys(("lr", "boltzmann_noise"), (lambda v: 0.0 <= v < math.inf, "0 or more")),
-    **dict.fromkeys(("kappa", "max_gradient_norm"), (lambda v: v > 0.0, "more than 0")),
-    **dict.fromkeys(
-        ("quantiles", "target_quantiles", "target_interval"),
-        (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
-    ),
-    **dict.fromkeys(("polyak", "actor_polyak"), (lambda v: 0.0 <= v < 1.0, "0 to below 1")),
-    "cvar": (lambda v: 0.0 < v <= 1.0, "above 0 to 1"),
-}
+_POSITIVE = NumberRange(lambda v: v > 0.0, "more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQNOptions(AgentOptions):
+    """How implicit quantiles are learnt.
+
+    Attributes:
+        quantiles: N, drawn from U(0, 1) for each transition.
+        target_quantiles: M, likewise; and how many the next action is chosen by.
+        gamma: discount per environment step.
+        kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
+        cvar: the share of the worst returns that actions are chosen by; 1: all of them.
+        polyak: share of the target network that stays when it is updated.
+        actor_polyak: share that stays of the moving average of the network that goes to the workers, which acts more
+            steadily than the network in training; 0 uses no average.
+        target_interval: the target network is updated in every so-many-th training step. A periodic one has polyak 0
+            and an interval of thousands.
+        epsilon: share of the steps in which a worker takes a random action.
+        epsilon_boltzmann: share of the steps in which it adds noise to the values first.
+        boltzmann_noise: standard deviation of this noise, in the values' unit.
+        lr: learning rate.
+        betas: decay rates of Adam's two moments.
+        eps: what Adam adds to its denominator.
+        weight_decay: decoupled (AdamW).
+        max_gradient_norm: gradients with a larger norm are scaled down to it.
+        acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+    """
+
+    quantiles: int = number(8, COUNT, live=False)
+    target_quantiles: int = number(8, COUNT, live=False)
+    gamma: float = number(0.99, SHARE)
+    kappa: float = number(1.0, _POSITIVE)
+    cvar: float = number(1.0, NumberRange(lambda v: 0.0 < v <= 1.0, "above 0 to 1"))
+    polyak: float = number(0.995, PART)
+    actor_polyak: float = number(0.0, PART, live=False)
+    target_interval: int = number(1, COUNT)
+    epsilon: float = number(0.05, SHARE)
+    epsilon_boltzmann: float = number(0.0, SHARE)
+    boltzmann_noise: float = number(0.0, NOT_NEGATIVE)
+    lr: float = number(3e-4, NOT_NEGATIVE)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-4
+    weight_decay: float = 0.0
+    max_gradient_norm: float = number(10.0, _POSITIVE)
+    acceleration: str = "auto"
 
 
 class IQNAgent(TrainingAgent):
@@ -83,10 +129,8 @@ class IQNAgent(TrainingAgent):
     """
 
     takes_time_left = True
-    tunable = (
-        *("gamma", "lr", "kappa", "max_gradient_norm", "polyak", "target_interval"),
-        *("epsilon", "epsilon_boltzmann", "boltzmann_noise", "cvar"),
-    )
+    page: ClassVar[type[IQNOptions]] = IQNOptions
+    tunable = IQNOptions.live()
 
     def __init__(
         self,
@@ -95,23 +139,7 @@ class IQNAgent(TrainingAgent):
         device: str = "cpu",
         *,
         actor_cls: Callable[..., IQNActor] = IQNActor,
-        quantiles: int = 8,
-        target_quantiles: int = 8,
-        gamma: float = 0.99,
-        kappa: float = 1.0,
-        cvar: float = 1.0,
-        polyak: float = 0.995,
-        actor_polyak: float = 0.0,
-        target_interval: int = 1,
-        epsilon: float = 0.05,
-        epsilon_boltzmann: float = 0.0,
-        boltzmann_noise: float = 0.0,
-        lr: float = 3e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-4,
-        weight_decay: float = 0.0,
-        max_gradient_norm: float = 10.0,
-        acceleration: str = "auto",
+        **options: Any,
     ) -> None:
         """Build networks and optimiser.
 
@@ -121,61 +149,39 @@ class IQNAgent(TrainingAgent):
             device: where the networks live and batches arrive.
             actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to the
                 workers.
-            quantiles: N, drawn from U(0, 1) for each transition.
-            target_quantiles: M, likewise; and how many the next action is chosen by.
-            gamma: discount per environment step.
-            kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
-            cvar: the share of the worst returns that actions are chosen by; 1: all of them.
-            polyak: share of the target network that stays when it is updated.
-            actor_polyak: share that stays of the moving average of the network that goes to the workers, which acts
-                more steadily than the network in training; 0 uses no average.
-            target_interval: it is updated in every so-many-th training step. A periodic target network has polyak 0
-                and an interval of thousands.
-            epsilon: share of the steps in which a worker takes a random action.
-            epsilon_boltzmann: share of the steps in which it adds noise to the values first.
-            boltzmann_noise: standard deviation of this noise, in the values' unit.
-            lr: learning rate.
-            betas: decay rates of Adam's two moments.
-            eps: what Adam adds to its denominator.
-            weight_decay: decoupled (AdamW).
-            max_gradient_norm: gradients with a larger norm are scaled down to it.
-            acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+            options: see `IQNOptions`.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the network cannot learn from.
         """
         super().__init__(observation_space, action_space, device)
-        shares = {"gamma": gamma, "polyak": polyak, "actor_polyak": actor_polyak, "cvar": cvar, "epsilon": epsilon}
-        shares |= {"epsilon_boltzmann": epsilon_boltzmann, "boltzmann_noise": boltzmann_noise}
-        counts = {"quantiles": quantiles, "target_quantiles": target_quantiles, "target_interval": target_interval}
-        expect_in_range(_RANGES, **shares, **counts, kappa=kappa, lr=lr, max_gradient_norm=max_gradient_norm)
-        self.quantiles, self.target_quantiles = quantiles, target_quantiles
-        self.gamma, self.kappa, self.cvar = gamma, kappa, cvar
-        self.polyak, self.actor_polyak, self.target_interval = polyak, actor_polyak, target_interval
-        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = epsilon, epsilon_boltzmann, boltzmann_noise
-        self.max_gradient_norm = max_gradient_norm
+        o = self.page(**options)
+        self.quantiles, self.target_quantiles = o.quantiles, o.target_quantiles
+        self.gamma, self.kappa, self.max_gradient_norm = o.gamma, o.kappa, o.max_gradient_norm
+        self.polyak, self.actor_polyak, self.target_interval = o.polyak, o.actor_polyak, o.target_interval
+        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = o.epsilon, o.epsilon_boltzmann, o.boltzmann_noise
+        self.cvar = o.cvar
         self.updates = 0
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         self.target = no_grad(deepcopy(self.actor))
-        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else self.actor
-        self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
-        self._flat_ema = Flat(self.actor_ema, self.actor) if actor_polyak else self._flat
-        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
+        self.actor_ema = no_grad(deepcopy(self.actor)) if o.actor_polyak else self.actor
         encoders = [network.encoder for network in (self.actor, self.target, self.actor_ema)]
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
-        self._step = accelerate(self._update, acceleration, device, [self.optimizer], self._numbers)
-        self._first = int(getattr(action_space, "start", 0))
-        IQNAgent.get_actor(self)  # not a subclass's, which may need more than there is
+        self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
+        self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
+        adam = {"lr": o.lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
+        self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
+        self._step = accelerate(self._update, o.acceleration, device, [self.optimizer], self._numbers)
+        self._explore()
 
-    lr = learning_rate_of("optimizer")
+    lr = learning_rate_of(lambda self: self.optimizer)
 
     def tune(self, **values: float) -> None:
         """See `Tunable.tune`."""
-        expect_in_range(_RANGES, **values)
+        self.page.check(**values)
         super().tune(**values)
-        self.get_actor()
+        self._explore()
 
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
@@ -183,8 +189,12 @@ class IQNAgent(TrainingAgent):
     def train(self, batch: Batch) -> dict[str, Any]:
         """Do one step on a batch; see `TrainingAgent.train`."""
         self.updates += 1
-        is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
-        return (self._step if is_alone else self._update)(batch, self.updates % self.target_interval == 0)
+        return self._step(batch, self.updates % self.target_interval == 0)
+
+    def join(self, ranks: Averaging) -> None:
+        """See `TrainingAgent.join`."""
+        super().join(ranks)
+        self._step = self._update  # without a graph, which the exchange cannot be part of
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -193,15 +203,18 @@ class IQNAgent(TrainingAgent):
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """Return the network in training, or its average, with what it explores by: its parameters change with each
-        step.
-        """
-        behaviour = torch.tensor((self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar))
-        for network in (self.actor, self.actor_ema):
-            network.behaviour.copy_(behaviour)
+        """Return the network in training, or its average: its parameters change with each step."""
+        self._explore()
         return self.actor_ema
 
-    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+    @torch.no_grad()
+    def _explore(self) -> None:
+        """Give the networks what they explore by, which is part of the weights."""
+        behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
+        for network in (self.actor, self.actor_ema):
+            network.behaviour.copy_(torch.tensor(behaviour))
+
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """As `TrainingAgent.start_from`: all networks are the policy, whose statistics are gone on with."""
         for network in (self.actor, self.target, self.actor_ema):
             network.load_weights(weights)
@@ -228,7 +241,7 @@ class IQNAgent(TrainingAgent):
 
     def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""
-        act_B1 = batch.act.reshape(-1, 1) - self._first
+        act_B1 = batch.act.reshape(-1, 1) - int(self.action_space.start)  # type: ignore[attr-defined]
         tau_BN, target_tau_BM = self._draw(len(act_B1), generator)
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,11 +19,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.images import ConvolutionEncoder
-from tmrl_like.agents.layout import MAX_CATEGORIES, OBS_RANGE
 from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.space_layout import MAX_CATEGORIES, Space
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.network import OBS_RANGE
 
 
 class IQNActor(ActorModule):
@@ -55,8 +55,8 @@ class IQNActor(ActorModule):
 
     def __init__(
         self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         *,
         width: int = 256,
         hidden_size: int = 256,

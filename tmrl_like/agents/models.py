@@ -7,25 +7,21 @@ Shape names: B batch, F features of an observation, A flat action, H hidden widt
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tmrl_like.agents import in_numpy
-from tmrl_like.agents.ensemble import EnsembleMLP
-from tmrl_like.agents.in_numpy import NumpyActor
-from tmrl_like.agents.layout import OBS_RANGE, action_bounds
+from tmrl_like.agents.ensemble import MLP, EnsembleMLP
+from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
-from tmrl_like.base.factories import signature_of
+from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.network import Floats, GaussianOptions, GaussianSpec, NetworkOptions, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
 
 
@@ -44,131 +40,102 @@ class SamplingActor(ActorModule):
         """
 
 
-class MLPActor(ActorModule):
-    """What the actors that ship have in common: an encoder and hidden layers."""
+class MLPActor(ActorModule, MLP):
+    """What the actors that ship have in common: an encoder, hidden layers, and what their outputs become.
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
-        obs_range: float = OBS_RANGE,
-        normalize_obs: bool = True,
-    ) -> None:
+    Attributes:
+        options: what it takes beside the spaces.
+        spec: the description that it and its form in numpy are made from.
+        random: draws what `act` explores with.
+    """
+
+    page: ClassVar[type[NetworkOptions]]
+    options: NetworkOptions
+    spec: NetworkSpec
+
+    numpy_form: ClassVar[type[NumpyActor]]
+    """Does the same; not what a subclass does."""
+
+    def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         """Build the network.
 
         Args:
             observation_space: see `Encoder`.
             action_space: see the class.
-            hidden_sizes: width of each hidden layer.
-            layer_norm: normalise each hidden layer before its ReLU.
-            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
-                keeps.
+            options: see `page`.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
         """
         super().__init__(observation_space, action_space)
-        num_outputs = self.read_actions(action_space)
-        self.encoder = Encoder(observation_space, obs_range, normalize_obs)
-        self.hidden_sizes, self.obs_range, self.normalize_obs = tuple(hidden_sizes), obs_range, normalize_obs
-        widths = [self.encoder.size, *hidden_sizes]
-        self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
-        self.head = nn.Linear(widths[-1], num_outputs)
+        self.options = self.page(**options)
+        self.hidden_sizes = self.options.hidden_sizes
+        self.encoder = Encoder(observation_space, self.options.obs_range, self.options.normalize_obs)
+        self.spec = actor_spec(self.encoder.numbers, action_space, self.options)
+        self.make_layers(self.encoder.size, self.spec.num_outputs, self.options)
+        self.random: Any = TorchRandom()
 
-    @abstractmethod
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
-        """Take what is needed of the action space; how many outputs the last layer has."""
+    @torch.inference_mode()
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action by what `forward` gives; see `ActorModule.act` and the spec's `action`."""
+        outputs = self(obs)
+        outputs = torch.cat(outputs, dim=-1) if isinstance(outputs, tuple) else outputs
+        with np.errstate(all="ignore"):
+            return self.spec.action(outputs[0].cpu().numpy(), None if test else self.random)
+
+    def reset(self) -> None:
+        """An episode begins, and with it a new sequence of noise that is correlated over time."""
+        if isinstance(self.random, ColouredNoise):
+            self.random.reset()
+
+    def carry_over(self, previous: Any) -> None:
+        """Go on with the noise of the instance that acted until now."""
+        self.random = previous.random
 
     def in_numpy(self) -> NumpyActor | None:
-        """The actor of this name in numpy, on the same parameters; None: images, a subclass, or another device."""
-        twin_class: Any = getattr(in_numpy, type(self).__name__, None)
-        if (
-            self.device != "cpu"
-            or self.encoder.images
-            or twin_class is None
-            or type(self) is not twin_class.torch_class()
-        ):
+        """The actor that does the same in numpy, on the same parameters; None: images, a subclass, another device."""
+        form = vars(type(self)).get("numpy_form")
+        if form is None or self.device != "cpu" or self.encoder.images:
             return None
-        options = {name: getattr(self, name) for name in signature_of(twin_class).parameters if name != "layer_norm"}
-        twin: NumpyActor = twin_class(layer_norm=len(self.norms) > 0, **options)
+        twin: NumpyActor = form(self.observation_space, self.action_space, **vars(self.options))
         twin.bind({name: parameter.numpy() for name, parameter in self.state_dict().items()})
         return twin
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Features [B, F] -> [B, outputs]."""
-        for i, layer in enumerate(self.hidden):
-            x = layer(x)
-            x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
-        return self.head(x)  # type: ignore[no-any-return]
+
+class TorchRandom:
+    """Draws from torch's global generator, as the methods of `numpy.random.Generator` do from one of their own."""
+
+    def standard_normal(self, size: int, dtype: type) -> Floats:
+        """float32 [size]."""
+        return torch.randn(size).numpy()
+
+    def standard_exponential(self, size: int, dtype: type) -> Floats:
+        """float32 [size]."""
+        return torch.empty(size).exponential_().numpy()
 
 
 class SquashedGaussianActor(MLPActor, SamplingActor):
-    """A Gaussian policy squashed by tanh to the bounds of a Box action space.
+    """A Gaussian policy squashed by tanh to the bounds of a Box action space; takes `GaussianOptions`.
 
     Haarnoja et al., "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a
     Stochastic Actor", 2018, appendix C:  a = center + half * tanh(u),  u ~ N(mean(s), std(s)).
     """
 
+    page, numpy_form = GaussianOptions, NumpyGaussianActor
+    options: GaussianOptions
+    spec: GaussianSpec
     act_center: Tensor  # [A] float32
     act_half: Tensor  # [A] float32, half the width of the bounds
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        log_std_min: float = -10.0,
-        log_std_max: float = 2.0,
-        noise_beta: float = 0.0,
-        noise_steps: int = 1000,
-        **options: Any,
-    ) -> None:
-        """Build the network.
-
-        Args:
-            observation_space: see `Encoder`.
-            action_space: Box with finite bounds, of any shape.
-            log_std_min: lower bound of the logarithm of u's standard deviation.
-            log_std_max: its upper bound.
-            noise_beta: what it explores with while it acts: 0 draws each action's noise independently; above, up to 2,
-                an episode's noise has the power spectral density 1 / f^noise_beta, so that it moves smoothly. See
-                `tmrl_like.policies.noise.ColouredNoise`. `sample` is as it was.
-            noise_steps: the lowest frequency is 1 / noise_steps: about the number of steps of an episode, or fewer.
-            options: `hidden_sizes`, `layer_norm`, `obs_range` and `normalize_obs`, as `CategoricalActor` has them.
-
-        Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
-        """
+    def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         super().__init__(observation_space, action_space, **options)
-        self.log_std_min = log_std_min
-        self.log_std_max = log_std_max
-        self.noise_beta, self.noise_steps = noise_beta, noise_steps
-        self.noise: ColouredNoise | None = None
-        if noise_beta:
+        self.log_std_min, self.log_std_max = self.options.log_std_min, self.options.log_std_max
+        self.register_buffer("act_center", torch.tensor(self.spec.center), persistent=False)
+        self.register_buffer("act_half", torch.tensor(self.spec.half), persistent=False)
+        self._log_half_sum = float(np.log(self.spec.half).sum())
+        if self.options.noise_beta:
             random = np.random.default_rng(torch.randint(1 << 32, (4,)).numpy())
-            self.noise = ColouredNoise(noise_beta, noise_steps, len(self.act_half), random)
-
-    def reset(self) -> None:
-        """An episode begins, and with it a new sequence of noise that is correlated over time."""
-        if self.noise is not None:
-            self.noise.reset()
-
-    def carry_over(self, previous: Any) -> None:
-        """Go on with the noise of the instance that acted until now."""
-        self.noise = previous.noise
-
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
-        """A mean and a logarithm of the standard deviation for each entry of a Box."""
-        center, half = action_bounds(action_space)
-        self.register_buffer("act_center", torch.as_tensor(center), persistent=False)
-        self.register_buffer("act_half", torch.as_tensor(half), persistent=False)
-        self._log_half_sum = float(np.log(half.astype(np.float64)).sum())
-        return 2 * len(center)
+            self.random = self.spec.noise(random)
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
@@ -183,16 +150,6 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         act_BA = self._squashed(u_BA)
         return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
-    @torch.inference_mode()
-    def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
-        """Choose an action, float32 [*action shape]; `test` takes u's mean. See `ActorModule.act`."""
-        u_BA, log_std_BA = self(obs)
-        if not test:
-            noise = None if self.noise is None else torch.from_numpy(self.noise.standard_normal()).to(u_BA.device)
-            u_BA = torch.addcmul(u_BA, torch.randn_like(u_BA) if noise is None else noise, log_std_BA.exp())
-        action: np.ndarray[Any, Any] = self._squashed(u_BA)[0].cpu().numpy()
-        return action
-
     def best_actions(self, obs: Any) -> Tensor:
         """Those of u's mean; see `ActorModule.best_actions`."""
         return self._squashed(self(obs)[0])
@@ -206,10 +163,10 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 class EnsembleCritic(EnsembleMLP):
     """N action values Q_i(s, a), computed together. Images go through one encoder for all N."""
 
-    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+    def read_actions(self, action_space: Space) -> tuple[int, int]:
         """A Box's entries are inputs, scaled to [-1, 1]; one output."""
         center, half = action_bounds(action_space)
-        self.rescale_act = Rescale(1 / half, -center / half)
+        self.rescale_act = Rescale(np.reciprocal(half), np.divide(-center, half))
         return len(center), 1
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:

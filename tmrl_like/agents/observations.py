@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.agents.agent import Ranks
+from tmrl_like.agents.agent import Averaging
 from tmrl_like.agents.images import ImageEncoder
-from tmrl_like.agents.layout import OBS_RANGE, IntArray, Leaf, numbers_of, read_leaves
+from tmrl_like.agents.space_layout import Space, read_observations
 from tmrl_like.base import tree
-from tmrl_like.policies.network import one_hot_layout, scale_and_shift, unbounded
+from tmrl_like.policies.network import OBS_RANGE, Floats, Numbers
 
 
 class Encoder(nn.Module):
@@ -30,7 +29,7 @@ class Encoder(nn.Module):
 
     def __init__(
         self,
-        space: gymnasium.Space[Any],
+        space: Space,
         obs_range: float = OBS_RANGE,
         normalize_obs: bool = False,
         picture_encoder: Callable[[spaces.Box], nn.Module] = ImageEncoder,
@@ -51,31 +50,36 @@ class Encoder(nn.Module):
             ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
         """
         super().__init__()
-        vectors, images = read_leaves(space)
         self.space = space
-        self.flatten = flatten = Flatten(vectors)
-        self.normalizes = normalize_obs and bool(len(flatten.unbounded))
-        scale, shift = scale_and_shift(flatten.low, flatten.high, obs_range)
+        self._paths, self.numbers, images = read_observations(space)
+        scale, shift, is_unbounded = self.numbers.scaling(obs_range)
+        self.unbounded = np.flatnonzero(is_unbounded)  # [U], places in a flat observation
+        self.normalizes = normalize_obs and len(self.unbounded) > 0
         self.rescale = Rescale(scale, shift, in_weights=self.normalizes)
-        self.one_hot = OneHot(flatten.low, flatten.num_categories) if flatten.num_categories.any() else None
+        self.one_hot = OneHot(self.numbers) if any(self.numbers.num_categories) else None
         self._image_paths = [path for path, _ in images]
-        self.images = nn.ModuleList(picture_encoder(box) for _, box in images)
-        sizes: list[Any] = [image.size for image in self.images]
-        self.size: int = (self.one_hot or self.rescale).size + sum(sizes)
+        pictures: list[Any] = [picture_encoder(box) for _, box in images]
+        self.images = nn.ModuleList(pictures)
+        self.size: int = (self.one_hot or self.rescale).size + sum(picture.size for picture in pictures)
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""
-        if not self.images:
-            return self._features(self.flatten(obs))
-        parts = [image(tree.part_at(obs, path)) for image, path in zip(self.images, self._image_paths, strict=True)]
-        if self.rescale.size:
-            parts.insert(0, self._features(self.flatten(obs)))
-        return torch.cat(parts, dim=1)
+        parts = [self._features(self.flatten(obs))] if self.rescale.size else []
+        parts += [image(tree.part_at(obs, path)) for image, path in zip(self.images, self._image_paths, strict=True)]
+        return torch.cat(parts, dim=1) if self.images else parts[0]
+
+    def flatten(self, obs: Any) -> Tensor:
+        """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already passes through."""
+        if isinstance(obs, Tensor) and obs.ndim == 2:
+            return obs.float()
+        leaves = [tree.part_at(obs, path) for path in self._paths]
+        return torch.cat([leaf.unsqueeze(-1).flatten(1).float() for leaf in leaves], dim=1)
 
     def is_as(self, other: Encoder) -> bool:
         """Whether another encoder of the same space gives the same features."""
-        pairs = zip(self.rescale.buffers(), other.rescale.buffers(), strict=True)
-        return self.normalizes == other.normalizes and all(torch.equal(*pair) for pair in pairs)
+        one, another = self.rescale, other.rescale
+        is_equal = torch.equal(one.scale, another.scale) and torch.equal(one.shift, another.shift)
+        return is_equal and self.normalizes == other.normalizes
 
     def _features(self, x: Tensor) -> Tensor:
         """[..., R] -> [..., V]. `forward` skips the modules' hooks."""
@@ -119,10 +123,10 @@ class RunningNorm(nn.Module):
         self.flatten, self.scale, self.shift = first.flatten, first.rescale.scale, first.rescale.shift
         for encoder in encoders:
             encoder.rescale.scale, encoder.rescale.shift = self.scale, self.shift
-        which = first.flatten.unbounded
+        which = torch.from_numpy(first.unbounded)
         for name, shape in (("mean", which.shape), ("mean_square", which.shape), ("count", ())):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("which", torch.from_numpy(which), persistent=False)
+        self.register_buffer("which", which, persistent=False)
         self.to(self.scale.device)
 
     @torch.no_grad()
@@ -134,7 +138,7 @@ class RunningNorm(nn.Module):
         self.count.fill_(batches)
 
     @torch.no_grad()
-    def update(self, x_BR: Tensor, ranks: Ranks | None = None) -> None:
+    def update(self, x_BR: Tensor, ranks: Averaging | None = None) -> None:
         """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back.
 
         The batches of all `ranks` count as one.
@@ -152,44 +156,22 @@ class RunningNorm(nn.Module):
         self.shift.index_copy_(0, self.which, scale_U.mul_(self.mean).neg_().float())
 
 
-class Flatten:
-    """Structure of vectors and categorical values -> one float32 tensor [B, R], leaves in the order of the space.
-
-    A Dict's keys follow the space, not the observation. What is flat already passes through.
-    """
-
-    def __init__(self, leaves: list[Leaf]) -> None:
-        """Read the layout of some leaves of a space."""
-        self._paths = [path for path, _ in leaves]
-        self.low, self.high, self.num_categories = numbers_of(leaves)
-        self.unbounded: IntArray = np.flatnonzero(unbounded(self.low, self.high, self.num_categories))  # [U]
-
-    def __call__(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] (or [B, R]) -> [B, R] float32."""
-        if isinstance(obs, Tensor) and obs.ndim == 2:
-            return obs.float()
-        leaves = [tree.part_at(obs, path) for path in self._paths]
-        rows = [leaf.unsqueeze(1) if leaf.ndim == 1 else leaf.flatten(1) for leaf in leaves]  # each [B, the rest]
-        return torch.cat([leaf.float() for leaf in rows], dim=1)
-
-
 class Rescale(nn.Module):
     """Each entry of a flat vector times a scale, plus a shift."""
 
     scale: Tensor  # [R] float32
     shift: Tensor  # [R] float32
 
-    def __init__(self, scale: np.ndarray[Any, Any], shift: np.ndarray[Any, Any], in_weights: bool = False) -> None:
+    def __init__(self, scale: Floats, shift: Floats, in_weights: bool = False) -> None:
         """Both are float32 [R]; `in_weights`: they are a part of them, and may change."""
         super().__init__()
         self.size = len(scale)
-        self.changes = in_weights or bool((scale != 1).any() or (shift != 0).any())
         self.register_buffer("scale", torch.from_numpy(scale), persistent=in_weights)
         self.register_buffer("shift", torch.from_numpy(shift), persistent=in_weights)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., R] -> [..., R]."""
-        return torch.addcmul(self.shift, x, self.scale) if self.changes else x
+        return torch.addcmul(self.shift, x, self.scale)
 
 
 class OneHot(nn.Module):
@@ -199,14 +181,13 @@ class OneHot(nn.Module):
     value: Tensor  # [V] float32, which value an entry stands for
     is_categorical: Tensor  # [V] bool
 
-    def __init__(self, first: np.ndarray[Any, Any], num_categories: IntArray) -> None:
-        """`first`, float [R], is the smallest category; `num_categories` int64 [R], 0 where it is not categorical."""
+    def __init__(self, numbers: Numbers) -> None:
+        """For these numbers side by side."""
         super().__init__()
-        source, value, is_categorical = one_hot_layout(first, num_categories)
+        source, value, is_categorical = numbers.entries()
         self.size = len(source)
-        self.register_buffer("source", torch.from_numpy(source), persistent=False)
-        self.register_buffer("value", torch.from_numpy(value), persistent=False)
-        self.register_buffer("is_categorical", torch.from_numpy(is_categorical), persistent=False)
+        for name, values in (("source", source), ("value", value), ("is_categorical", is_categorical)):
+            self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor, scaled: Tensor) -> Tensor:
         """Categories of `x` and the other numbers of `scaled`, [..., R] each -> [..., V]."""

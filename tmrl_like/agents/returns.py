@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.agents.agent import Ranks
+from tmrl_like.agents.agent import Averaging
 from tmrl_like.agents.observations import RunningNorm
 
 _LARGEST_DISCOUNT = 0.999
@@ -44,7 +44,7 @@ class ReturnScale(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, rew_B: Tensor, discount_B: Tensor, ranks: Ranks | None = None) -> Tensor:
+    def update(self, rew_B: Tensor, discount_B: Tensor, ranks: Averaging | None = None) -> Tensor:
         """Count a batch's rewards and the discounts of what follows them; float32 [], the scale. Reads nothing back.
 
         The batches of all `ranks` count as one.

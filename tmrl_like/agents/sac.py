@@ -13,7 +13,8 @@ import logging
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,21 +22,36 @@ import torch
 from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
-from tmrl_like.agents.agent import Ranges, TrainingAgent, expect_in_range
-from tmrl_like.agents.layout import action_bounds
+from tmrl_like.agents.agent import (
+    COUNT,
+    NOT_NEGATIVE,
+    PART,
+    SHARE,
+    AgentOptions,
+    Averaging,
+    NumberRange,
+    TrainingAgent,
+    number,
+)
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
+from tmrl_like.agents.space_layout import action_bounds
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
-log = logging.getLogger("tmrl_like.trainer")
+if TYPE_CHECKING:
+    from tmrl_like.agents.dense_sac import CompiledGradients
 
+log = logging.getLogger("tmrl_like.agents")
+
+_Number = Any  # float or Tensor []
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -74,13 +90,13 @@ def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
     return (entropy_coef * log_prob_B - q_B).mean()
 
 
-def temperature_loss(log_entropy_coef: Tensor, log_prob_B: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_entropy_coef: _Number, entropy: _Number, target_entropy: float) -> _Number:
     """Moves alpha up while the policy's entropy is below the target (nats), down while it is above; [].
 
     Eq. 18:  J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place, as implementations
-    have it: the same fixed point, and steps whose size does not shrink with alpha.
+    have it: the same fixed point, and steps whose size does not shrink with alpha. The entropy is E[ -log pi(a|s) ].
     """
-    return log_entropy_coef * -(log_prob_B.detach().mean() + target_entropy)
+    return log_entropy_coef * (entropy - target_entropy)
 
 
 @torch.no_grad()
@@ -92,14 +108,69 @@ def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     average.lerp_(parameter, 1.0 - polyak)
 
 
-_RANGES: Ranges = {
-    **dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), (lambda v: 0.0 <= v < math.inf, "0 or more")),
-    **dict.fromkeys(("polyak", "actor_polyak"), (lambda v: 0.0 <= v < 1.0, "0 to below 1")),
-    "gamma": (lambda v: 0.0 <= v <= 1.0, "0 to 1"),
-    "entropy_coef": (lambda v: 0.0 < v < math.inf, "more than 0"),
-    "policy_delay": (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
-    "target_entropy": (math.isfinite, "a finite number"),
-}
+@dataclass(frozen=True, kw_only=True)
+class SACOptions(AgentOptions):
+    """How Soft Actor-Critic learns.
+
+    Attributes:
+        n_critics: N.
+        critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
+        gamma: discount per environment step.
+        polyak: share of the target critics that stays in one step.
+        actor_polyak: share that stays of the moving average of the actor that goes to the workers, which acts more
+            steadily than the actor in training; 0 uses no average.
+        lr_actor: learning rate of the actor.
+        lr_critic: learning rate of the critics.
+        lr_entropy: learning rate of the logarithm of the entropy coefficient.
+        scale_rewards: divide rewards by a running estimate of the returns' size (`ReturnScale`). Values, their errors
+            and alpha are in that unit then.
+        learn_entropy_coef: False keeps `entropy_coef` as it is.
+        entropy_coef: alpha, or its initial value when it is learned; None: 0.2, with `scale_rewards` 0.01.
+        target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number of action dimensions
+            (Haarnoja et al. 2018, appendix D).
+        policy_delay: the actor is trained in every `policy_delay`-th step.
+        optimizer: "adam" or "adamw", for actor and critics.
+        betas: decay rates of Adam's two moments, for actor and critics.
+        eps: what Adam adds to its denominator, for actor and critics.
+        weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
+        amsgrad: divide by the largest second moment so far, for actor and critics.
+        acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+    """
+
+    n_critics: int = 2
+    critics_in_target: int | None = None
+    gamma: float = number(0.99, SHARE)
+    polyak: float = number(0.995, PART)
+    actor_polyak: float = number(0.995, PART)
+    lr_actor: float = number(3e-4, NOT_NEGATIVE)
+    lr_critic: float = number(3e-4, NOT_NEGATIVE)
+    lr_entropy: float = number(3e-4, NOT_NEGATIVE)
+    scale_rewards: bool = False
+    learn_entropy_coef: bool = True
+    entropy_coef: float | None = number(None, NumberRange(lambda v: 0.0 < v < math.inf, "more than 0"))
+    target_entropy: float | None = number(None, NumberRange(math.isfinite, "a finite number"))
+    policy_delay: int = number(1, COUNT)
+    optimizer: str = "adam"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+    acceleration: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        drawn = self.critics_in_target
+        expect(drawn is None or 1 <= drawn <= self.n_critics, "critics_in_target", drawn, f"1 to {self.n_critics}")
+        expect(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " or ".join(map(repr, OPTIMIZERS)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class REDQOptions(SACOptions):
+    """Those of SAC, with the defaults of Chen et al. 2021."""
+
+    n_critics: int = 10
+    critics_in_target: int | None = 2
+    policy_delay: int = number(20, COUNT)
 
 
 class SACAgent(TrainingAgent):
@@ -123,13 +194,12 @@ class SACAgent(TrainingAgent):
         return_scale: what rewards are divided by; None: by nothing.
         obs_norm: the statistics by which the networks that ship normalise; None: none of them does.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
+        compiled: what computes gradients in the page's place, where it can; else None.
         updates: training steps done.
     """
 
-    tunable = (
-        *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
-        *("target_entropy", "entropy_coef", "policy_delay"),
-    )
+    page: ClassVar[type[SACOptions]] = SACOptions
+    tunable = SACOptions.live()
 
     def __init__(
         self,
@@ -139,25 +209,7 @@ class SACAgent(TrainingAgent):
         *,
         actor_cls: Callable[..., ActorModule] | None = None,
         critic_cls: Callable[..., nn.Module] | None = None,
-        n_critics: int = 2,
-        critics_in_target: int | None = None,
-        gamma: float = 0.99,
-        polyak: float = 0.995,
-        actor_polyak: float = 0.995,
-        lr_actor: float = 3e-4,
-        lr_critic: float = 3e-4,
-        lr_entropy: float = 3e-4,
-        scale_rewards: bool = False,
-        learn_entropy_coef: bool = True,
-        entropy_coef: float | None = None,
-        target_entropy: float | None = None,
-        policy_delay: int = 1,
-        optimizer: str = "adam",
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        acceleration: str = "auto",
+        **options: Any,
     ) -> None:
         """Build networks and optimisers.
 
@@ -170,84 +222,56 @@ class SACAgent(TrainingAgent):
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
                 `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship.
                 Where it takes `hidden_sizes` and has none, they are the actor's.
-            n_critics: N.
-            critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
-            gamma: discount per environment step.
-            polyak: share of the target critics that stays in one step.
-            actor_polyak: share that stays of the moving average of the actor that goes to the workers, which acts
-                more steadily than the actor in training; 0 uses no average.
-            lr_actor: learning rate of the actor.
-            lr_critic: learning rate of the critics.
-            lr_entropy: learning rate of the logarithm of the entropy coefficient.
-            scale_rewards: divide rewards by a running estimate of the returns' size (`ReturnScale`). Values, their
-                errors and alpha are in that unit then.
-            learn_entropy_coef: False keeps `entropy_coef` as it is.
-            entropy_coef: alpha, or its initial value when it is learned; None: 0.2, with `scale_rewards` 0.01.
-            target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number of action
-                dimensions (Haarnoja et al. 2018, appendix D).
-            policy_delay: the actor is trained in every `policy_delay`-th step.
-            optimizer: "adam" or "adamw", for actor and critics.
-            betas: decay rates of Adam's two moments, for actor and critics.
-            eps: what Adam adds to its denominator, for actor and critics.
-            weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
-            amsgrad: divide by the largest second moment so far, for actor and critics.
-            acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+            options: see `SACOptions`.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the networks cannot learn from.
         """
         super().__init__(observation_space, action_space, device)
-        entropy_coef = (0.01 if scale_rewards else 0.2) if entropy_coef is None else entropy_coef
-        self.n_critics = n_critics
-        self.critics_in_target = critics_in_target = n_critics if critics_in_target is None else critics_in_target
-        expect(1 <= critics_in_target <= n_critics, "critics_in_target", critics_in_target, f"1 to {n_critics}")
-        expect(optimizer in OPTIMIZERS, "optimizer", optimizer, " or ".join(map(repr, OPTIMIZERS)))
-        rates = {"lr_actor": lr_actor, "lr_critic": lr_critic, "lr_entropy": lr_entropy}
-        shares = {"gamma": gamma, "polyak": polyak, "actor_polyak": actor_polyak}
-        expect_in_range(_RANGES, **rates, **shares, entropy_coef=entropy_coef, policy_delay=policy_delay)
-        self.gamma = gamma
-        self.polyak = polyak
-        self.actor_polyak = actor_polyak
-        self.learn_entropy_coef = learn_entropy_coef
-        self.policy_delay = policy_delay
+        o = self.page(**options)
+        self.n_critics, self.critics_in_target = o.n_critics, o.critics_in_target or o.n_critics
+        self.gamma, self.polyak, self.actor_polyak = o.gamma, o.polyak, o.actor_polyak
+        self.policy_delay, self.learn_entropy_coef = o.policy_delay, o.learn_entropy_coef
         usual_entropy = self._usual_entropy()
-        self.target_entropy = usual_entropy if target_entropy is None else target_entropy
+        self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
         self.updates = 0
-
-        self.actor: Any = (actor_cls or self._default_actor)(observation_space, action_space)
-        self.actor.to_device(device)
-        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else self.actor
-        sizes = getattr(self.actor, "hidden_sizes", MISSING)
-        critic_cls = completed(critic_cls or self._default_critic, hidden_sizes=sizes)
-        self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
-        self.critic_target = no_grad(deepcopy(self.critic))
-        self.temperature = Temperature(entropy_coef).to(device)
-        adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema = Flat(self.actor_ema, self.actor) if actor_polyak else self._flat_actor
-        self._flat_critic_target = Flat(self.critic_target, self.critic)
+        self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
+        self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(device)
+        self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
         self._flat_temperature = Flat(self.temperature)
-        self.actor_optimizer = self._flat_actor.adam(OPTIMIZERS[optimizer], lr=lr_actor, **adam)
-        self.critic_optimizer = self._flat_critic.adam(OPTIMIZERS[optimizer], lr=lr_critic, **adam)
-        self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=lr_entropy)
-        networks = self.actor, self.critic, self.critic_target, self.critic_frozen
-        encoders = [getattr(network, "encoder", None) for network in (*networks, self.actor_ema)]
-        normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == observation_space]
-        self.obs_norm = RunningNorm(normalizing) if normalizing else None
-        self.return_scale = ReturnScale().to(device) if scale_rewards else None
+        adam = {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay, "amsgrad": o.amsgrad}
+        self.actor_optimizer = self._flat_actor.adam(OPTIMIZERS[o.optimizer], lr=o.lr_actor, **adam)
+        self.critic_optimizer = self._flat_critic.adam(OPTIMIZERS[o.optimizer], lr=o.lr_critic, **adam)
+        self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
+        self.compiled = self._compiled_gradients() if o.acceleration == "auto" else None
         optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
-        compiled = self._compiled_step() if acceleration == "auto" else None
-        self._step = compiled or accelerate(self._update, acceleration, device, optimizers, self._numbers)
+        self._step = accelerate(self._update, o.acceleration, device, optimizers, self._numbers)
+
+    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
+        spaces = self.observation_space, self.action_space
+        self.actor: Any = actor_cls(*spaces)
+        self.actor.to_device(self.device)
+        self.actor_ema = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
+        critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
+        self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
+        self.critic_target = no_grad(deepcopy(self.critic))
+        self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
+        self._flat_actor_ema = Flat(self.actor_ema, self.actor) if self.actor_polyak else self._flat_actor
+        self._flat_critic_target = Flat(self.critic_target, self.critic)
+        networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
+        encoders = [getattr(network, "encoder", None) for network in networks]
+        normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == spaces[0]]
+        self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
-    def _compiled_step(self) -> Callable[[Batch, bool], dict[str, Any]] | None:
-        """What does `_update` in `tmrl_like.agents.dense_sac`; None: it does not do what this agent does."""
-        page = "_update", "_normalize", "_train_critics", "_train_actor", "_td_target", "_sample", "_draw_critics"
+    def _compiled_gradients(self) -> CompiledGradients | None:
+        """What computes gradients faster than autograd; None: it does not do what this agent does."""
+        page = "_td_target", "_value_of_policy", "_sample"
         if not (
             self.device == "cpu"
-            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in (*page, "average"))
+            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
             and type(self.actor) is SquashedGaussianActor
             and type(self.critic) is EnsembleCritic
             and self.critic.dropout == 0.0
@@ -256,12 +280,12 @@ class SACAgent(TrainingAgent):
         ):
             return None
         if importlib.util.find_spec("numba") is None:
-            log.info('a training step is up to four times as fast with numba: pip install "tmrl_like[fast]"')
+            log.info('a training step is up to three times as fast with numba: pip install "tmrl_like[fast]"')
             return None
         try:
-            from tmrl_like.agents.dense_sac import DenseStep
+            from tmrl_like.agents.dense_sac import CompiledGradients
 
-            return DenseStep(self)
+            return CompiledGradients(self.actor, self.critic, self.critic_target)
         except Exception as error:  # of an installation that is broken, of any kind
             log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
             return None
@@ -272,12 +296,16 @@ class SACAgent(TrainingAgent):
     def train(self, batch: Batch) -> dict[str, Any]:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
-        is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
-        return (self._step if is_alone else self._update)(batch, self.updates % self.policy_delay == 0)
+        return self._step(batch, self.updates % self.policy_delay == 0)
 
-    lr_actor = learning_rate_of("actor_optimizer")
-    lr_critic = learning_rate_of("critic_optimizer")
-    lr_entropy = learning_rate_of("temperature_optimizer")
+    def join(self, ranks: Averaging) -> None:
+        """See `TrainingAgent.join`."""
+        super().join(ranks)
+        self._step = self._update  # without a graph, which the exchange cannot be part of
+
+    lr_actor = learning_rate_of(lambda self: self.actor_optimizer)
+    lr_critic = learning_rate_of(lambda self: self.critic_optimizer)
+    lr_entropy = learning_rate_of(lambda self: self.temperature_optimizer)
 
     @property
     def entropy_coef(self) -> float:
@@ -289,7 +317,7 @@ class SACAgent(TrainingAgent):
         self.temperature.set(value)
 
     def tune(self, **values: float) -> None:
-        expect_in_range(_RANGES, **values)
+        self.page.check(**values)
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
         expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
         polyak = values.get("actor_polyak", 0.0)
@@ -313,7 +341,7 @@ class SACAgent(TrainingAgent):
             "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
         }
 
-    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
         """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
         self.actor.load_weights(weights)
         self.actor_ema.load_weights(weights)
@@ -342,8 +370,7 @@ class SACAgent(TrainingAgent):
     def _scale_rewards(self, batch: Batch) -> Batch:
         if self.return_scale is None:
             return batch
-        gamma = self.gamma if batch.discount is None else batch.discount
-        discount = gamma * (1.0 - batch.terminated)
+        discount = self._gamma_of(batch) * (1.0 - batch.terminated)
         return batch._replace(rew=batch.rew / self.return_scale.update(batch.rew, discount, self.ranks))
 
     def average(self, with_actor: bool) -> None:
@@ -352,32 +379,48 @@ class SACAgent(TrainingAgent):
             soft_update(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
         soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
 
-    def _train_critics(self, batch: Batch) -> dict[str, Tensor]:
+    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+        metrics = self._critic_gradients(batch)
+        self._descend(self.critic_optimizer)
+        return metrics
+
+    def _train_actor(self, obs: Any) -> dict[str, Any]:
+        metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
+        if self.learn_entropy_coef:
+            log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
+            metrics["loss_entropy_coef"] = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
+            assert log_coef.grad is not None
+            log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))  # the derivative of what is linear
+            learned.append(self.temperature_optimizer)
+        self._descend(*learned)
+        return metrics
+
+    def _critic_gradients(self, batch: Batch) -> dict[str, Any]:
+        """Of the critics' loss, by their parameters; returns the metrics."""
+        if self.compiled is not None:
+            return self.compiled.of_critics(batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch))
         target_B = self._td_target(batch)  # [B]
         q_NB = self.critic(batch.obs, batch.act)  # [N, B]
         loss = critic_loss(q_NB, target_B)
         _backward(loss, self.critic_optimizer)
-        self.average_gradients(self.critic_optimizer)
-        adam_step(self.critic_optimizer)
         return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
 
-    def _train_actor(self, obs: Any) -> dict[str, Tensor]:
+    def _actor_gradients(self, obs: Any) -> dict[str, Any]:
+        """Of the actor's loss, by its parameters; returns the metrics."""
+        if self.compiled is not None:
+            alpha = self.entropy_coef
+            return self.compiled.of_actor(obs, alpha, of_mean=self._draws_critics) | {"entropy_coef": alpha}
         q_B, log_prob_B = self._value_of_policy(obs)
         entropy_coef = self.temperature().detach()
         loss = actor_loss(log_prob_B, q_B, entropy_coef)
         _backward(loss, self.actor_optimizer)
-        learned = [self.actor_optimizer]
         entropy = -log_prob_B.detach().mean()
-        metrics = {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
-        if self.learn_entropy_coef:
-            loss = temperature_loss(self.temperature.log_coef, log_prob_B, self.target_entropy)
-            _backward(loss, self.temperature_optimizer)
-            learned.append(self.temperature_optimizer)
-            metrics["loss_entropy_coef"] = loss.detach()
-        self.average_gradients(*learned)
-        for optimizer in learned:
+        return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
+
+    def _descend(self, *optimizers: torch.optim.Adam) -> None:
+        self.average_gradients(*optimizers)
+        for optimizer in optimizers:
             adam_step(optimizer)
-        return metrics
 
     def _value_of_policy(self, obs: Any) -> tuple[Tensor, Tensor]:
         """What the critics say of actions of the policy, [B], and their log-density [B]."""
@@ -389,8 +432,11 @@ class SACAgent(TrainingAgent):
     def _td_target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
         next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())  # [M, B]
-        gamma = self.gamma if batch.discount is None else batch.discount
-        return td_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, self.temperature(), gamma)
+        gamma, entropy_coef = self._gamma_of(batch), self.temperature()
+        return td_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma)
+
+    def _gamma_of(self, batch: Batch) -> float | Tensor:
+        return self.gamma if batch.discount is None else batch.discount
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
@@ -427,20 +473,7 @@ class REDQAgent(SACAgent):
     steps per environment step.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: str = "cpu",
-        *,
-        n_critics: int = 10,
-        critics_in_target: int = 2,
-        policy_delay: int = 20,
-        **options: Any,
-    ) -> None:
-        """Take the same arguments as `SACAgent`, with the paper's defaults."""
-        options |= {"n_critics": n_critics, "critics_in_target": critics_in_target, "policy_delay": policy_delay}
-        super().__init__(observation_space, action_space, device, **options)
+    page = REDQOptions
 
 
 class Temperature(nn.Module):

@@ -10,8 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tmrl_like.errors import ConfigError, expect
+
 MISSING: Any = inspect.Parameter.empty
 _RTGYM = {"act_buf_len": 1, "reset_act_buf": True}  # where its configuration says nothing
+_FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
+
+
+class Elsewhere:
+    """In the place of code that this machine does not have: `partial(Elsewhere, …)` keeps its arguments."""
+
+    def __init__(self, **arguments: Any) -> None:
+        """ConfigError: it cannot be made here."""
+        raise ConfigError("the environment cannot be imported on this machine")
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,10 @@ class Signature:
 
 
 def signature_of(target: Callable[..., Any]) -> Signature:
-    """What `target` takes by keyword; a class's `**kwargs` are those of its base class."""
+    """What `target` takes by keyword; a class's `**kwargs` are those of its base class and of its `page` of options.
+
+    A page is a dataclass (see `base.options`) that the class names in its attribute `page`.
+    """
     parameters: dict[str, Parameter] = {}
     is_open = True
     for function in _functions(target):
@@ -46,6 +60,11 @@ def signature_of(target: Callable[..., Any]) -> Signature:
         is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
         if not is_open:
             break
+    page = getattr(target, "page", None)
+    if isinstance(target, type) and page is not None:
+        for name, parameter in signature_of(page).parameters.items():
+            parameters.setdefault(name, parameter)
+        is_open = False
     return Signature(parameters, is_open)
 
 
@@ -104,10 +123,12 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     `act_buf_len`, `reset_act_buf`, `time_step_duration` and `inputs` are its arguments of these names, or rtgym's, in
     `gym_kwargs` or in a dictionary `config`. Its class may say in `frame_stacks` which items of observations are stacks
     of frames, and of how many: a number, or an argument's name: `{0: "frames"}`; and in `time_step_unit` which
-    argument counts the time-step, and in what, in seconds: `("tics_per_step", 1 / 35)`.
+    argument counts the time-step, and in what, in seconds: `("tics_per_step", 1 / 35)`. What a compressor must
+    know and the arguments of one that is `Elsewhere` do not say is `Elsewhere`, too.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
+    target = taken_apart(env_cls)[0]
     gym_kwargs = argument_of(env_cls, "gym_kwargs")
     config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else argument_of(env_cls, "config")
     if isinstance(config, dict) and "interface" in config:
@@ -117,25 +138,46 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
             known["act_buf_len"] = 0
     else:
         known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration", "inputs")}
-    counted, unit_s = getattr(taken_apart(env_cls)[0], "time_step_unit", ("", 0.0))
+    counted, unit_s = getattr(target, "time_step_unit", ("", 0.0))
     if (count := argument_of(env_cls, counted)) is not MISSING:
         known["time_step_duration"] = count * unit_s
-    stacks = getattr(taken_apart(env_cls)[0], "frame_stacks", None)
+    stacks = getattr(target, "frame_stacks", None)
     if stacks is not None:
         sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}
         known["frame_stack"] = {item: size for item, size in sizes.items() if size is not MISSING and size > 1} or 0
-    return {name: value for name, value in known.items() if value is not MISSING}
+    known = {name: value for name, value in known.items() if value is not MISSING}
+    return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere) | known if target is Elsewhere else known
 
 
 def fitted(memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None) -> Any:
     """A memory's factory with what environment and agent know and it was not given.
 
     That is what `known_from_env` finds, and the agent's `gamma`. So has a memory that it makes from its argument
-    `memory`. Do so before you ask for `compressor_of(memory_cls)`.
+    `memory`; and a `sample_preprocessor` with a method `with_inputs` is replaced by what that makes of the
+    environment's `inputs`. Do so before you ask for `compressor_of(memory_cls)`.
+
+    Raises:
+        ConfigError: what it was given contradicts the environment, or it needs what nobody here can know.
     """
-    gamma = MISSING if agent_cls is None else argument_of(agent_cls, "gamma")
-    known = known_from_env(env_cls) | {"gamma": gamma}
-    inner = taken_apart(memory_cls)[1].get("memory")
-    if inner is not None:
-        memory_cls = functools.partial(memory_cls, memory=completed(inner, **known))
-    return completed(memory_cls, **known)
+    known = known_from_env(env_cls)
+    if agent_cls is not None:
+        known["gamma"] = argument_of(agent_cls, "gamma")
+    return _knowing(memory_cls, known)
+
+
+def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[..., Any]:
+    target, given = taken_apart(memory_cls)
+    taken = signature_of(target).parameters
+    for name, value in known.items():
+        if value is Elsewhere and name in taken and name not in given:
+            raise ConfigError(f"memory.{name} is missing: it is the environment's, which cannot be imported here")
+        is_same = name != "reset_act_buf" or value is Elsewhere or given.get(name, value) == value
+        expect(is_same, f"memory.{name}", given.get(name), f"the environment's, {value}: leave it out")
+    told: dict[str, Any] = {}
+    if given.get("memory") is not None:
+        told["memory"] = _knowing(given["memory"], known)
+    with_inputs = getattr(given.get("sample_preprocessor"), "with_inputs", None)
+    if with_inputs is not None and "inputs" in known:
+        told["sample_preprocessor"] = with_inputs(known["inputs"])
+    completed_cls = completed(memory_cls, **known)
+    return functools.partial(completed_cls, **told) if told else completed_cls

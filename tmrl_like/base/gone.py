@@ -25,7 +25,6 @@ GONE: dict[str, str] = {
     "ValueSchedule": "use a number; an agent_scheduler, tune or an edited file changes it while training goes on",
     "auto_ratio_bound": "use max_training_steps_per_env_step",
     "engine": "start nats-server yourself, and use --server.engine nats://HOST: docs/guide/engine.md",
-    "env_steps": "use worker.loop.env_steps, or the sum over worker.lanes where there are several environments",
     "keep_policies_s": "use trainer.keep_policies, the number of the newest versions",
     "max_held_samples": "use outbox.max_bytes, or outbox.spool_max_bytes",
     "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",

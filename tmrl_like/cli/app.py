@@ -9,11 +9,11 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from tmrl_like.base.folders import ROOT_VARIABLE, data_folder
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage, no_thread
 from tmrl_like.cli.arguments import Arguments, parse
 from tmrl_like.cli.stopping import INTERRUPTED, NoThreadsStop
-from tmrl_like.config.paths import ROOT_VARIABLE, data_folder
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
 
 FAILED = 1
@@ -66,17 +66,18 @@ def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
 
             return f"{error}{changes_since(arguments)}"
         if isinstance(error, ConfigError):
-            from tmrl_like.config.loading import with_place
+            from tmrl_like.config.loading import open_experiment, with_place
 
-            return with_place(str(error), arguments.experiment, arguments.overrides)
+            return with_place(open_experiment(arguments.experiment, arguments.overrides), str(error))
     return str(error)
 
 
 def _run(arguments: Arguments) -> int:
     if arguments.print_config and arguments.experiment:
-        from tmrl_like.config.loading import dump_experiment
+        from tmrl_like.config.loading import as_yaml
+        from tmrl_like.experiment import load_experiment
 
-        print(dump_experiment(arguments.experiment, arguments.overrides), end="")
+        print(as_yaml(load_experiment(arguments.experiment, arguments.overrides).as_data()), end="")
         return 0
     module = importlib.import_module(f"tmrl_like.cli.{arguments.command.replace('-', '_')}")
     return int(module.main(arguments))

@@ -20,9 +20,10 @@ from tmrl_like.base.options import sentences
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.components import type_name
 from tmrl_like.config.document import shipped, split_overrides
-from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.config.loading import TOP_LEVEL
+from tmrl_like.config.settings import PARTS, SECTIONS, Settings
 from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import Experiment
 
 Arguments = argparse.Namespace
 

@@ -8,7 +8,7 @@ from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
-from tmrl_like.cli.worker import make_standalone, prepare
+from tmrl_like.cli.worker import prepare
 
 _MEANING = {
     "period": "from observation to observation",
@@ -21,7 +21,7 @@ def main(arguments: Arguments) -> int:
     """Measure, and show percentiles."""
     Stopper(arguments.supervised)
     experiment = prepare(arguments, "benchmark", ("env", "actor", "obs_preprocessor"))
-    with make_standalone(experiment, None) as worker:
+    with experiment.make_standalone() as worker:
         result = worker.run_env_benchmark(arguments.steps, verbose=False)
         show(result, getattr(worker.env, "time_step_s", None))
     return 0

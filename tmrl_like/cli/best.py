@@ -9,22 +9,20 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from tmrl_like.cli.arguments import Arguments
-from tmrl_like.config.experiment import Experiment
-from tmrl_like.config.loading import dump_experiment
+from tmrl_like.config.loading import as_yaml
+from tmrl_like.experiment import Experiment
 from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.hooks import Hook
 from tmrl_like.types import TAKEN_OVER, ActionSource
 
-log = logging.getLogger("tmrl_like.worker")
+log = logging.getLogger("tmrl_like.cli")
 
 
-def hooks_of(arguments: Arguments, experiment: Experiment) -> list[Hook]:
+def hooks_of(experiment: Experiment) -> list[Hook]:
     """What a command's worker calls with each episode: what keeps the best run, and the user's hook."""
     hooks: list[Hook] = []
     if experiment.worker.keep_best:
-        text = dump_experiment(arguments.experiment, arguments.overrides, ())
-        hooks.append(BestRun(experiment.paths.best, text))
+        hooks.append(BestRun(experiment.paths.best, as_yaml(experiment.as_data())))
     return hooks + ([experiment.on_worker_rollout] if experiment.on_worker_rollout is not None else [])
 
 

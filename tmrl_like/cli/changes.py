@@ -7,10 +7,10 @@ from typing import Any
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.components import arguments_written, is_component
-from tmrl_like.config.document import Document, parse_document, read_document
-from tmrl_like.config.experiment import PARTS, SECTIONS
-from tmrl_like.config.loading import dump_experiment, load_settings
+from tmrl_like.config.document import Document, read_document
+from tmrl_like.config.settings import PARTS, SECTIONS
 from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import load_experiment
 
 _SHAPES_A_POLICY = ("env", "actor", "obs_preprocessor")
 _SHAPES_A_TRAINING = (*_SHAPES_A_POLICY, "agent", "memory")
@@ -23,10 +23,10 @@ def changes_since(arguments: Arguments) -> str:
     For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of `_SHAPES_A_TRAINING`.
     """
     parts = _SHAPES_A_TRAINING if arguments.command in ("run", "trainer") else _SHAPES_A_POLICY
-    given = arguments.experiment, arguments.overrides
     try:
-        then = flat(read_document(load_settings(*given).paths.folder / "experiment.yaml"))
-        now = flat(parse_document(dump_experiment(*given, parts), "now"))
+        experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
+        then = flat(read_document(experiment.paths.folder / "experiment.yaml"))
+        now = flat(Document("now", experiment.as_data()))
     except ConfigError:
         return ""
     names = [name for name in {**then, **now} if name.partition(".")[0] in parts and then.get(name) != now.get(name)]

@@ -22,21 +22,20 @@ from tmrl_like.base.text import counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.benchmark import describe_deadline
-from tmrl_like.cli.delays import report_delays
+from tmrl_like.cli.measured_delays import report_delays
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
-from tmrl_like.cli.worker import make_standalone, prepare
-from tmrl_like.config.config_objects import agent_factory, memory_factory
-from tmrl_like.config.experiment import Experiment
+from tmrl_like.cli.worker import prepare
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
-from tmrl_like.policies.actions import is_finite
+from tmrl_like.experiment import Experiment
+from tmrl_like.policies.action_check import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body
 from tmrl_like.worker.returned import observation_problem
-from tmrl_like.worker.tap import SampleTap
+from tmrl_like.worker.tap import SampleTap, Taken
 from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
@@ -69,12 +68,12 @@ def main(arguments: Arguments) -> int:
     Stopper(arguments.supervised)
     experiment = prepare(arguments, "check", _PARTS)
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
-    experiment = dataclasses.replace(experiment, env=watched, crc_debug=True)
+    experiment = dataclasses.replace(experiment, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
-    with make_standalone(experiment, None, max_samples_per_episode=longest) as worker:
+    with experiment.make_standalone(env_cls=watched, max_samples_per_episode=longest) as worker:
         env = worker.env
         print(f"environment: observations {env.observation_space}, actions {env.action_space}")
-        agent = agent_factory(experiment)(
+        agent = experiment.agent_cls(
             observation_space=env.observation_space, action_space=env.action_space, device="cpu"
         )
         traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
@@ -136,7 +135,7 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
 
     `options` say when a packet leaves; there is no limit to what waits.
     """
-    tap, over, packets = SampleTap(worker, options), threading.Event(), list[bytes]()
+    tap, over, packets = SampleTap(worker, options), threading.Event(), list[Taken]()
     order = threading.Lock()  # of packets
 
     def take_on() -> None:
@@ -149,9 +148,7 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
         with order:
             packets.extend(tap.take(everything=True))
         whole = Traffic()
-        for message in packets:
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
+        for packet, body, message in packets:
             whole.packets.append((packet, message))
             if packet.samples:
                 whole.blocks.append(decode_body(packet, columns_in(message, body)))
@@ -200,7 +197,7 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
     """Put everything into the experiment's memory, and have it rebuild and compare every transition."""
-    memory: MemoryDataloading = memory_factory(experiment)(nb_steps=1, device="cpu")
+    memory: MemoryDataloading = experiment.memory_cls(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))
     if isinstance(memory, MemoryDataloading):
@@ -243,4 +240,4 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
         for name, values in durations.items()
     ]
     print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
-    print(describe_deadline(worker.loop.env.time_step_s or None, worker.loop.overruns, len(period_s)))
+    print(describe_deadline(worker.loop.env.time_step_s or None, worker.condition().overruns, len(period_s)))

@@ -25,10 +25,10 @@ from tmrl_like.base.factories import argument_of
 from tmrl_like.base.text import counted, duration, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.worker import PARTS, make_standalone, prepare
-from tmrl_like.config.experiment import Settings, is_loopback
+from tmrl_like.cli.worker import PARTS, prepare
 from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import keys_folder
+from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
@@ -190,8 +190,8 @@ def _real_time(settings: Settings, load: Load) -> Iterator[Finding]:
 
 def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
     experiment = prepare(arguments, "doctor", (*PARTS, "memory"))
-    with make_standalone(experiment, None) as worker:
-        env, compress = worker.loop.env, experiment.sample_compressor
+    with experiment.make_standalone() as worker:
+        env, compress = worker.loop.env, experiment.compressor
         sample: Any = worker.env.action_space.sample(), worker.env.observation_space.sample(), 0.0, False, False, {}
         sample = sample if compress is None else compress(*sample)
         load.sample_bytes = sum(np.asarray(leaf).nbytes for leaf in tree.leaves(sample))

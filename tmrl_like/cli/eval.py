@@ -15,14 +15,13 @@ from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.stopping import INTERRUPTED, Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.test import drive
-from tmrl_like.cli.worker import make_standalone
-from tmrl_like.config.document import is_experiment_file
-from tmrl_like.config.experiment import Experiment
-from tmrl_like.config.loading import Overrides, as_yaml, load_experiment, load_kept
+from tmrl_like.config.document import Document, is_experiment_file
+from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, open_kept
 from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.experiment import experiment_of
 from tmrl_like.metrics.starts import Start, read_starts
 from tmrl_like.policies.policy_file import read_card
-from tmrl_like.policies.store import NEWEST, PolicyStore
+from tmrl_like.policies.policy_store import NEWEST, PolicyStore
 
 _PARTS = ("env", "actor", "obs_preprocessor")
 _DRAWS = 10_000
@@ -47,13 +46,14 @@ def main(arguments: Arguments) -> int:
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     if of_file or start is None:
-        experiment = load_experiment(place, arguments.overrides, _PARTS)
+        document = open_experiment(place, arguments.overrides)
     elif start.experiment:
-        experiment = load_kept(start.experiment, start.experiment_file, arguments.overrides, _PARTS)
+        document = open_kept(start.experiment, start.experiment_file, arguments.overrides, _PARTS)
     else:
-        experiment = _of_script(start, policy, arguments.overrides)
+        document = _of_script(start, policy, arguments.overrides)
+    experiment = experiment_of(document, _PARTS)
     experiment = dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, envs=1))
-    with make_standalone(experiment, policy) as worker:
+    with experiment.make_standalone(policy) as worker:
         episodes = list(drive(worker, arguments.episodes))
     if episodes:
         returns = np.array([episode.return_ for episode in episodes])
@@ -62,7 +62,7 @@ def main(arguments: Arguments) -> int:
     return INTERRUPTED if stopper.requested else 0
 
 
-def _of_script(start: Start, policy: Path, overrides: Overrides) -> Experiment:
+def _of_script(start: Start, policy: Path, overrides: Overrides) -> Document:
     """The environment that run.json names, with actor and preprocessor that the policy's file names.
 
     Raises:
@@ -80,7 +80,7 @@ def _of_script(start: Start, policy: Path, overrides: Overrides) -> Experiment:
         if why:
             raise ConfigError(f"{policy} was trained by a script, and its {name} cannot be made again: {why}")
     text = as_yaml(msgspec.to_builtins(parts))
-    return load_kept(text, str(Path(start.folder, script)), overrides, _PARTS)
+    return open_kept(text, str(Path(start.folder, script)), overrides, _PARTS)
 
 
 def _in_words(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[str]:

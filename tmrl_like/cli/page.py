@@ -10,12 +10,12 @@ from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
-from tmrl_like.page.app import Page
+from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.transport import KeyFolder, addresses_of
 
-log = logging.getLogger("tmrl_like.page")
+log = logging.getLogger("tmrl_like.cli")
 
 _HISTORY_BYTES = 64 << 20
 

@@ -6,18 +6,18 @@ import datetime
 from pathlib import Path
 
 from tmrl_like.base.files import write_atomically
+from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import suggestion
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.document import is_experiment_file
-from tmrl_like.config.paths import data_folder
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.export import write_onnx
-from tmrl_like.policies.loading import Policy, load_policy
+from tmrl_like.policies.load_policy import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
-from tmrl_like.policies.store import FOLDER, PolicyStore, find_policy, split_place
+from tmrl_like.policies.policy_store import FOLDER, PolicyStore, find_policy, split_place
 
 _COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tmrl_like.base.text import clock, duration
-from tmrl_like.config.experiment import Settings
+from tmrl_like.config.settings import Settings
 from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import DOES_IT_LEARN, describe_warm_up, learns_in_words, loss_in_words
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
-from tmrl_like.config.experiment import ProofSection
+from tmrl_like.config.settings import ProofSection
 from tmrl_like.types import EpisodeStats
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.worker import find_policy, make_standalone, prepare
+from tmrl_like.cli.worker import find_policy, prepare
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
@@ -32,14 +31,13 @@ def main(arguments: Arguments) -> int:
     folder = Path(arguments.out)
     refuse_taken(folder)  # before the experiment's code is imported, which takes its time
     experiment = prepare(arguments, "record", _PARTS)
-    if arguments.random:
-        experiment = dataclasses.replace(experiment, actor=RandomActor)
+    drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
     is_stored = not (arguments.random or arguments.expert)
     policy = find_policy(experiment, arguments.policy) if is_stored else None
 
     def episodes() -> Iterator[list[tuple[bytes, int]]]:
-        with make_standalone(experiment, policy) as worker:
-            worker.loop.expert = arguments.expert
+        with experiment.make_standalone(policy, **drawn) as worker:
+            worker.be_expert(arguments.expert)
             for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
                 yield [(message, packet.samples) for packet, message in traffic.packets]
                 done.append(traffic.samples)

@@ -15,11 +15,11 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.changes import flat
 from tmrl_like.config.components import argument_at
 from tmrl_like.config.document import Document, find_experiment, read_document
-from tmrl_like.config.experiment import PARTS
 from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, settings_of
+from tmrl_like.config.settings import PARTS
 from tmrl_like.trainer.tuning import Tuning
 
-log = logging.getLogger("tmrl_like.trainer")
+log = logging.getLogger("tmrl_like.cli")
 
 _LOOK_S = 1.0
 _ENDS_WITHIN_S = 5.0

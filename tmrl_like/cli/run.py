@@ -18,12 +18,12 @@ from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
-from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
+from tmrl_like.cli.supervise import ERROR_PREFIX, Child, ChildLine, Family
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
-from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
 from tmrl_like.config.run_lock import use_run
+from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError, TmrlLikeError
 from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
@@ -228,7 +228,7 @@ class Run:
 
         return [c for c in children if c.exit_code is not None and not (may_end(c) and c.exit_code == 0)]
 
-    def _hear(self, line: Line) -> None:
+    def _hear(self, line: ChildLine) -> None:
         name, _, rest = line.text.partition(" ")
         if line.is_data and name == "ready":
             self._ready.add(line.child)

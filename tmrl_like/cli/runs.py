@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import nearest
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.document import is_experiment_file
 from tmrl_like.config.loading import Overrides, load_settings
-from tmrl_like.config.paths import RunPaths, data_folder
+from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.curves import recent
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_file import read_card
-from tmrl_like.policies.store import BEST, PolicyStore
+from tmrl_like.policies.policy_store import BEST, PolicyStore
 
 _COLUMNS = ["run", "task", "started", "minutes", "samples", "return", "best", "state"]
 _READ_BYTES = 1 << 20  # of a file of metrics, its end

@@ -54,7 +54,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChildLine:
     """What a child said: `is_data` on standard output (for the parent), else on standard error."""
 
     child: Child
@@ -67,7 +67,7 @@ class Family:
 
     def __init__(self) -> None:
         self.children: list[Child] = []
-        self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[ChildLine] = queue.SimpleQueue()
         self._readers: list[threading.Thread] = []
 
     def start(self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None) -> Child:
@@ -98,7 +98,7 @@ class Family:
             self._readers.append(start_thread(partial(self._read, child, stream, is_data), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[Line]:
+    def lines(self, wait_s: float = 0.0) -> Iterator[ChildLine]:
         """What the children said since the last call; waits up to `wait_s` for the first line."""
         try:
             yield self._lines.get(timeout=wait_s)
@@ -143,7 +143,7 @@ class Family:
                     child.last_words.append(text)
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
-                self._lines.put(Line(child, text, is_data))
+                self._lines.put(ChildLine(child, text, is_data))
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.screen import Screen
+from tmrl_like.cli.live_screen import LiveScreen
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
-from tmrl_like.cli.worker import find_policy, make_standalone, prepare
+from tmrl_like.cli.worker import find_policy, prepare
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
@@ -32,8 +32,8 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
     policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
     film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
-    screen = contextlib.closing(Screen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
-    with film as video, screen as shown, make_standalone(experiment, policy) as worker:
+    screen = contextlib.closing(LiveScreen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
+    with film as video, screen as shown, experiment.make_standalone(policy) as worker:
 
         def after_step() -> None:
             if shown is not None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
@@ -22,12 +21,12 @@ from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.worker import prepare
-from tmrl_like.config.config_objects import training_factory
 from tmrl_like.config.document import find_experiment
-from tmrl_like.config.experiment import PARTS, Experiment
-from tmrl_like.config.loading import dump_experiment, load_settings, open_experiment
-from tmrl_like.config.run_lock import use_run
+from tmrl_like.config.loading import as_yaml, load_settings, open_experiment
+from tmrl_like.config.settings import PARTS
+from tmrl_like.experiment import Experiment
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
+from tmrl_like.trainer.offline import OFFLINE
 from tmrl_like.trainer.trainer import Trainer
 
 _PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
@@ -37,58 +36,58 @@ def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
     document = open_experiment(arguments.experiment, arguments.overrides)
     parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
-    return train(arguments, parts, functools.partial(make_trainer, offline=arguments.offline))
+    more: dict[str, Any] = {"connect": OFFLINE} if arguments.offline else {}
+    return train(arguments, parts, functools.partial(Experiment.make_trainer, **more))
 
 
 def train(
     arguments: Arguments,
     parts: tuple[str, ...],
-    make: Callable[[Experiment, list[Sink]], AbstractContextManager[Trainer]],
+    make: Callable[..., AbstractContextManager[Trainer]],
 ) -> int:
-    """Run the trainer that `make` makes of the experiment with these parts."""
+    """Run the trainer that `make` makes of the experiment with these parts, and with what `make_trainer` takes."""
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
     reloading = Reloading(arguments.experiment, arguments.overrides)  # first: what is read later is no older
     if "RANK" not in os.environ:  # else all ranks come together first
         refuse_finished(load_settings(arguments.experiment, arguments.overrides))
     experiment = prepare(arguments, "trainer", parts)
     tune_process()
-    section, paths = experiment.trainer, experiment.paths
+    about: dict[str, str] = {}
+    section, paths, data = experiment.trainer, experiment.paths, experiment.as_data()
     is_first = os.environ.get("RANK", "0") == "0"
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if section.tensorboard and is_first:
-        whole = yaml.safe_load(dump_experiment(arguments.experiment, arguments.overrides, parts))
-        named = dict(_hyper_parameters({name: whole.get(name) for name in (*PARTS, "trainer", "seed")}))
+        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
         sinks.append(TensorBoardSink(paths.folder / "tensorboard", named))
     with (
-        use_run(paths, "trainer" if is_first else "rank", supervised=arguments.supervised),
-        make(experiment, sinks) as trainer,
+        make(experiment, supervised=arguments.supervised, sinks=sinks) as trainer,
         contextlib.ExitStack() as further,
     ):
         stopper.on_stop = trainer.stop
         trainer.training.refuse_finished(trainer.training.epoch, trainer.training.elapsed_s)
         if is_first:
-            text = dump_experiment(arguments.experiment, arguments.overrides, parts)
             reloading.tuning, reloading.kept = trainer.training.tuning, paths.folder / "experiment.yaml"
-            write_atomically(reloading.kept, text.encode())
-            trainer.about_start = {
+            write_atomically(reloading.kept, as_yaml(data).encode())
+            about = {
                 "command": shlex.join(
                     psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
                 ),
                 "env": "",
-                "experiment": text,
+                "experiment": as_yaml(data),
                 "experiment_file": str(Path(find_experiment(arguments.experiment)).resolve()),
             }
             further.enter_context(reloading)
         if arguments.supervised:
             print("ready", flush=True)
         if not (section.wandb and is_first):
-            trainer.run()
+            trainer.run(about)
         else:
             trainer.run_with_wandb(
                 entity=section.wandb_entity,
                 project=section.wandb_project,
                 run_id=section.wandb_run_id or experiment.run_name,
                 key=os.environ.get("WANDB_API_KEY"),
+                about=about,
             )
     if is_first and not arguments.supervised:
         print(f"everything of this run is in {paths.folder}; try: {how_to_test(arguments)}", flush=True)
@@ -104,21 +103,3 @@ def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _hyper_parameters(value, below)
     elif data is not None:
         yield name, str(data) if isinstance(data, list) else data
-
-
-def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trainer:
-    """The trainer of an experiment; `more` are further or other arguments of `Trainer`."""
-    section, paths = experiment.trainer, experiment.paths
-    usual = {
-        "model_path": paths.trainer_model,
-        "checkpoint_path": paths.checkpoint if section.checkpoint else None,
-        "metrics_path": paths.metrics,
-        "policies_path": paths.policies,
-        "sinks": sinks,
-        "options": section,
-        "engine": experiment.engine,
-    }
-    trainer = Trainer(training_factory(experiment), **experiment.server.dialled | usual | more)
-    if experiment.seed is not None and trainer.training.total_updates == 0:
-        trainer.training.memory.seed(experiment.seed + trainer.ranks.rank)
-    return trainer

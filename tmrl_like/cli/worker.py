@@ -1,25 +1,19 @@
-"""`tmrl-like worker`, and the worker that `test`, `benchmark` and `check` drive."""
+"""`tmrl-like worker`, and how each command prepares what it runs."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.experiment import Experiment, Settings
-from tmrl_like.config.loading import load_experiment, load_settings
-from tmrl_like.config.run_lock import use_run
+from tmrl_like.config.loading import open_experiment, settings_of
+from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError, PolicyError
-
-if TYPE_CHECKING:
-    from tmrl_like.worker.worker import RolloutWorker
+from tmrl_like.experiment import Experiment, experiment_of
 
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 
@@ -33,10 +27,9 @@ def main(arguments: Arguments) -> int:
     more = {
         "name": arguments.name,
         "policy": None if arguments.policy is None else find_policy(experiment, arguments.policy),
-        "on_rollout": hooks_of(arguments, experiment),
+        "on_rollout": hooks_of(experiment),
     }
-    used = use_run(experiment.paths, "worker", supervised=arguments.supervised)
-    with used, make_worker(experiment, **more) as worker:
+    with experiment.make_worker(supervised=arguments.supervised, **more) as worker:
         stopper.on_stop = worker.stop
         section, verbose = experiment.worker, not arguments.supervised
         if section.synchronous and not arguments.expert:
@@ -53,51 +46,25 @@ def main(arguments: Arguments) -> int:
 
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> Experiment:
     """Everything that comes before a role's first object: log lines, threads, the experiment, seeds."""
-    settings = load_settings(arguments.experiment, arguments.overrides)
+    document = open_experiment(arguments.experiment, arguments.overrides)
+    settings = settings_of(document)
     set_up_logging(getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised)
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
     threads = threads or cores_to_train_with()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    from tmrl_like.policies.loading import IN_NUMPY
-
-    instead = {} if "agent" in parts else IN_NUMPY  # an agent trains in torch
-    experiment = load_experiment(arguments.experiment, arguments.overrides, parts, instead)
+    experiment = experiment_of(document, parts)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)
-    if experiment.seed is not None:
-        import numpy as np
-
-        random.seed(experiment.seed)
-        np.random.seed(experiment.seed)
-        if torch is not None:
-            torch.manual_seed(experiment.seed)
+    experiment.seed_generators()
     return experiment
-
-
-def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
-    """The worker of an experiment; `more` are further or other arguments of `RolloutWorker`."""
-    from tmrl_like.worker.worker import RolloutWorker
-
-    section, paths = experiment.worker, experiment.paths
-    usual = {
-        "sample_compressor": experiment.sample_compressor,
-        "model_path": paths.worker_model,
-        "model_path_history": paths.model_history,
-        "obs_preprocessor": experiment.obs_preprocessor,
-        "crc_debug": experiment.crc_debug,
-        "seed": experiment.seed,
-        "takeover": experiment.takeover,
-        "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
-    }
-    return RolloutWorker(experiment.env, experiment.actor, **experiment.server.dialled | usual | more)
 
 
 def find_policy(settings: Settings, given: str | None = None) -> Path:
     """The policy that is given, else the newest weights of the run; raises ConfigError where there is none."""
     paths = settings.paths
     if given is not None:
-        from tmrl_like.policies.store import find_policy
+        from tmrl_like.policies.policy_store import find_policy
 
         try:
             return find_policy(given, paths.policies)
@@ -110,8 +77,3 @@ def find_policy(settings: Settings, given: str | None = None) -> Path:
             "with --policy, or drive an untrained one with --untrained"
         )
     return max(found, key=lambda path: path.stat().st_mtime)
-
-
-def make_standalone(experiment: Experiment, policy: Path | None, **more: Any) -> RolloutWorker:
-    """A worker without a server, driving with the weights of a file or, with None, untrained."""
-    return make_worker(experiment, standalone=True, model_path=policy, **more)

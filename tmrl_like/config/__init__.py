@@ -1,1 +1,1 @@
-"""Where things are on this machine (`paths`, `config_constants`), and experiments as files (`experiment`)."""
+"""Where things are on this machine (`paths`, `config_constants`), and experiments as files (`settings`, `loading`)."""

@@ -16,43 +16,31 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import importlib
 import operator
 import os
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tmrl_like.base.factories import MISSING, Parameter, signature_of
-from tmrl_like.base.functional import place_of
+from tmrl_like.base.factories import MISSING, Parameter, signature_of, taken_apart
 from tmrl_like.base.gone import GONE
+from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, dotted
-from tmrl_like.errors import ConfigError, TmrlLikeError
+from tmrl_like.errors import ConfigError
 
 _Page = TypeVar("_Page")
 _PATH, _ARGUMENTS = "class_path", "init_args"
 
 
-@dataclass(frozen=True)
-class Component:
-    """A piece of code with the arguments that the file gives it."""
+def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """Import what is named at `keys`: a `partial` of it with the arguments that the file gives, or the code itself.
 
-    target: Callable[..., Any]
-    arguments: dict[str, Any]
-
-    def factory(self) -> Callable[..., Any]:
-        """The target itself, or a `partial` of it: called later."""
-        return functools.partial(self.target, **self.arguments) if self.arguments else self.target
-
-
-def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Component:
-    """Import what is named at `keys` and check its arguments; the file must not give those that are `supplied`.
+    The arguments are checked; the file must not give those that are `supplied`.
 
     Raises:
         ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The message
@@ -60,10 +48,9 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
     """
     if keys not in document.components:
         component = _resolve(document, keys, functools.reduce(operator.getitem, keys, document.data), supplied)
-        _refuse_missing(document, keys, component.target, component.arguments, supplied)
+        _refuse_missing(document, keys, component, supplied)
         document.components[keys] = component
-    found: Component = document.components[keys]
-    return found
+    return document.components[keys]
 
 
 def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:
@@ -107,7 +94,7 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
         return value
     for strict in (True, False) if isinstance(value, str) else (True,):  # numbers may be written as text
         for kind in _kinds(annotation):
-            if isinstance(value, str) and _is_path(kind):
+            if isinstance(value, str | os.PathLike) and _is_path(kind):
                 return Path(value)
             with contextlib.suppress(msgspec.ValidationError):
                 try:
@@ -132,7 +119,7 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
     if not isinstance(values, dict):
         raise document.error(keys, f": expected keys with values, got {values!r:.80}")
     arguments = _check_arguments(document, keys, page, values, ())
-    _refuse_missing(document, keys, page, arguments, ())
+    _refuse_missing(document, keys, functools.partial(page, **arguments))
     try:
         return page(**arguments)
     except ConfigError as error:  # it begins with the name of a field, if it is about one
@@ -142,47 +129,15 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         raise ConfigError(f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}") from None
 
 
-def instantiate(document: Document, keys: Keys, component: Component) -> Any:
+def instantiate(document: Document, keys: Keys, component: Callable[..., Any]) -> Any:
     """Make the object that a component's class stands for; ConfigError: that does not take its arguments."""
-    _refuse_missing(document, keys, component.target, component.arguments, ())
+    _refuse_missing(document, keys, component)
     try:
-        return component.target(**component.arguments)
+        return component()
     except ConfigError as error:
         raise document.error(keys, f": {error}") from None
     except (TypeError, ValueError) as error:
-        raise document.error(keys, f": {name_of(component.target)}: {one_line(str(error))}") from None
-
-
-def import_object(path: str) -> Any:
-    """What an import path ("package.module.Class") names; ConfigError: nothing, or its module cannot be imported."""
-    names = path.split(".")
-    if len(names) < 2 or not all(name.isidentifier() for name in names):
-        raise ConfigError(f"expected an import path like module.Class, got {path!r}")
-    found, depth = _import_longest(names)
-    for name in names[depth:]:
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            public = [known for known in getattr(found, "__all__", None) or dir(found) if not known.startswith("_")]
-            raise ConfigError(f"{name_of(found)} has no {name}; {suggestion(name, public)}") from None
-    return found
-
-
-def _import_longest(names: list[str]) -> tuple[Any, int]:
-    """Import as many of `names` as are modules; returns the module and their number."""
-    for depth in range(len(names) - 1, 0, -1):
-        module = ".".join(names[:depth])
-        try:
-            return importlib.import_module(module), depth
-        except TmrlLikeError:
-            raise
-        except Exception as error:
-            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-                continue
-            where = f" ({error.filename}:{error.lineno})" if isinstance(error, SyntaxError) else place_of(error)
-            text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
-            raise ConfigError(f"importing {module} failed: {type(error).__name__}: {text}{where}") from None
-    raise ConfigError(f"there is no module {names[0]!r} (looked in the experiment's folder and where Python looks)")
+        raise document.error(keys, f": {name_of(taken_apart(component)[0])}: {one_line(str(error))}") from None
 
 
 def type_name(annotation: Any) -> str:
@@ -217,10 +172,11 @@ def is_component(value: Any) -> bool:
     return isinstance(value, dict) and _PATH in value
 
 
-def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Component:
+def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
     target = import_component(document, keys, value)
-    arguments = arguments_written(document, keys, value)
-    return Component(target, _check_arguments(document, (*keys, _ARGUMENTS), target, arguments, supplied))
+    written = arguments_written(document, keys, value)
+    arguments = _check_arguments(document, (*keys, _ARGUMENTS), target, written, supplied)
+    return functools.partial(target, **arguments) if arguments else target
 
 
 def _check_arguments(
@@ -246,11 +202,11 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
     is_code = is_component(value) or (isinstance(value, str) and _names_code(annotation, value))
     if is_code:
         component = _resolve(document, keys, value)
-        if _wants_object(annotation) and isinstance(component.target, type):
+        if _wants_object(annotation) and isinstance(taken_apart(component)[0], type):
             return instantiate(document, keys, component)
         if _gives_nothing(annotation):
-            _refuse_missing(document, keys, component.target, component.arguments, ())
-        return component.factory()
+            _refuse_missing(document, keys, component)
+        return component
     pages = [kind for kind in _kinds(annotation) if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     if isinstance(value, dict) and pages:
         return make_page(document, keys, pages[0], value)
@@ -263,8 +219,9 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
 
 
 def _refuse_missing(
-    document: Document, keys: Keys, target: Callable[..., Any], given: dict[str, Any], supplied: tuple[str, ...]
+    document: Document, keys: Keys, component: Callable[..., Any], supplied: tuple[str, ...] = ()
 ) -> None:
+    target, given = taken_apart(component)
     if not isinstance(target, type):
         return
     for name, parameter in signature_of(target).parameters.items():

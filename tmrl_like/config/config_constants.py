@@ -36,21 +36,22 @@ WANDB_RUN_ID, WANDB_KEY           name of the run there; WANDB_API_KEY
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tmrl_like.config.experiment import Settings
+from tmrl_like.base.folders import data_folder
 from tmrl_like.config.paths import (
     EXPERIMENT_VARIABLE,
     RUN_VARIABLE,
     RunPath,
     RunPaths,
-    data_folder,
     default_keys_folder,
 )
+from tmrl_like.config.settings import Settings
 
 
 def path_of_run(path: str | Path | RunPath | None, name: str) -> Path | None:
@@ -72,41 +73,45 @@ def _read(name: str) -> Any:
     return getattr(sys.modules[__name__], name)
 
 
-def _paths() -> RunPaths:
-    return RunPaths(_read("RUN_NAME"), data_folder())
-
-
-_VALUES: dict[str, Callable[[], Any]] = {
+_OF_PATHS = {
+    "RUN_FOLDER": "folder",
+    "WEIGHTS_FOLDER": "weights",
+    "CHECKPOINTS_FOLDER": "checkpoints",
+    "DATASET_FOLDER": "dataset",
+    "DATASET_PATH": "dataset",
+    "MODEL_PATH_WORKER": "worker_model",
+    "MODEL_PATH_TRAINER": "trainer_model",
+    "POLICIES_FOLDER": "policies",
+    "MODEL_PATH_SAVE_HISTORY": "model_history",
+    "CHECKPOINT_PATH": "checkpoint",
+}
+_OF_SETTINGS = {
+    "MODEL_HISTORY": "worker.model_history",
+    "SERVER_IP_FOR_WORKER": "server.host",
+    "SERVER_IP_FOR_TRAINER": "server.host",
+    "PORT": "server.port",
+    "NB_WORKERS": "server.max_workers",
+    "RW_MAX_SAMPLES_PER_EPISODE": "worker.max_samples_per_episode",
+    "CRC_DEBUG": "crc_debug",
+    "PROFILE_TRAINER": "trainer.profiling",
+    "WANDB_ENTITY": "trainer.wandb_entity",
+    "WANDB_PROJECT": "trainer.wandb_project",
+}
+_OTHERS: dict[str, Callable[[], Any]] = {
     "EXPERIMENT": lambda: os.environ.get(EXPERIMENT_VARIABLE) or None,
     "RUN_NAME": lambda: os.environ.get(RUN_VARIABLE) or _settings().run_name,
     "DATA_FOLDER": data_folder,
-    "RUN_FOLDER": lambda: _paths().folder,
-    "WEIGHTS_FOLDER": lambda: _paths().weights,
-    "CHECKPOINTS_FOLDER": lambda: _paths().checkpoints,
-    "DATASET_FOLDER": lambda: _paths().folder / "dataset",
-    "DATASET_PATH": lambda: _paths().folder / "dataset",
     "KEYS_FOLDER": default_keys_folder,
-    "MODEL_PATH_WORKER": lambda: _paths().worker_model,
-    "MODEL_PATH_TRAINER": lambda: _paths().trainer_model,
-    "POLICIES_FOLDER": lambda: _paths().policies,
-    "MODEL_PATH_SAVE_HISTORY": lambda: _paths().model_history,
-    "MODEL_HISTORY": lambda: _settings().worker.model_history,
-    "CHECKPOINT_PATH": lambda: _paths().checkpoint,
-    "SERVER_IP_FOR_WORKER": lambda: _settings().server.host,
-    "SERVER_IP_FOR_TRAINER": lambda: _settings().server.host,
-    "PORT": lambda: _settings().server.port,
-    "NB_WORKERS": lambda: _settings().server.max_workers,
-    "RW_MAX_SAMPLES_PER_EPISODE": lambda: _settings().worker.max_samples_per_episode,
-    "CRC_DEBUG": lambda: _settings().crc_debug,
-    "PROFILE_TRAINER": lambda: _settings().trainer.profiling,
-    "WANDB_ENTITY": lambda: _settings().trainer.wandb_entity,
-    "WANDB_PROJECT": lambda: _settings().trainer.wandb_project,
     "WANDB_RUN_ID": lambda: _settings().trainer.wandb_run_id or _read("RUN_NAME"),
     "WANDB_KEY": lambda: os.environ.get("WANDB_API_KEY"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _VALUES:
-        raise AttributeError(f"module 'tmrl_like.config.config_constants' has no attribute {name!r}")
-    return _VALUES[name]()
+    if name in _OF_PATHS:
+        return getattr(RunPaths(_read("RUN_NAME"), data_folder()), _OF_PATHS[name])
+    if name in _OF_SETTINGS:
+        return operator.attrgetter(_OF_SETTINGS[name])(_settings())
+    if name in _OTHERS:
+        return _OTHERS[name]()
+    raise AttributeError(f"module 'tmrl_like.config.config_constants' has no attribute {name!r}")

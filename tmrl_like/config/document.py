@@ -6,7 +6,7 @@ Values given on the command line (`--trainer.epochs 3`) are laid over the file's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Document:
     source: str
     data: dict[Any, Any] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
-    components: dict[Keys, Any] = field(default_factory=dict)
+    components: dict[Keys, Callable[..., Any]] = field(default_factory=dict)
 
     def where(self, keys: Keys) -> str:
         """File and line of a key; of the nearest one above it if it was not written itself."""

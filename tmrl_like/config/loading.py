@@ -1,20 +1,25 @@
-"""Experiments from files: YAML in, `Experiment` out. Each mistake is one line that says where and what."""
+"""Experiments from files: YAML in, settings and parts out. Each mistake is one line that says where and what."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
 
-from tmrl_like.base.factories import signature_of
+from tmrl_like.base.factories import Elsewhere, signature_of, taken_apart
 from tmrl_like.base.text import suggestion
-from tmrl_like.config.components import holds_component, instantiate, is_component, make_page, resolve_component
-from tmrl_like.config.derived import complete_memory
+from tmrl_like.config.components import (
+    arguments_written,
+    holds_component,
+    instantiate,
+    is_component,
+    make_page,
+    resolve_component,
+)
 from tmrl_like.config.document import (
     Document,
     Keys,
@@ -24,7 +29,7 @@ from tmrl_like.config.document import (
     parse_value,
     read_document,
 )
-from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
+from tmrl_like.config.settings import PARTS, SECTIONS, Settings
 from tmrl_like.errors import ConfigError
 
 TOP_LEVEL = ("run_name", *PARTS, "crc_debug", "seed", *SECTIONS)
@@ -41,60 +46,41 @@ _NEEDED_METHODS = {
 }
 
 
-def load_experiment(
-    path: str | Path,
-    overrides: Overrides = (),
-    parts: Collection[str] = tuple(PARTS),
-    instead: Mapping[str, str] = MappingProxyType({}),
-) -> Experiment:
-    """Read an experiment and import the code that it names.
+def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
+    """Import the code that the experiment names: what `Experiment` takes beside its settings, by name.
 
-    Modules beside the file can be named: its folder is put first where Python looks for modules.
-
-    Args:
-        path: the YAML file, or the name of an experiment that ships.
-        overrides: keys and values (as text) that replace the file's.
-        parts: what to import; the rest is None. A robot need not have the agent's packages, nor
-            the trainer's machine the robot's.
-        instead: import paths that the actor may have, and what is imported in their place.
+    Modules beside the file can be named: its folder is put first where Python looks for modules. `parts` are what to
+    import, and what these need to know of others; the rest is None. A robot need not have the agent's packages, nor
+    the trainer's machine the robot's.
 
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    document = open_experiment(path, overrides)
-    actor = document.data["actor"]
-    written: dict[str, Any] = actor if isinstance(actor, dict) else {"class_path": actor}
-    named = written.get("class_path")
-    if isinstance(named, str) and named in instead:
-        document.data["actor"] = written | {"class_path": instead[named]}
-    return _load(document, parts)
-
-
-def _load(document: Document, parts: Collection[str]) -> Experiment:
     folder = str(Path(document.source).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    settings = settings_of(document)
-    has_own_compressor = "sample_compressor" in parts and "sample_compressor" not in document.data
-    if "memory" in parts or has_own_compressor:
-        complete_memory(document, parts)
-    made: dict[str, Any] = {
-        name: _part(document, name) if name in parts else None
-        for name in PARTS
-        if name in _NEEDED_METHODS or document.data.get(name) is not None
-    }
-    if has_own_compressor:
-        made["sample_compressor"] = _memorys_own_compressor(document)
-    return Experiment(**vars(settings), **made)
+    wanted = set(parts)
+    if "sample_compressor" in parts and "sample_compressor" not in document.data:
+        wanted.add("memory")
+    made = {name: _part(document, name) if name in wanted else None for name in _NEEDED_METHODS}
+    if "memory" in wanted and "env" not in wanted:
+        made["env"] = _env_or_its_arguments(document)
+    for name, value in document.data.items():
+        if name in PARTS and name not in made and (value is None or name in wanted):
+            made[name] = None if value is None else _part(document, name)
+    return made
 
 
-def load_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
-    """As `load_experiment`, of these parts of a text that was kept of the file `path`; that may be gone."""
-    return _load(_opened(parse_document(text, f"{path} (as it was kept)"), overrides, parts), parts)
+def _env_or_its_arguments(document: Document) -> Any:
+    """The environment's factory; where it cannot be imported here, what its `init_args` say."""
+    try:
+        return _part(document, "env")
+    except ConfigError:
+        return functools.partial(Elsewhere, **arguments_written(document, ("env",), document.data["env"]))
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
-    """As `load_experiment`, the plain values only: code that the experiment names is not imported."""
+    """The plain values of an experiment's file; raises as `open_experiment`, and where one cannot be."""
     return settings_of(open_experiment(path, overrides))
 
 
@@ -108,18 +94,35 @@ def settings_of(document: Document) -> Settings:
 
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
-    """Read the file, lay the overrides over it, and refuse keys that do not exist; raises as `load_experiment`."""
+    """Read the file, or the experiment of that name that ships, and lay the overrides, keys and texts, over it.
+
+    Raises:
+        ConfigError: it cannot be read, has keys that do not exist, or lacks one; one line with file and line.
+    """
     return _opened(read_document(Path(find_experiment(str(path)))), overrides)
 
 
-def with_place(problem: str, path: str | Path, overrides: Overrides = ()) -> str:
+def open_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Document:
+    """As `open_experiment`, of a text with these parts at least that was kept of the file `path`; that may be gone."""
+    return _opened(parse_document(text, f"{path} (as it was kept)"), overrides, parts)
+
+
+def with_place(document: Document, problem: str) -> str:
     """A problem behind file, line and key, if it begins with the name of an argument that the experiment gives to code.
 
-    For what code finds wrong when it is made, long after the file was read; raises as `load_settings`.
+    For what is found wrong when code is called, long after the file was read. The name may be that of a part, too:
+    `memory.gamma`.
     """
-    document, name = open_experiment(path, overrides), problem.partition(" ")[0]
-    places = [keys for keys in document.origins if keys[0] in PARTS and keys[-1] == name]
-    return f"{document.where(places[0])}: {dotted((*places[0][:-1], ''))}{problem}" if len(places) == 1 else problem
+    name, _, rest = problem.partition(" ")
+    said = tuple(name.split("."))
+    places = [keys for keys in document.origins if keys[0] in PARTS and _short(keys)[-len(said) :] == said]
+    if not places and said[0] in PARTS and len(said) > 1:
+        places = [_written_out(document.data, said)]
+    return f"{document.where(places[0])}: {dotted(places[0])} {rest}" if len(places) == 1 else problem
+
+
+def _short(keys: Keys) -> Keys:
+    return tuple(key for key in keys if key != "init_args")
 
 
 def _opened(document: Document, overrides: Overrides, parts: Collection[str] = tuple(PARTS)) -> Document:
@@ -132,21 +135,6 @@ def _opened(document: Document, overrides: Overrides, parts: Collection[str] = t
         if name in parts and document.data.get(name) is None:
             raise ConfigError(f"{document.source}: the key {name} is missing: it names a class_path")
     return document
-
-
-def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> str:
-    """Return the experiment as YAML: file, overrides and, of `parts`, all defaults; raises as `load_experiment`."""
-    document = open_experiment(path, overrides)
-    experiment = _load(document, parts)
-    complete: dict[str, Any] = {}
-    for name in TOP_LEVEL:
-        if name in SECTIONS:
-            complete[name] = dataclasses.asdict(getattr(experiment, name))
-        elif name in PARTS:
-            complete[name] = _complete_part(document, name) if name in parts else document.data.get(name)
-        else:
-            complete[name] = getattr(experiment, name)
-    return as_yaml(complete)
 
 
 def as_yaml(data: dict[Any, Any]) -> str:
@@ -194,39 +182,27 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
-    is_class = isinstance(component.target, type)
+    target = taken_apart(component)[0]
+    if not isinstance(target, type):
+        return component
     if name not in _FACTORIES:
-        return instantiate(document, (name,), component) if is_class else component.factory()
-    if is_class:
-        needed = *_NEEDED_METHODS.get(name, ()), *sorted(getattr(component.target, "__abstractmethods__", ()))
-        for method in needed:
-            found = getattr(component.target, method, None)
-            if not callable(found) or getattr(found, "__isabstractmethod__", False):
-                raise document.error(
-                    (name, "class_path"), f": {component.target.__qualname__} cannot be used here: it has no {method}()"
-                )
-    return component.factory()
+        return instantiate(document, (name,), component)
+    for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
+        found = getattr(target, method, None)
+        if not callable(found) or getattr(found, "__isabstractmethod__", False):
+            raise document.error(
+                (name, "class_path"), f": {target.__qualname__} cannot be used here: it has no {method}()"
+            )
+    return component
 
 
-def _memorys_own_compressor(document: Document) -> Any:
-    """What the memory's class makes of its arguments; None where it has no compressor of its own."""
-    memory = resolve_component(document, ("memory",), PARTS["memory"])
-    make = getattr(memory.target, "compressor", None)
-    if not callable(make):
-        return None
-    try:
-        return make(**memory.arguments)
-    except ConfigError as error:
-        raise document.error(("memory",), f": {error}") from None
-
-
-def _complete_part(document: Document, name: str) -> Any:
-    """As it is written, with the defaults that YAML can say; others (classes, objects) stay the class's own."""
+def with_defaults(document: Document, name: str) -> Any:
+    """A part as it is written; of one that was imported, with the defaults that YAML can say."""
     value = document.data.get(name)
-    if value is None:
-        return None
+    if (name,) not in document.components:
+        return value
     written = value if isinstance(value, dict) else {"class_path": value}
-    parameters = signature_of(resolve_component(document, (name,), PARTS[name]).target).parameters
+    parameters = signature_of(taken_apart(document.components[name,])[0]).parameters
     defaults = {key: list(p.default) if isinstance(p.default, tuple) else p.default for key, p in parameters.items()}
     plain = {key: value for key, value in defaults.items() if key not in PARTS[name] and _is_plain(value)}
     arguments = plain | (written.get("init_args") or {})

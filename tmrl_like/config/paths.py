@@ -6,10 +6,10 @@ Nothing here touches the disk.
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 
-ROOT_VARIABLE = "TMRL_LIKE_HOME"
+from tmrl_like.base.folders import data_folder
+
 RUN_VARIABLE = "TMRL_LIKE_RUN"
 EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
 
@@ -18,11 +18,6 @@ class RunPath(enum.Enum):
     """What a path argument is when it is left out."""
 
     OF_RUN = "the file of the run that `config_constants` names when the constructor is called"
-
-
-def data_folder() -> Path:
-    """Everything tmrl_like keeps: $TMRL_LIKE_HOME, else ~/.tmrl_like."""
-    return Path(os.environ.get(ROOT_VARIABLE) or Path.home() / ".tmrl_like")
 
 
 def default_keys_folder() -> Path:
@@ -51,6 +46,7 @@ class RunPaths:
         spool: samples that workers of this machine keep on disk until the trainer has stored them.
         checkpoints: folder of the checkpoints.
         checkpoint: the whole training, for a restart.
+        dataset: recorded memories of this run, for scripts.
         metrics: one JSON object a line.
         log: log lines of all that use the run on this machine.
         best: the best run that workers of this machine have driven.
@@ -69,6 +65,7 @@ class RunPaths:
         self.spool = self.folder / "spool"
         self.checkpoints = self.folder / "checkpoints"
         self.checkpoint = self.checkpoints / "training"
+        self.dataset = self.folder / "dataset"
         self.metrics = self.folder / "metrics.jsonl"
         self.log = self.folder / "run.log"
         self.best = self.folder / "best" / "rollout.npz"

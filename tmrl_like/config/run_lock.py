@@ -20,7 +20,7 @@ import filelock
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import ConfigError
 
-log = logging.getLogger("tmrl_like.run")
+log = logging.getLogger("tmrl_like.config")
 
 _OWNERS = ("run", "trainer")
 _TURN_S = 30.0

@@ -94,7 +94,7 @@ class WorkerLimits:
     lines: int = 20
 
 
-class SampleCheck(Protocol):
+class BlockCheck(Protocol):
     """Refuses samples that training could not use; both raise MemoryContractError."""
 
     def structure(self, schema: Node) -> None:
@@ -126,7 +126,6 @@ class Receiver:
         malformed: packets that could not be decoded.
         samples: ever stored, by earlier processes of this training too.
         say: logs lines about a worker, within limits.
-        check: what samples must be; None: nothing is compared before they reach the memory.
     """
 
     def __init__(
@@ -135,20 +134,21 @@ class Receiver:
         run: str = "",
         keep_samples: int = 0,
         limits: WorkerLimits = WorkerLimits(),
+        check: BlockCheck | None = None,
     ) -> None:
         """Start with nothing; `replay` takes over what is in the store.
 
         Without a store the memory alone has the samples; with one it holds the newest `keep_samples` at least. `run`
-        names the training that they belong to.
+        names the training that they belong to. Without a `check` nothing is compared before samples reach the memory.
         """
         self.run = run
         self.limits = limits
         self.say = Lines(log, limits.lines, 0.1)
-        self.check: SampleCheck | None = None
         self.malformed = 0
         self.samples = 0
         self._new_processes = Buckets(limits.processes, 1.0)
         self._reports = Buckets(limits.episodes, limits.episodes / 10)
+        self._check = check
         self._store = store
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
         self._lost_samples = 0  # by all workers, since the start
@@ -320,10 +320,10 @@ class Receiver:
         yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
 
     def _decoded(self, packet: m.SamplePacket, columns: memoryview) -> SampleBlock:
-        if self.check is None:
+        if self._check is None:
             return decode_body(packet, columns)
-        block = decode_body(packet, columns, check=self.check.structure)
-        self.check.values(block)
+        block = decode_body(packet, columns, check=self._check.structure)
+        self._check.values(block)
         return block
 
     def _is_full_of(self, worker: str) -> bool:

@@ -33,9 +33,8 @@ from tmrl_like.delivery.segments import (
     padded,
     path_of,
 )
-from tmrl_like.errors import EncodingError
 from tmrl_like.types import EpisodeStats
-from tmrl_like.wire.rows import RowFormat, format_of
+from tmrl_like.wire.rows import RowFormat, row_of
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -153,12 +152,8 @@ class SampleLog:
             self._go_on()
             SampleLog.append(self, sample, *timing)
             return
-        row = None if form is None else form.row(sample, *timing)
-        if form is None or row is None:
-            form = format_of(sample)
-            row = form.row(sample, *timing)
-            if row is None:
-                raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+        form, row = row_of(sample, form, *timing)
+        if form is not self._format:
             self._format, self._structure = form, bytes(form.encoded_schema)
         if not self._write(ROW if form.size_bytes else FREE_ROW, row, form):
             self.lost_samples += 1

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.delivery")
 
 SUFFIX = ".log"
-SMALL_BYTES = 1 << 20  # a smaller file is joined with its neighbours
-_SMALL_FILES = 64
 _UNSYNCED_EVERY_S = 0.05
 _RETRY_S = 2.0
 _SLOW_S = 1.0  # a group that takes longer is worth a line
@@ -155,6 +153,8 @@ class SampleStore:
         lock: filelock.BaseFileLock,
         sync_every_s: float = 0.0,
         beside: Executor | None = None,
+        small_bytes: int = 1 << 20,
+        small_files: int = 64,
     ) -> None:
         """Take over what is in the folder.
 
@@ -164,6 +164,8 @@ class SampleStore:
             sync_every_s: a group is due so long, in seconds, after the one before. 0: groups are not synced, and a
                 power cut may take them; a kill does not.
             beside: where groups are written; None: by the caller.
+            small_bytes: of a file; a smaller one is joined with its neighbours …
+            small_files: … when so many of them follow each other.
 
         Raises:
             OSError: it cannot be read, or what a killed process has left cannot be synced.
@@ -175,6 +177,7 @@ class SampleStore:
         self._is_synced = sync_every_s > 0
         self._every_s = sync_every_s or _UNSYNCED_EVERY_S
         self._beside = beside
+        self._small_bytes, self._small_files = small_bytes, small_files
         self._files = {int(path.stem): _Counts(path.stat().st_size) for path in files_in(folder)}
         self._number = max(self._files, default=0)
         self._group: tuple[StoreHead, Messages] | None = None  # that is being written, or was not yet
@@ -300,10 +303,10 @@ class SampleStore:
         """Make one file of the newest, where they are many and small. It comes first: what follows it is known."""
         small: list[int] = []
         for number, counts in reversed(self._files.items()):
-            if counts.size_bytes >= SMALL_BYTES or not counts.is_known:
+            if counts.size_bytes >= self._small_bytes or not counts.is_known:
                 break
             small.insert(0, number)
-        if len(small) < _SMALL_FILES:
+        if len(small) < self._small_files:
             return
         files = []
         for number in small:
@@ -326,7 +329,7 @@ class SampleStore:
         *before_newest, _ = self._files.items()
         held = sum(counts.samples for counts in self._files.values())
         for number, counts in before_newest:
-            if counts.is_known and not counts.samples and counts.size_bytes >= SMALL_BYTES:
+            if counts.is_known and not counts.samples and counts.size_bytes >= self._small_bytes:
                 self._remove(number)
         for number, counts in before_newest:
             if held - counts.samples < self.keep_samples:

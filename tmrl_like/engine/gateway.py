@@ -69,7 +69,7 @@ class Gateway:
         self.forget = inner.forget
         self.wake = inner.wake
         name = f"the engine, --server.engine {','.join(options.nodes)}"[: m.MAX_NAME]
-        self._hello = m.encode(m.Hello("trainer", name, secrets.randbits(62) + 1, ""))
+        self._hello = m.Hello("trainer", name, _incarnation(), "")
         self._hello_at = 0.0
         self._down: deque[bytes] = deque()  # for the relay
         self._taken_bytes = self._done_bytes = 0  # of packets from it; each is changed by one thread
@@ -80,6 +80,7 @@ class Gateway:
         self._tracks = Tracks()
         self._policy = self._arriving = (0, 0.0)  # version and time of the one that is here whole, and of the newest
         self._frames = 0  # of the newest
+        self._feed = 0  # of the trainer; 0: it has said nothing yet
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._awake, self._closing = asyncio.Event(), asyncio.Event()
         self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
@@ -96,7 +97,7 @@ class Gateway:
         now = time.monotonic()
         if now >= self._hello_at:
             self._hello_at = now + _HELLO_S
-            self._down.append(self._hello)
+            self._down.append(m.encode(self._hello))
         if not self._down:
             incoming = self._inner.receive(timeout_s)
             if incoming is not None or not self._down:
@@ -199,6 +200,8 @@ class Gateway:
     def _on_policy(self, msg: Msg) -> None:
         """Pass on what comes in order, and is of a policy that is not here."""
         frame = _decoded(msg)
+        if isinstance(frame, m.Welcome):
+            self._on_trainer(frame.feed)
         if not isinstance(frame, m.PolicyFrame):
             return
         policy = (frame.version, frame.published_at_s)
@@ -212,10 +215,23 @@ class Gateway:
                 self._policy = policy
             self._deliver(msg.data)
 
+    def _on_trainer(self, feed: int) -> None:
+        """Where another training takes the samples, the workers hear of it as of another trainer at their server."""
+        if self._feed not in (0, feed):
+            took_over = (self._hello.incarnation,)
+            self._hello = msgspec.structs.replace(self._hello, incarnation=_incarnation(), takes_over=took_over)
+            self._hello_at = 0.0
+            self.wake()
+        self._feed = feed
+
     def _deliver(self, data: bytes) -> None:
         self._down.append(data)
         if len(self._down) == 1:
             self.wake()
+
+
+def _incarnation() -> int:
+    return secrets.randbits(62) + 1
 
 
 def _decoded(msg: Msg) -> m.AnyMessage | None:

@@ -25,11 +25,12 @@ from tmrl_like.base.budgets import Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.engine.backlog import Backlog
 from tmrl_like.engine.connection import EngineConnection, end, hear, wait
-from tmrl_like.engine.seat import RunSeat, SeatKeeper, in_copies
+from tmrl_like.engine.seat import SeatKeeper, in_copies, is_of
 from tmrl_like.engine.subjects import (
     GatewayState,
     all_samples,
     beats_of_rank,
+    feed_of,
     gateway_subject,
     policy_subject,
     samples_of_rank,
@@ -167,13 +168,13 @@ class Reader:
     def _is_seated(self) -> bool:
         return time.monotonic() - self._seat_at < _SEAT_KEPT_S
 
-    def _on_seat(self, seat: RunSeat | None) -> None:
+    def _on_seat(self, seat: m.Hello | None) -> None:
         """Tell the session who has the seat, where it asked or that is new."""
         hello, had_seat = self._hello, self._seat_at > 0
         answer: m.Welcome | m.Refusal
         if seat is None or hello is None:
             return
-        if seat.is_of(hello):
+        if is_of(seat, hello):
             if not had_seat:
                 log.info("trainer of the run as %s", hello.name)
             self._seat_at = time.monotonic()
@@ -206,6 +207,9 @@ class Reader:
             if self._is_seated and client.is_connected and now - beat_at > _BEAT_S:
                 beat_at = now
                 self._inbox.put(m.encode(m.Beat()))
+                if self._hello is not None and not self._hello.rank.number:
+                    training = feed_of(self._hello.run) or self._feed
+                    await client.publish(policy_subject(self._options.run), m.encode(m.Welcome(training)))
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
                     log.warning("no server gives this engine samples of the run: start it with --server.engine, too")

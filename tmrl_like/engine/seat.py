@@ -1,6 +1,6 @@
 """The trainer's seat of a run: one trainer at a time, or the ranks of one group, reads its samples.
 
-It is a key in a bucket, which expires unless its trainer writes it again.
+It is a key in a bucket, whose value is the `Hello` of who has it; it expires unless its trainer writes it again.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from tmrl_like.engine.subjects import BUCKET, token
-from tmrl_like.types import Count
+from tmrl_like.errors import DecodingError
 from tmrl_like.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,22 +24,9 @@ _COPIES = 3
 _NO_CLUSTER = 10074
 
 
-class RunSeat(msgspec.Struct, frozen=True):
-    """Who has the trainer's seat of a run: the value in the bucket, as msgpack."""
-
-    name: m.Name
-    incarnation: Count
-    group: Count = 0  # names the ranks that have it together; 0: one trainer
-    run: m.Name = ""  # as in `Hello`, like the next
-    began_up_s: float = 0.0
-
-    def is_of(self, hello: m.Hello) -> bool:
-        """Whether it is this trainer's, or that of the group whose rank it is."""
-        return self.incarnation == hello.incarnation or (hello.rank.number > 0 and self.group == hello.rank.group)
-
-    def goes_on_with(self, before: RunSeat) -> bool:
-        """Whether a trainer goes on with what an earlier one has stored, which is dead or frozen."""
-        return self.run != "" and self.run == before.run and self.began_up_s > before.began_up_s
+def is_of(seat: m.Hello, hello: m.Hello) -> bool:
+    """Whether a seat is this trainer's, or that of the group whose rank it is."""
+    return seat.incarnation == hello.incarnation or (hello.rank.number > 0 and seat.rank.group == hello.rank.group)
 
 
 class SeatKeeper:
@@ -53,11 +38,10 @@ class SeatKeeper:
     def __init__(self, run: str, hello: m.Hello, stream: JetStreamContext) -> None:
         self._key = token(run)
         self._hello = hello
-        self._own = RunSeat(hello.name, hello.incarnation, hello.rank.group, hello.run, hello.began_up_s)
         self._stream = stream
         self._revision = 0  # of what is there; 0: nothing
 
-    async def sitting(self) -> RunSeat | None:
+    async def sitting(self) -> m.Hello | None:
         """Who has the seat now: this trainer, where it is free or its predecessor's; None: nobody."""
         from nats.js.errors import KeyWrongLastSequenceError
 
@@ -66,11 +50,10 @@ class SeatKeeper:
             return await self._look(bucket)
         for _ in range(2):  # as what is there may be another's, and then free
             with contextlib.suppress(KeyWrongLastSequenceError):
-                value = msgspec.msgpack.encode(self._own)
-                self._revision = await bucket.update(self._key, value, last=self._revision)
-                return self._own
+                self._revision = await bucket.update(self._key, m.encode(self._hello), last=self._revision)
+                return self._hello
             seat = await self._look(bucket)
-            if not (seat is None or seat.is_of(self._hello) or self._own.goes_on_with(seat)):
+            if not (seat is None or is_of(seat, self._hello) or self._hello.goes_on_with(seat)):
                 self._revision = 0  # only where it is free
                 return seat
         return None
@@ -87,7 +70,7 @@ class SeatKeeper:
             make = self._stream.create_key_value
             return await in_copies(lambda copies: make(bucket=BUCKET, ttl=_TTL_S, replicas=copies))
 
-    async def _look(self, bucket: KeyValue) -> RunSeat | None:
+    async def _look(self, bucket: KeyValue) -> m.Hello | None:
         """Who has the seat; None: nobody, or somebody who is no trainer."""
         from nats.js.errors import KeyNotFoundError
 
@@ -98,8 +81,9 @@ class SeatKeeper:
             return None
         self._revision = entry.revision or 0
         try:
-            return msgspec.msgpack.decode(entry.value or b"", type=RunSeat)
-        except msgspec.MsgspecError:  # a site can have the node's answers written there
+            seat, _ = m.decode(entry.value or b"")
+            return seat if isinstance(seat, m.Hello) else None
+        except DecodingError:  # a site can have the node's answers written there
             return None
 
     async def leave(self) -> None:

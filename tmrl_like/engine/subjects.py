@@ -3,7 +3,7 @@
     tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN keeps
     tmrl.RUN.b.SITE.WORKER.SHARE   signs of life
     tmrl.RUN.a.SITE                acknowledgements and dismissals for a site's workers
-    tmrl.RUN.p                     policies, for all gateways
+    tmrl.RUN.p                     policies, for all gateways; each second which training takes samples
     tmrl.RUN.g.SITE                the state of a site's gateway
 
 RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's user, so that its
@@ -49,6 +49,11 @@ def token(name: str) -> str:
     """
     text = re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"=%02X" % found[0][0], name.encode()).decode()
     return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def feed_of(training: str) -> int:
+    """The `feed` of a training at all gateways, whichever process goes on with it; 0: it has no name."""
+    return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
 @functools.lru_cache(10_000)

@@ -6,4 +6,6 @@ from tmrl_like.envs.registration import register_all
 
 __all__ = ["ActionTable", "GenericGymEnv"]
 
+POLICY_PARTS = True  # a policy file may name what is in here
+
 register_all()

@@ -24,7 +24,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
-from tmrl_like.envs.processes import EnvProcesses
+from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentAwayError,
@@ -34,7 +34,7 @@ from tmrl_like.errors import (
     TmrlLikeError,
 )
 
-log = logging.getLogger("tmrl_like.worker")
+log = logging.getLogger("tmrl_like.envs")
 
 _T = TypeVar("_T")
 

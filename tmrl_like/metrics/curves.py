@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.metrics.reading import read_records
 
-log = logging.getLogger("tmrl_like.run")
+log = logging.getLogger("tmrl_like.metrics")
 
 _GRID = 200  # points of a band
 

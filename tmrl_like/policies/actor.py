@@ -15,8 +15,9 @@ from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import Manifest, OnDisk, refuse_misfit
-from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights
+from tmrl_like.policies.weight_file import Manifest, OnDisk, Weights, refuse_misfit
+from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.wire.spaces import Space
 
 _SPACES = "observation_space", "action_space"
 
@@ -25,7 +26,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
     """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
 
     The trainer's and the worker's instance are built from the same class with the same arguments; what
-    travels is `state_dict()` as safetensors bytes, never code.
+    travels is what `state_dict()` holds, never code.
     """
 
     made_with: dict[str, Any]
@@ -43,7 +44,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         self.__dict__["made_with"] = {name: value for name, value in given.items() if name not in _SPACES}
         return self
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
@@ -98,8 +99,8 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         return self.to(device)
 
     def manifest(self) -> Manifest:
-        """What a file of its weights holds: of each parameter and buffer, by name, dtype and shape."""
-        return manifest_of_tensors(self.state_dict())
+        """What its weights are: of each parameter and buffer, by name, dtype and shape."""
+        return manifest_of(form_of(self.state_dict()))
 
     def in_numpy(self) -> Any:
         """An actor that does the same without torch, on the same memory; None: there is none."""
@@ -109,9 +110,10 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """A copy of parameters and buffers on the CPU, as they are now."""
         return self._copy().tensors
 
-    def weights(self) -> bytes:
-        """The parameters and buffers as safetensors bytes."""
-        return bytes(self._copy().file)
+    def weights(self) -> Weights:
+        """A copy of parameters and buffers, as `load_weights` takes them."""
+        manifest, data = self._copy().content
+        return Weights(manifest, bytes(data))
 
     def _copy(self) -> WeightsCopy:
         own = self.state_dict()
@@ -120,17 +122,17 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         copy.wait()
         return copy
 
-    def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
+    def load_weights(self, weights: Weights) -> None:
         """Replace parameters and buffers, all of them or, when an error is raised, none.
 
         Raises:
-            PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (the message says which).
+            PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
         """
-        state, own = parse_weights(weights), self.state_dict()
-        refuse_misfit(type(self).__name__, manifest_of_tensors(own), manifest_of_tensors(state))
+        refuse_misfit(type(self).__name__, self.manifest(), weights.manifest)
+        own, new = self.state_dict(), tensors_of(weights)
         if own:
             with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
-                torch._foreach_copy_(list(own.values()), [state[name] for name in own])
+                torch._foreach_copy_(list(own.values()), [new[name] for name in own])
 
 
 def refuse_device(device: str) -> None:
@@ -146,17 +148,15 @@ def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
     """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
 
     def tensor(leaf: Any) -> torch.Tensor:
-        if isinstance(leaf, np.ndarray):
-            # a copy: environments may reuse the array of an earlier observation
-            return torch.from_numpy(leaf[None].copy()).to(device)
         if isinstance(leaf, torch.Tensor):
             return leaf[None].to(device)
-        return torch.as_tensor(np.asarray([leaf]), device=device)
+        # a copy: environments may reuse the array of an earlier observation
+        return torch.from_numpy(np.array(leaf)[None]).to(device)
 
     return tree.map_leaves(tensor, obs)
 
 
-def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
+def fit_action(action: Any, space: Space) -> Any:
     """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
 
     An action of a Discrete space becomes a number: environments use it as a key.

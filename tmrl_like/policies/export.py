@@ -12,7 +12,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import MissingExtraError, PolicyError
-from tmrl_like.policies.loading import Policy
+from tmrl_like.policies.load_policy import Policy
 from tmrl_like.policies.probe import PolicyProbe
 
 _OPSET = 18  # the first that torch writes

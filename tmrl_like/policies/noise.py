@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
 
 _BLOCK = 1024  # numbers that are made at a time, or as many as the filter has terms
-
-_Array = np.ndarray[Any, Any]
 
 
 class ColouredNoise:
@@ -31,10 +29,8 @@ class ColouredNoise:
         Raises:
             ConfigError: `beta` is not between 0 (white) and 2 (red), or `steps` is less than 1.
         """
-        if not 0 <= beta <= 2:
-            raise ConfigError(f"noise_beta is {beta}; expected 0 (white noise) to 2 (red), e.g. 1 (pink)")
-        if steps < 1:
-            raise ConfigError(f"noise_steps is {steps}; expected at least 1, about as many as an episode has")
+        expect(0 <= beta <= 2, "noise_beta", beta, "0 (white noise) to 2 (red), e.g. 1 (pink)")
+        expect(steps >= 1, "noise_steps", steps, "at least 1, about as many as an episode has")
         k = np.arange(1, steps)
         h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
         self._random, self._form = random, (size, max(steps, _BLOCK))
@@ -46,7 +42,7 @@ class ColouredNoise:
         self._white = self._random.standard_normal(self._form)
         self._go_on()
 
-    def standard_normal(self, dtype: Any = np.float32, out: _Array | None = None) -> _Array:
+    def standard_normal(self, size: int | None = None, dtype: type = np.float32) -> NDArray[np.float32]:
         """The next number of each sequence, float32 [size]; called as the method of `numpy.random.Generator` is."""
         for row in self._rows:
             return row
@@ -57,4 +53,4 @@ class ColouredNoise:
         before, self._white = self._white, self._random.standard_normal(self._form)
         spectrum = np.fft.rfft(np.concatenate((before, self._white), axis=1))
         numbers = np.fft.irfft(spectrum * self._filter)[:, before.shape[1] :]
-        self._rows: Iterator[_Array] = iter(numbers.T.astype(np.float32, order="C"))
+        self._rows: Iterator[NDArray[np.float32]] = iter(numbers.T.astype(np.float32, order="C"))

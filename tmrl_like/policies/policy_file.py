@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,11 +15,10 @@ import numpy as np
 from tmrl_like.base.factories import signature_of, taken_apart
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.spaces import SpaceSpec, spec_of
-from tmrl_like.policies.weight_file import for_the_disk, read_file, read_metadata
+from tmrl_like.policies.weight_file import Weights, read_card_text, read_weights, refuse_not_finite, write_weights
+from tmrl_like.wire.spaces import SpaceSpec, spec_of
 
 FORMAT = 1
-_KEY = "tmrl_like"  # of the metadata
 
 _T = TypeVar("_T")
 
@@ -83,9 +82,9 @@ def code_of(value: Any) -> Code | str:
     return _said(_code_of_object, value)
 
 
-def with_card(weights: bytes | memoryview, card: PolicyCard) -> tuple[bytes, memoryview]:
-    """A file of weights, with a card: its header, and what follows it."""
-    return for_the_disk(weights, {_KEY: msgspec.json.encode(card).decode()})
+def write_policy(path: Path, weights: Weights, card: PolicyCard) -> None:
+    """Write weights with a card: after a kill the file is the old one or the new one, whole. OSError: it cannot be."""
+    write_weights(path, weights, msgspec.json.encode(card).decode())
 
 
 def read_card(path: Path) -> PolicyCard | None:
@@ -95,39 +94,34 @@ def read_card(path: Path) -> PolicyCard | None:
         PolicyError: no policy, or one of another format.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        return _card_in(file)
+    return _card(path, read_card_text(path))
 
 
-def read_policy(path: Path) -> tuple[PolicyCard | None, bytes]:
-    """The card in a file, as `read_card`, and the whole of the same file, whatever happens to its name meanwhile.
+def read_policy(path: Path) -> tuple[PolicyCard | None, Weights]:
+    """The card in a file, as `read_card`, and the weights in the same file, whatever happens to its name meanwhile.
 
     Raises:
-        PolicyError: no policy, one of another format, or damaged.
+        PolicyError: no policy, one of another format, damaged, or with values that are not finite.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        card = _card_in(file)
-        file.seek(0)
-        weights = file.read()
+    text, weights = read_weights(path)
     try:
-        read_file(weights)
+        refuse_not_finite(weights)
     except PolicyError as error:
-        raise type(error)(f"{path}: {error}") from None
-    return card, weights
+        raise PolicyError(f"{path}: {error}") from None
+    return _card(path, text), weights
 
 
-def _card_in(file: BinaryIO) -> PolicyCard | None:
-    text = read_metadata(file).get(_KEY)
-    if text is None:
+def _card(path: Path, text: str) -> PolicyCard | None:
+    if not text:
         return None
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != FORMAT:
-            raise PolicyError(f"{file.name} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
+            raise PolicyError(f"{path} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
         return msgspec.json.decode(text, type=PolicyCard)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PolicyError(f"{file.name} does not say what it is in a way that can be read: {error}") from None
+        raise PolicyError(f"{path} does not say what it is in a way that can be read: {error}") from None
 
 
 def _said(call: Callable[..., _T], *arguments: Any) -> _T | str:
@@ -144,21 +138,21 @@ def _code_of(target: Any, arguments: dict[str, Any]) -> Code:
 def _code_of_object(value: Any) -> Code:
     """Of a function, or of an object whose class and fields say all of it."""
     target, given = taken_apart(value)
-    if isinstance(target, type) or hasattr(target, "__qualname__"):
-        return _code_of(target, given)
-    if dataclasses.is_dataclass(value):
-        return _code_of(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init})
-    if signature_of(type(value)).parameters:
-        raise PolicyError(
-            f"with which arguments {one_line(value, 80)} was made is not known: a function, a partial of one or a "
-            "dataclass says so"
-        )
-    return _code_of(type(value), {})
+    if not hasattr(target, "__qualname__"):
+        target, given = type(value), {}
+        if dataclasses.is_dataclass(value):
+            given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        elif signature_of(target).parameters:
+            raise PolicyError(
+                f"with which arguments {one_line(value, 80)} was made is not known: a function, a partial of one or a "
+                "dataclass says so"
+            )
+    return _code_of(target, given)
 
 
 def _import_path(target: Any) -> str:
     """The shortest one."""
-    module, name = getattr(target, "__module__", None) or "", getattr(target, "__qualname__", "<")
+    module, name = target.__module__ or "", target.__qualname__
     if "<" in name:
         raise PolicyError(f"{one_line(target, 80)} has no import path: define it at the top of a module")
     parts = module.split(".")

@@ -13,10 +13,11 @@ import numpy as np
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.actions import action_problem, is_finite
-from tmrl_like.policies.weight_file import first_not_finite, read_file
+from tmrl_like.policies.action_check import action_problem, is_finite
+from tmrl_like.policies.weight_file import Weights
+from tmrl_like.wire.spaces import Space
 
-log = logging.getLogger("tmrl_like.worker")
+log = logging.getLogger("tmrl_like.policies")
 
 _SAMPLED = 3
 _SEED = 0
@@ -34,8 +35,8 @@ class PolicyProbe:
 
     def __init__(
         self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         obs_preprocessor: Callable[[Any], Any] | None = None,
     ) -> None:
         """Sample the observations, always the same ones.
@@ -50,22 +51,16 @@ class PolicyProbe:
         self.sampled: list[Any] = list(_samples(observation_space, obs_preprocessor))
         self._calibrated = False
 
-    def calibrate(self, actor: Any) -> None:
-        """Leave out sampled observations that even an untrained actor has no answer to: they would be unfair."""
-        if not self._calibrated:
-            self._calibrated = True
-            self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
-
-    def load(self, actor: Any, weights: bytes) -> None:
-        """Have an actor load weights from the disk.
+    def load(self, actor: Any, weights: Weights) -> None:
+        """Have an actor load weights.
 
         Raises:
-            PolicyError: they do not fit it, are not finite, or it does not pass `check` with them.
+            PolicyError: they do not fit it, or it does not pass `check` with them.
         """
-        self.calibrate(actor)
+        if not self._calibrated:  # leave out what even an untrained actor has no answer to: it would be unfair
+            self._calibrated = True
+            self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
         actor.load_weights(weights)
-        if name := first_not_finite(read_file(weights)):
-            raise PolicyError(f"{name} holds values that are not finite")
         self.check(actor)
 
     def check(self, actor: Any) -> None:
@@ -86,7 +81,7 @@ class PolicyProbe:
                 raise PolicyError(f"its action on a probe observation is not in the action space: {problem}")
 
 
-def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any] | None) -> Iterator[Any]:
+def _samples(space: Space, obs_preprocessor: Callable[[Any], Any] | None) -> Iterator[Any]:
     own = copy.deepcopy(space)  # seeding the environment's would change what it does
     own.seed(_SEED)
     for _ in range(_SAMPLED):
@@ -99,7 +94,7 @@ def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any]
             )
 
 
-def _moderate(space: gymnasium.Space[Any], obs: Any) -> Any:
+def _moderate(space: Space, obs: Any) -> Any:
     if isinstance(space, gymnasium.spaces.Box) and obs.dtype.kind == "f":
         return np.clip(np.clip(obs, -_LARGEST, _LARGEST), space.low, space.high).astype(obs.dtype)
     return obs

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import torch
 from gymnasium import spaces
 from torch import nn
 
 from tmrl_like.base import tree
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.wire.spaces import Space
 
 
 class StableBaselinesActor(ActorModule):
@@ -21,9 +21,7 @@ class StableBaselinesActor(ActorModule):
     buffer, say.
     """
 
-    def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, model: Any
-    ) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, *, model: Any) -> None:
         """`model`: what `SAC.load(path)` of the library gives, which unpickles."""
         super().__init__(observation_space, action_space)
         self._model = model

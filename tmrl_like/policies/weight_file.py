@@ -1,4 +1,4 @@
-"""A policy's parameters as bytes: the safetensors format, read and checked without torch."""
+"""A policy's parameters, without torch: what they are, where they lie, and the safetensors file that keeps them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import DamagedPolicyError, PolicyError
+from tmrl_like.wire.policy import DtypeName
+from tmrl_like.wire.policy import Manifest as Manifest
 
-_MAX_HEADER_BYTES = 16 << 20
-_LISTED = 3
-_METADATA = "__metadata__"
-_CHECKSUMS = "crc32"  # of the header, with zeros in the place of this one, and of what follows
-_OF_HEADER = b'"crc32":"%08x'
-DTYPES = {
+DTYPES: dict[DtypeName, str] = {
     "F64": "float64",
     "F32": "float32",
     "F16": "float16",
@@ -33,128 +30,107 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""The format's name of each dtype that a parameter may have, and the usual one."""
+"""The usual names of the dtypes that a parameter may have."""
 
 _NUMPY = {name: np.dtype(usual.replace("bfloat16", "uint16")) for name, usual in DTYPES.items()}
 _EXPONENT = 0x7F80  # of a bfloat16: all ones in NaN and infinity
-_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+_LISTED = 3
+_CARD, _CHECKSUMS = "tmrl_like", "checksums"  # of the metadata; CRC-32 of card and manifest, and of the parameters
 
-Manifest: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
-"""Of each parameter, by name: the format's name of its dtype, and its shape."""
-
-
-class Parameter(NamedTuple):
-    """One parameter in a file."""
-
-    dtype: str  # the format's name of it
-    shape: tuple[int, ...]
-    data: memoryview  # its bytes, a view of the file
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """A view of it; bfloat16 as uint16."""
-        return np.frombuffer(self.data, _NUMPY[self.dtype]).reshape(self.shape)
+_Array = np.ndarray[Any, Any]
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """How a file's header describes a parameter."""
+class Weights(NamedTuple):
+    """A policy's parameters, which lie in memory one after the other, in the manifest's order."""
 
-    dtype: str
-    shape: list[_Size]
-    data_offsets: tuple[_Size, _Size]
+    manifest: Manifest
+    data: bytes | memoryview
+
+    def arrays(self) -> dict[str, _Array]:
+        """Views of them, by name; bfloat16 as uint16."""
+        found, start = {}, 0
+        for name, (dtype, shape) in self.manifest.items():
+            found[name] = np.ndarray(shape, _NUMPY[dtype], self.data, start)
+            start += found[name].nbytes
+        return found
 
 
-def layout_of(manifest: Manifest) -> tuple[bytes, int]:
-    """The header of a file of these parameters, which follow it one after the other, and the size of that file."""
-    entries: dict[str, _Entry] = {}
+def weights_of(manifest: Manifest, arrays: Mapping[str, _Array]) -> Weights:
+    """A copy of arrays, which are as the manifest says."""
+    return Weights(manifest, b"".join(arrays[name].tobytes() for name in manifest))
+
+
+def size_of(manifest: Manifest) -> int:
+    """Bytes of all parameters."""
+    return sum(math.prod(shape) * _NUMPY[dtype].itemsize for dtype, shape in manifest.values())
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def write_weights(path: Path, weights: Weights, card: str = "") -> None:
+    """Write a safetensors file, whose metadata hold `card`: after a kill it is the old one or the new one, whole.
+
+    The library's own `serialize` copies all parameters while it holds the interpreter, and its `serialize_file` knows
+    neither our modes and names of drafts nor OSError; so its header is written here. OSError: it cannot be written.
+    """
+    manifest, data = weights
+    header: dict[str, Any] = {"__metadata__": {_CARD: card, _CHECKSUMS: _crc(_described(card, manifest)) + _crc(data)}}
     end = 0
     for name, (dtype, shape) in manifest.items():
-        start, end = end, end + math.prod(shape) * _NUMPY[dtype].itemsize
-        entries[name] = _Entry(dtype, list(shape), (start, end))
-    header = _framed(msgspec.json.encode(entries))
-    return header, len(header) + end
-
-
-def _framed(text: bytes) -> bytes:
-    """A header: its length, and the text, with spaces up to a multiple of 8 bytes."""
+        start, end = end, end + size_of({name: (dtype, shape)})
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    write_atomically(path, len(text).to_bytes(8, "little"), text, memoryview(data))
 
 
-def for_the_disk(
-    weights: bytes | memoryview, metadata: Mapping[str, str] = MappingProxyType({})
-) -> tuple[bytes, memoryview]:
-    """A file's header, with other metadata and with checksums, and what follows it."""
-    end = 8 + int.from_bytes(weights[:8], "little")
-    entries = msgspec.json.decode(weights[8:end], type=dict[str, Any])
-    body = memoryview(weights)[end:]
-    checksums = f"{0:08x}{zlib.crc32(body):08x}"
-    header = _framed(msgspec.json.encode({**entries, _METADATA: {**metadata, _CHECKSUMS: checksums}}))
-    return header.replace(_OF_HEADER % 0, _OF_HEADER % zlib.crc32(header), 1), body
-
-
-def _header(data: memoryview) -> tuple[dict[str, Any], Any, str, memoryview]:
-    """A file, or its beginning -> its parameters, its metadata, the checksum of its body, if it has one, and its body.
-
-    ValueError: the header is not as it was written.
-    """
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-    head, body = data[: 8 + length], data[8 + length :]
-    header = msgspec.json.decode(head[8:], type=dict[str, Any])
-    metadata = header.pop(_METADATA, {})
-    said = str(metadata.get(_CHECKSUMS, "")) if isinstance(metadata, dict) else ""
-    own = int(said[:8] or "0", 16)
-    if said and zlib.crc32(bytes(head).replace(_OF_HEADER % own, _OF_HEADER % 0, 1)) != own:
-        raise ValueError("its header does not match its checksum")
-    return header, metadata, said[8:], body
-
-
-def read_metadata(file: BinaryIO) -> dict[str, str]:
-    """What the header of a safetensors file says beside its parameters, which are not read.
+def read_weights(path: Path) -> tuple[str, Weights]:
+    """The card in a file, and the parameters in the same file, whatever happens to its name meanwhile.
 
     Raises:
-        DamagedPolicyError: not a safetensors file.
+        DamagedPolicyError: not a safetensors file, or not as it was written.
         OSError: the file cannot be read.
     """
-    head = file.read(8)
-    head += file.read(min(int.from_bytes(head, "little"), _MAX_HEADER_BYTES))
+    while True:
+        with path.open("rb") as file:
+            card, manifest, checksum = _read_header(path)
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # it has been replaced
+            data = np.empty(size_of(manifest), np.uint8).data
+            file.seek(-len(data), os.SEEK_END)
+            file.readinto(data)
+        if checksum not in ("", _crc(data)):
+            raise DamagedPolicyError(f"{path} is damaged: its parameters do not match their checksum")
+        return card, Weights(manifest, data)
+
+
+def read_card_text(path: Path) -> str:
+    """The card in a file, whose parameters are not read; raises as `read_weights`."""
+    return _read_header(path)[0]
+
+
+def _read_header(path: Path) -> tuple[str, Manifest, str]:
+    """Card, manifest, and the checksum of the parameters; text is empty where the file says nothing."""
     try:
-        return msgspec.convert(_header(memoryview(head))[1], dict[str, str])
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise DamagedPolicyError(f"{file.name} is not a safetensors file: {error}") from None
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            manifest = msgspec.convert({k: (s.get_dtype(), s.get_shape()) for k, s in slices.items()}, Manifest)
+    except (SafetensorError, msgspec.ValidationError) as error:
+        raise DamagedPolicyError(f"{path} is not a safetensors file: {error}") from None
+    card, checksums = metadata.get(_CARD, ""), metadata.get(_CHECKSUMS, "")
+    if checksums[:8] not in ("", _crc(_described(card, manifest))):
+        raise DamagedPolicyError(f"{path} is damaged: its header does not match its checksum")
+    return card, manifest, checksums[8:]
 
 
-def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
-    """The bytes of a safetensors file -> its parameters, by name, none of them copied.
-
-    Raises:
-        DamagedPolicyError: not a safetensors file, or its parameters do not lie in it one after the other.
-    """
-    try:
-        return _read(memoryview(weights).cast("B"))
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:  # the last are ValueErrors from 0.21 on
-        raise DamagedPolicyError(f"weights are not a safetensors file: {error}") from None
+def _described(card: str, manifest: Manifest) -> bytes:
+    return msgspec.msgpack.encode((card, manifest))
 
 
-def _read(data: memoryview) -> dict[str, Parameter]:
-    header, _, checksum, body = _header(data)
-    entries = msgspec.convert(header, dict[str, _Entry])
-    if checksum and zlib.crc32(body) != int(checksum, 16):
-        raise ValueError("its parameters do not match their checksum")
-    parameters, position = {}, 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
-        if entry.dtype not in _NUMPY:
-            raise ValueError(f"{name} has the dtype {entry.dtype!r:.40}, which this tmrl_like does not know")
-        start, end = entry.data_offsets
-        size = math.prod(entry.shape) * _NUMPY[entry.dtype].itemsize
-        if start != position or end > len(body) or end - start != size:
-            raise ValueError(f"{name} lies at {start} to {end}, which does not fit what comes before it or its shape")
-        parameters[name] = Parameter(entry.dtype, tuple(entry.shape), body[start:end])
-        position = end
-    if position != len(body):
-        raise ValueError(f"its tensors end after {position} of {len(body)} bytes")
-    return parameters
+def _crc(data: bytes | memoryview) -> str:
+    return f"{zlib.crc32(data):08x}"
 
 
 class OnDisk:
@@ -162,7 +138,7 @@ class OnDisk:
 
     def save(self: Any, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), *for_the_disk(self.weights()))
+        write_weights(Path(path), self.weights())
 
     def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
         """Read weights written by `save`; returns what `to_device(device)` does.
@@ -171,16 +147,15 @@ class OnDisk:
             PolicyError: the file is damaged or belongs to another actor; the message names it.
             OSError: the file cannot be read.
         """
+        _, weights = read_weights(Path(path))
         try:
-            self.load_weights(Path(path).read_bytes())
+            self.load_weights(weights)
         except PolicyError as error:
-            raise type(error)(f"{path}: {error}") from None
+            raise PolicyError(f"{path}: {error}") from None
         return self.to_device(device)
 
 
-def manifest_of(parameters: Mapping[str, Parameter]) -> Manifest:
-    """What a file holds."""
-    return {name: (parameter.dtype, parameter.shape) for name, parameter in parameters.items()}
+# -- checks ------------------------------------------------------------------------------------------------
 
 
 def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
@@ -191,36 +166,27 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
     """
     missing = [name for name in own if name not in other]
     extra = [name for name in other if name not in own]
-    changed = [
-        f"{name} is {_form(other[name], form)} instead of {_form(form, other[name])}"
-        for name, form in own.items()
-        if other.get(name, form) != form
-    ]
+    changed = [name for name in own if other.get(name, own[name]) != own[name]]
     parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
     parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
-    parts += changed[:_LISTED]
+    for name in changed[:_LISTED]:
+        (dtype, shape), (own_dtype, own_shape) = other[name], own[name]
+        found, expected = (shape, own_shape) if shape != own_shape else (DTYPES[dtype], DTYPES[own_dtype])
+        parts.append(f"{name} is {found} instead of {expected}")
     if parts:
         raise PolicyError(
             f"weights do not fit {actor}: {'; '.join(parts)}; they are of another environment, actor class or arguments"
         )
 
 
-def _form(one: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> str:
-    """What tells a parameter from another one: its shape, else its dtype."""
-    return str(one[1]) if one[1] != other[1] else DTYPES[one[0]]
-
-
-def first_not_finite(parameters: Mapping[str, Parameter]) -> str:
-    """The name of a parameter that holds NaN or infinity; empty: none does."""
-    return next((name for name, parameter in parameters.items() if not _is_finite(parameter)), "")
-
-
 @np.errstate(all="ignore")
-def _is_finite(parameter: Parameter) -> bool:
-    flat = parameter.array().reshape(-1)
-    if parameter.dtype == "BF16":
-        return not bool(((flat & _EXPONENT) == _EXPONENT).any())
-    if flat.dtype.kind != "f":
-        return True
-    # nan and inf survive the product, which is quick; large numbers overflow in it
-    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())
+def refuse_not_finite(weights: Weights) -> None:
+    """PolicyError, with its name: a parameter holds NaN or infinity."""
+    for name, values in weights.arrays().items():
+        flat = values.reshape(-1)
+        if flat.dtype == np.uint16:  # bfloat16
+            is_finite = not bool(((flat & _EXPONENT) == _EXPONENT).any())
+        else:  # nan and inf survive the product, which is quick; large numbers overflow in it
+            is_finite = flat.dtype.kind != "f" or math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())
+        if not is_finite:
+            raise PolicyError(f"{name} holds values that are not finite")

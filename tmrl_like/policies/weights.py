@@ -1,8 +1,4 @@
-"""A policy's parameters as bytes and back, without copying a tensor more often than needed.
-
-The library safetensors copies every tensor in `save` and `load` while it holds the interpreter lock. With 50 MB that is
-tens of milliseconds in which no other thread runs, the control loop among them.
-"""
+"""A policy's parameters as torch's tensors, without copying one more often than needed."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TypeAlias
 import torch
 
 from tmrl_like.errors import DivergedError, PolicyError
-from tmrl_like.policies.weight_file import DTYPES, Manifest, layout_of, read_file
+from tmrl_like.policies.weight_file import DTYPES, Manifest, Weights, size_of
 
 _DTYPES = {name: getattr(torch, usual) for name, usual in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -21,26 +17,25 @@ Form: TypeAlias = list[tuple[str, torch.Size, torch.dtype, torch.device]]
 """Name, shape, dtype and device of each tensor."""
 
 
-def manifest_of_tensors(tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """What their file would hold; raises as `manifest_of_form`."""
-    return manifest_of_form(form_of(tensors))
-
-
 def form_of(tensors: Mapping[str, torch.Tensor]) -> Form:
     """What a copy of them needs memory for."""
     return [(name, t.shape, t.dtype, t.device) for name, t in tensors.items()]
 
 
-def manifest_of_form(form: Form) -> Manifest:
-    """What a file of such tensors would hold.
-
-    Raises:
-        PolicyError: a dtype that weights cannot have.
-    """
+def manifest_of(form: Form) -> Manifest:
+    """What the weights are; raises PolicyError for a dtype that weights cannot have."""
     for name, _, dtype, _ in form:
         if dtype not in _NAMES:
             raise PolicyError(f"{name} has dtype {dtype}, which weights cannot have")
     return {name: (_NAMES[dtype], tuple(shape)) for name, shape, dtype, _ in form}
+
+
+def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
+    """Tensors by name: views of the memory where it can be written to, else of a copy."""
+    manifest, data = weights
+    writable = memoryview(bytearray(data) if memoryview(data).readonly else data)
+    arrays = Weights(manifest, writable).arrays()
+    return {name: torch.from_numpy(array).view(_DTYPES[manifest[name][0]]) for name, array in arrays.items()}
 
 
 class WeightsCopy:
@@ -48,8 +43,8 @@ class WeightsCopy:
 
     Attributes:
         form: of the tensors that it takes.
-        file: the copy, as a safetensors file.
-        tensors: views of what is in it, by name.
+        content: the copy.
+        tensors: views of it, by name.
     """
 
     def __init__(self, form: Form) -> None:
@@ -61,11 +56,10 @@ class WeightsCopy:
         self.form = form
         self._gpus = {device for *_, device in form if device.type == "cuda"}
         self._filled: list[torch.cuda.Event] = []
-        header, size_bytes = layout_of(manifest_of_form(form))
-        memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=bool(self._gpus))
-        self.file = memory.numpy().data
-        self.file[: len(header)] = header
-        self.tensors = parse_weights(self.file)
+        manifest = manifest_of(form)
+        memory = torch.empty(size_of(manifest), dtype=torch.uint8, pin_memory=bool(self._gpus))
+        self.content = Weights(manifest, memory.numpy().data)
+        self.tensors = tensors_of(self.content)
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy tensors of this form, without waiting for a GPU: it does so in its turn, before it changes them."""
@@ -83,39 +77,18 @@ class WeightsCopy:
         self.wait()  # torch, which sees only views of the memory filled, may give it to somebody else
 
 
-def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str:
-    """The name of a tensor that holds NaN or infinity; empty: none does. One pass, and one answer to wait for."""
-    floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
-    if not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(list(floats.values())))).all()):
-        return ""  # nan and inf survive a norm
-    return next((name for name, t in floats.items() if not bool(torch.isfinite(t).all())), "")
-
-
 def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:
-    """See that weights may leave the training.
+    """See that weights may leave the training. One pass, and one answer to wait for.
 
     Raises:
         DivergedError: one of them holds NaN or infinity.
     """
-    if name := first_not_finite(tensors):
-        raise DivergedError(
-            f"training has diverged: {name} holds values that are not finite; the last checkpoint and the policy "
-            "published last are kept: look for a learning rate that is too high, and for extreme rewards"
-        )
-
-
-def parse_weights(weights: bytes | bytearray | memoryview) -> dict[str, torch.Tensor]:
-    """The bytes of a safetensors file -> its tensors, by name.
-
-    Args:
-        weights: the whole file. Tensors are views of it where it can be written to, else of a copy.
-
-    Raises:
-        PolicyError: not a safetensors file, or its tensors do not lie in it one after the other.
-    """
-    data = memoryview(weights)
-    tensors = {}
-    for name, (dtype, shape, part) in read_file(bytearray(data) if data.readonly else data).items():
-        flat = torch.frombuffer(part, dtype=_DTYPES[dtype]) if part else torch.empty(0, dtype=_DTYPES[dtype])
-        tensors[name] = flat.reshape(shape)
-    return tensors
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
+    if not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(list(floats.values())))).all()):
+        return  # nan and inf survive a norm
+    for name, tensor in floats.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise DivergedError(
+                f"training has diverged: {name} holds values that are not finite; the last checkpoint and the policy "
+                "published last are kept: look for a learning rate that is too high, and for extreme rewards"
+            )

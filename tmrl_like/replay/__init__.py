@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
+    from tmrl_like.replay.compressor import DropHistory as DropHistory
+    from tmrl_like.replay.compressor import compressor_of as compressor_of
     from tmrl_like.replay.crc import check_transition as check_transition
     from tmrl_like.replay.demonstrations import WithDemonstrations as WithDemonstrations
-    from tmrl_like.replay.layout import DropHistory as DropHistory
-    from tmrl_like.replay.layout import compressor_of as compressor_of
     from tmrl_like.replay.memory import ReplayMemory as ReplayMemory
     from tmrl_like.replay.mini_races import MiniRaces as MiniRaces
+    from tmrl_like.replay.replay_options import ReplayOptions as ReplayOptions
 
 _HOME_OF = {
-    "DropHistory": "tmrl_like.replay.layout",
+    "DropHistory": "tmrl_like.replay.compressor",
     "MiniRaces": "tmrl_like.replay.mini_races",
     "ReplayMemory": "tmrl_like.replay.memory",
+    "ReplayOptions": "tmrl_like.replay.replay_options",
     "WithDemonstrations": "tmrl_like.replay.demonstrations",
     "check_transition": "tmrl_like.replay.crc",
-    "compressor_of": "tmrl_like.replay.layout",
+    "compressor_of": "tmrl_like.replay.compressor",
 }
 
 __all__ = sorted(_HOME_OF)

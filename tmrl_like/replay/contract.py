@@ -20,10 +20,11 @@ from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import collate_batch
 from tmrl_like.replay.crc import check_transition
+from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
 
-log = logging.getLogger("tmrl_like.trainer")
+log = logging.getLogger("tmrl_like.replay")
 
 _SIX = "(last_obs, act, rew, obs, terminated, truncated)"
 _SEVEN = f"{_SIX[:-1]}, info)"
@@ -55,7 +56,7 @@ class MemoryDataloading(Tunable, ABC):
     handles_streams: bool = False
     takes_text: bool = False
     columns: Sequence[str] = ()
-    mini_races: Any = None
+    mini_races: MiniRaces | None = None
     held_out: float = 0.0
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
@@ -182,7 +183,7 @@ class MemoryDataloading(Tunable, ABC):
         """Whether a batch can be drawn: some transition, of the newest 1,000 at first, ends in no reset or context."""
         if not self._seen_trainable:
             newest = range(len(self))[:-1001:-1]
-            self._seen_trainable = any(self._is_trainable(self.get_transition(item)) for item in newest)
+            self._seen_trainable = any(self.is_trainable(self.get_transition(item)) for item in newest)
         return self._seen_trainable and len(self) > 0
 
     def tune(self, **values: float) -> None:
@@ -241,20 +242,19 @@ class MemoryDataloading(Tunable, ABC):
     def _checked(self, item: int) -> Sequence[Any] | None:
         """Rebuild one item, and compare it under CRC debugging; None where it must not be trained on."""
         transition = self.get_transition(item)
-        if not self._is_trainable(transition):
+        if not self.is_trainable(transition):
             return None
         if self.crc_debug:
-            check_transition(getattr(transition[-1], "original", None), transition)
+            info = transition[-1]
+            check_transition(info.original if isinstance(info, Info) else None, transition)
             self.crc_checked += 1
             log.debug("CRC check passed: transition %d", self.crc_checked)
-            if self.crc_checked % _LOG_EVERY == 0:
+            if self.crc_checked == 1 or self.crc_checked % _LOG_EVERY == 0:
                 log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
-            elif self.crc_checked == 1:
-                log.info("CRC check: the first transition is what the environment produced")
         return transition
 
-    def _is_trainable(self, transition: Sequence[Any]) -> bool:
-        """Whether a transition ends in neither reset nor context."""
+    def is_trainable(self, transition: Sequence[Any]) -> bool:
+        """Whether a transition ends in neither reset nor context; MemoryContractError: it does not say so."""
         name = type(self).__name__
         _check_number(f"{name}.get_transition", transition, _SEVEN)
         info = transition[-1]

@@ -10,17 +10,20 @@ import numpy as np
 
 from tmrl_like.errors import MemoryContractError, PipelineMismatchError
 
-FIELDS = ("last_obs", "act", "rew", "obs", "terminated", "truncated")
-_HINTS = {
-    "act": "the sample_compressor, and which sample get_transition takes the action from",
-    "rew": "the sample_compressor (does it convert the reward?) and get_transition",
-    "terminated": "the order of terminated and truncated in the sample_compressor and in get_transition",
-}
-_HINTS["truncated"] = _HINTS["terminated"]
-Difference: TypeAlias = tuple[str, ...]  # where two values differ, and what each of them is there
-_HINT_OBSERVATION = (
+_OBSERVATION = (
     "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the environment's"
 )
+_FLAGS = "the order of terminated and truncated in the sample_compressor and in get_transition"
+_HINTS = {
+    "last_obs": _OBSERVATION,
+    "act": "the sample_compressor, and which sample get_transition takes the action from",
+    "rew": "the sample_compressor (does it convert the reward?) and get_transition",
+    "obs": _OBSERVATION,
+    "terminated": _FLAGS,
+    "truncated": _FLAGS,
+}
+FIELDS = tuple(_HINTS)
+Difference: TypeAlias = tuple[str, ...]  # where two values differ, and what each of them is there
 
 
 def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> None:
@@ -44,12 +47,13 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
             f"({', '.join(FIELDS)})"
         )
     for name, produced, found in zip(FIELDS, original, rebuilt, strict=False):
-        skipped = name == "last_obs" and produced is None
-        if not skipped and (difference := first_difference(produced, found, name)):
+        if name == "last_obs" and produced is None:
+            continue
+        if difference := first_difference(produced, found, name):
             place, of_environment, of_memory = difference
             raise PipelineMismatchError(
                 f"{place}: the environment produced {of_environment}, the memory rebuilt {of_memory}; check "
-                f"{_HINTS.get(name, _HINT_OBSERVATION)}"
+                f"{_HINTS[name]}"
             )
 
 
@@ -79,11 +83,10 @@ def _difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
         return (name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
     if one.tobytes() == other.tobytes():
         return None
-    elements = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (one, other)]
-    different = np.flatnonzero((elements[0] != elements[1]).any(axis=1))
-    index = tuple(int(i) for i in np.unravel_index(different[0], one.shape))
-    place = f"{name} at element {index} ({len(different)} of {one.size} elements differ)" if one.shape else name
-    return (place, *(f"{array[index]!r} (bytes {array[index].tobytes().hex()})" for array in (one, other)))
+    differ = [place for place in np.ndindex(one.shape) if one[place].tobytes() != other[place].tobytes()]
+    where = f"{name} at element {differ[0]} ({len(differ)} of {one.size} elements differ)" if one.shape else name
+    found = (array[differ[0]] for array in (one, other))
+    return (where, *(f"{value!r} (bytes {value.tobytes().hex()})" for value in found))
 
 
 def _kind(value: Any) -> type:

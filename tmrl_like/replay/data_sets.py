@@ -17,7 +17,8 @@ from tmrl_like.delivery.segments import incarnations_in, segments_of
 from tmrl_like.delivery.source import Source
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
-from tmrl_like.types import Buffer, Info, Sample, StepTiming
+from tmrl_like.replay.streams import info_of
+from tmrl_like.types import Buffer, Sample, StepTiming
 from tmrl_like.wire.messages import WireVersionError
 from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 
@@ -61,11 +62,11 @@ class _Stream:
     was_reset: bool = False
 
     def append(self, sample: Sample, writer: PacketWriter) -> None:
-        info = sample.info if isinstance(sample.info, Info) else Info(sample.info)
+        info = info_of(sample)
         self.episode += info.is_reset and not self.was_reset
         self.was_reset = info.is_reset
         timing = info.timing or StepTiming(0.0, 0.0, 0.0, 0)
-        writer.append((*sample[:5], dict(info)), timing, info.is_reset, max(0, self.episode))
+        writer.append((*sample[:5], dict(sample.info or {})), timing, info.is_reset, max(0, self.episode))
 
     def packet(self, writer: PacketWriter) -> Packet:
         first, self.entries = self.entries + 1, self.entries + writer.samples
@@ -103,11 +104,13 @@ def _packets_of(buffers: Iterable[Buffer]) -> Iterator[Packet]:
 
 def _files_of(packets: Iterable[Packet]) -> Iterator[list[Packet]]:
     file: list[Packet] = []
+    size_bytes = 0
     for packet in packets:
         file.append(packet)
-        if sum(len(message) for message, _ in file) >= _FILE_BYTES:
+        size_bytes += len(packet[0])
+        if size_bytes >= _FILE_BYTES:
             yield file
-            file = []
+            file, size_bytes = [], 0
     yield file
 
 

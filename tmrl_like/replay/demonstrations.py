@@ -11,17 +11,18 @@ import os
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from tmrl_like.base.factories import completed
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
+from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.layout import compressor_of
-from tmrl_like.replay.streams import as_context
-from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, SampleCompressor, Transition
+from tmrl_like.replay.row_set import Array, Flags
+from tmrl_like.replay.streams import as_context, info_of
+from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Sample, SampleCompressor, Transition
 
 _IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
 _REMEMBERED_STREAMS = 256
@@ -52,6 +53,8 @@ class WithDemonstrations(MemoryDataloading):
         demonstrations_size: int | None = None,
         held_out: float = 0.0,
         takeovers: bool = True,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
         **options: Any,
     ) -> None:
         """Make both memories.
@@ -64,14 +67,16 @@ class WithDemonstrations(MemoryDataloading):
             demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
             held_out: share of the policy's episodes that training never draws from (see `ReplayMemory`).
             takeovers: whether steps of whoever took over from a policy are demonstrations.
+            observation_space: of the environment, for both, if they take it.
+            action_space: the same.
             options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path` to the first alone.
 
         Raises:
             ConfigError: the share is not between 0 and 1, or no data set at `demonstrations_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
-        if not 0.0 <= share <= 1.0:
-            raise ConfigError(f"share is {share}; expected 0 to 1")
+        expect(0.0 <= share <= 1.0, "share", share, "0 to 1")
+        memory = completed(memory, observation_space=observation_space, action_space=action_space)
         own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
         self.own = own
         size = own.memory_size if demonstrations_size is None else demonstrations_size
@@ -98,42 +103,47 @@ class WithDemonstrations(MemoryDataloading):
 
     def append_buffer(self, buffer: Buffer) -> None:
         """Put the samples into the memory that they are for."""
-        if _is_expert(buffer):
+        sources = _sources_of(buffer)
+        if (sources == ActionSource.EXPERT).any():
             self._experts.add(buffer.stream)
         if buffer.stream in self._experts:
             self.demonstrations.append(buffer)
-        else:
-            self.own.append(buffer)
-            if self._takeovers:
-                self._append_takeovers(buffer)
+            return
+        self.own.append(buffer)
+        if self._takeovers:
+            self._append_takeovers(buffer, _IS_TAKEN_OVER[sources])
 
-    def _append_takeovers(self, buffer: Buffer) -> None:
-        """Give what somebody drove who took over to the demonstrations, behind as much of its past as they look at.
-
-        Each takeover is a stream there, and its past so short that no whole transition ends in it.
-        """
-        stream, context_length = buffer.stream, self.demonstrations.context_length + 1
-        past = self._past.pop(stream, deque())
-        if stream in self._taken_over or any(_IS_TAKEN_OVER[of_block].any() for of_block in _sources_in(buffer)):
-            is_taken = _IS_TAKEN_OVER[np.concatenate(_sources_in(buffer))].tolist()
-            samples = [sample for one in past for sample in one.memory][-context_length:]
-            for taken, run in groupby(zip(is_taken, buffer.memory, strict=True), itemgetter(0)):
-                driven = [sample for _, sample in run]
-                if taken and stream not in self._taken_over:
-                    self._takeovers_so_far += 1
-                    name = self._taken_over[stream] = f"{stream}, takeover {self._takeovers_so_far}"
-                    self.demonstrations.append(Buffer(list(map(as_context, samples[-context_length:])), name))
+    def _append_takeovers(self, buffer: Buffer, is_taken: Flags) -> None:
+        """Give what somebody drove who took over to the demonstrations; `is_taken`: which samples that is, bool [N]."""
+        stream, past = buffer.stream, self._past.pop(buffer.stream, deque())
+        if stream in self._taken_over or is_taken.any():
+            samples = [sample for one in (*past, buffer) for sample in one.memory]
+            start = len(samples) - len(buffer)
+            for taken, run in groupby(is_taken.tolist()):
+                end = start + len(list(run))
                 if taken:
-                    self.demonstrations.append(Buffer(driven, self._taken_over[stream]))
+                    self._append_driven(stream, samples[:start], samples[start:end])
                 elif stream in self._taken_over:
                     self.demonstrations.flush(self._taken_over.pop(stream))
-                samples += driven
+                start = end
         past.append(buffer)
-        while sum(map(len, past)) - len(past[0]) >= context_length:
+        while sum(map(len, past)) - len(past[0]) > self.demonstrations.context_length:
             past.popleft()
         self._past[stream] = past
         if len(self._past) > _REMEMBERED_STREAMS:
             del self._past[next(iter(self._past))]
+
+    def _append_driven(self, stream: str, past: list[Sample], driven: list[Sample]) -> None:
+        """Append a takeover, or more of one. Each is a stream of its own there.
+
+        Before it comes as much of its past as they look at, and no more, so that no whole transition ends there.
+        """
+        if stream not in self._taken_over:
+            self._takeovers_so_far += 1
+            self._taken_over[stream] = f"{stream}, takeover {self._takeovers_so_far}"
+            context = past[-self.demonstrations.context_length - 1 :]
+            self.demonstrations.append(Buffer([*map(as_context, context)], self._taken_over[stream]))
+        self.demonstrations.append(Buffer(driven, self._taken_over[stream]))
 
     def flush(self, stream: str | None = None) -> None:
         self.own.flush(stream)
@@ -183,13 +193,9 @@ class WithDemonstrations(MemoryDataloading):
         return self.own.sample_held_out()
 
 
-def _is_expert(buffer: Buffer) -> bool:
-    return any(bool((sources == ActionSource.EXPERT).any()) for sources in _sources_in(buffer))
-
-
-def _sources_in(buffer: Buffer) -> list[Any]:
-    """What chose the actions, [samples] of each block."""
+def _sources_of(buffer: Buffer) -> Array:
+    """What chose the actions: uint8 [N]."""
     if buffer.blocks:
-        return [block.timing.source for block in buffer.blocks]
-    timings = [getattr(sample.info, "timing", None) for sample in buffer]
-    return [np.array([ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8)]
+        return np.concatenate([block.timing.source for block in buffer.blocks])
+    timings = [info_of(sample).timing for sample in buffer]
+    return np.array([ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8)

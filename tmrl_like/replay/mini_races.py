@@ -24,7 +24,7 @@ import numpy as np
 
 from tmrl_like.base.options import at_least
 from tmrl_like.errors import ConfigError, expect
-from tmrl_like.replay.columns import Rows
+from tmrl_like.replay.row_set import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

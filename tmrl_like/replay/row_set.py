@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tmrl_like.replay.columns import Rows
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class RowSet:

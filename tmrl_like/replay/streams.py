@@ -36,7 +36,6 @@ class StreamSorter:
         self._to_mark = 0
         self._tails: dict[str, list[Sample]] = {}  # newest samples per stream, least recent stream first
         self._held: dict[str, list[Buffer]] = {}  # longest waiting stream first
-        self._waiting: dict[str, int] = {}  # samples in them
 
     def start_behind_other_samples(self) -> None:
         """The memory holds samples (a data set) that belong to no stream to come."""
@@ -50,11 +49,11 @@ class StreamSorter:
             return
         held = self._held.setdefault(buffer.stream, [])
         held.append(buffer)
-        waiting = self._waiting[buffer.stream] = self._waiting.get(buffer.stream, 0) + len(buffer)
+        waiting = sum(map(len, held))
         ends = waiting >= context_length and any(s.terminated or s.truncated for one in held for s in one)
         if ends or waiting >= min_run:  # the end of an episode, unless the context would outweigh it, or a long run
             self._switch_to(buffer.stream, context_length)
-        while sum(self._waiting.values()) > _MAX_HELD:
+        while sum(len(one) for held in self._held.values() for one in held) > _MAX_HELD:
             # the stream that has waited longest goes in
             self._switch_to(next(iter(self._held)), context_length)
 
@@ -68,7 +67,6 @@ class StreamSorter:
         history = self._tails.get(stream, [])[-context_length:]
         self._current = stream
         self._to_mark = context_length - len(history)
-        del self._waiting[stream]
         held = [self._marked(buffer, context_length) for buffer in self._held.pop(stream)]
         if history:
             self._append(Buffer([as_context(sample) for sample in history], stream))
@@ -88,7 +86,12 @@ class StreamSorter:
         return Buffer([*map(as_context, samples[:marked]), *samples[marked:]], buffer.stream)
 
 
+def info_of(sample: Sample) -> Info:
+    """What the framework knows of a sample; of one of the user's own making nothing."""
+    return sample.info if isinstance(sample.info, Info) else Info()
+
+
 def as_context(sample: Sample) -> Sample:
     """A copy that no transition ends in."""
-    info = sample.info if isinstance(sample.info, Info) else Info()
+    info = info_of(sample)
     return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original, info.episode))

@@ -9,7 +9,7 @@ n-step returns: for a transition whose action led to reward r(1), with k <= n st
 
 (Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n where the episode ends first,
 terminated or truncated, at the first action that was not greedy, if those are to end it, and where the memory holds no
-more of it yet: a shorter return is as true as a longer one. k is counted when samples arrive (`Lanes.steps`), and
+more of it yet: a shorter return is as true as a longer one. k is counted when samples arrive (`RowIndex.steps`), and
 rewards and potentials are stored step by step; they are summed up when a transition is drawn, so that gamma and the
 weight of the potentials may change at any time.
 
@@ -24,169 +24,162 @@ change with phi.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from tmrl_like.replay.collate import to_tensor
-from tmrl_like.replay.columns import Array, Column, FieldColumns, Rows
-from tmrl_like.replay.lanes import Lanes, follow
-from tmrl_like.replay.layout import FramePadding
-from tmrl_like.replay.store import ACT, COLUMNS, OBS, REW, Store
+from tmrl_like.replay.replay_options import ReplayOptions
+from tmrl_like.replay.row_index import RowIndex, follow
+from tmrl_like.replay.row_set import Array, Rows
+from tmrl_like.replay.sample_check import item
+from tmrl_like.replay.table import Column, Table
 from tmrl_like.types import Batch
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """Tensors [B, ...] on a device, numbers as float32 [B]."""
-
-    device: str
-
-    def leaves(self, column: Column, values: Array) -> Sequence[Any]:
-        """`values` [K, B, ...] -> one leaf for each of the K."""
-        return to_tensor(values, self.device).unbind(0)
-
-    def number(self, values: Array, column: Column | None = None) -> Any:
-        """`values` [B, ...], one number each, of a column or (None) computed."""
-        return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), self.device)
-
-
-class AsStored:
-    """Of a batch of one: what was stored, of the type that it had. Otherwise as `Tensors`."""
-
-    def leaves(self, column: Column, values: Array) -> Sequence[Any]:
-        return [column.restored(value) for value in values]
-
-    def number(self, values: Array, column: Column | None = None) -> Any:
-        return values.item() if column is None else column.restored(values)
-
-
-Form: TypeAlias = Tensors | AsStored
-"""What becomes of the values that were gathered."""
-
-
-@dataclass(eq=False)
 class Rebuilder:
     """Makes transitions of rows; puts action buffers and stacks of frames together again.
 
-    See `ReplayMemory` for the last five.
+    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without one, of a batch of
+    one, what was stored, of the type that it had.
     """
 
-    lanes: Lanes
-    store: Store
-    originals: Mapping[int, Any]  # CRC debugging: what the environment produced, by row
-    act_buf_len: int
-    frame_padding: FramePadding
-    n_steps: int
-    columns: Sequence[str]
-    powers: Array  # gamma^k, float64 [n + 1]
+    def __init__(self, table: Table, index: RowIndex, options: ReplayOptions) -> None:
+        """Read from these."""
+        self.table = table
+        self.index = index
+        self.options = options
+        self.columns = {name: item(name) for name in options.kept}
+        self.race = options.race_steps
 
     def transitions(
-        self, rows: Rows, form: Form, shaping: float = 0.0, left: Rows | None = None, race: int = 1
+        self, rows: Rows, device: str | None, gamma: float = 0.0, shaping: float = 0.0, left: Rows | None = None
     ) -> Batch:
         """The transitions that begin with the steps to `rows`, int [B].
 
         Args:
             rows: which; `discount` is gamma^k, None where n is 1 and there are no races.
-            form: of what is in them.
+            device: of the tensors.
+            gamma: discount per step.
             shaping: w, weight of the potentials.
-            left: of a race of `race` steps, how many are left at the older observation, int [B]; None: no races.
-            race: T.
+            left: of a race, how many steps are left at the older observation, int [B]; None: no races.
         """
-        columns = {name: self._gather(COLUMNS + k, rows[None], form)[0] for k, name in enumerate(self.columns)}
+        columns = {name: self._gather(field, rows[None], device)[0] for name, field in self.columns.items()}
         beside: dict[str, Any] = {}
-        if self.n_steps == 1 and left is None and not shaping:
-            ends, rew = rows, self._number(REW, rows, form)
+        if self.options.n_steps == 1 and left is None and not shaping:
+            ends, rew = rows, self._number("rew", rows, device)
         else:
             ahead, counts = self._ahead(rows)
             if left is not None:
                 counts = np.minimum(counts, left)
             ends = ahead[counts - 1, np.arange(len(rows))]
-            rewards, discounts = self._discounted_sum(self._numbers(REW, ahead), counts), self.powers.take(counts)
-            is_over = self._numbers(REW + 1, ends) != 0
+            powers = _powers(gamma, self.options.n_steps)
+            rewards, discounts = _summed(self._values("rew", ahead), counts, powers), powers.take(counts)
+            is_over = self._values("terminated", ends) != 0
             if left is not None:
                 is_over |= counts == left
-                beside = {"time_left": form.number(left / race), "next_time_left": form.number((left - counts) / race)}
+                shares = {"time_left": left, "next_time_left": left - counts}
+                beside = {name: _number_of(steps / self.race, device) for name, steps in shares.items()}
             if shaping:
-                before, after = self._potentials(self.lanes.parent.take(rows).astype(np.intp)), self._potentials(ends)
+                potential = self.columns["potential"]
+                before = self._values(potential, self.index.parent.take(rows).astype(np.intp)).astype(np.float64)
+                after = self._values(potential, ends).astype(np.float64)
                 rewards += shaping * (np.where(is_over, 0.0, discounts * after) - before)
-            rew = form.number(rewards)
-            if self.n_steps > 1 or left is not None:
-                beside["discount"] = form.number(discounts)
-        last_obs, act, obs = self._ends_of(rows, ends, form)
-        terminated, truncated = (self._number(REW + k, ends, form) for k in (1, 2))
+            rew = _number_of(rewards, device)
+            if self.options.n_steps > 1 or left is not None:
+                beside["discount"] = _number_of(discounts, device)
+        last_obs, act, obs = self._ends_of(rows, ends, device)
+        terminated, truncated = (self._number(name, ends, device) for name in ("terminated", "truncated"))
         if left is not None:
-            terminated = form.number(is_over)
+            terminated = _number_of(is_over, device)
         return Batch(last_obs, act, rew, obs, terminated, truncated, columns=columns or None, **beside)
 
-    def original(self, row: int) -> tuple[Any, ...] | None:
-        """CRC debugging: what the environment produced of the transition that begins with the step to a row."""
-        if self.n_steps == 1:
-            return self.originals.get(row)
+    def original(self, row: int, originals: dict[int, Any], gamma: float) -> tuple[Any, ...] | None:
+        """CRC debugging: what the environment produced of the transition that begins with the step to a row.
+
+        `originals` are single steps, by their rows.
+        """
+        if self.options.n_steps == 1:
+            return originals.get(row)
         ahead, counts = self._ahead(np.array([row]))
-        steps = [original for row in ahead[: counts[0], 0].tolist() if (original := self.originals.get(row))]
+        steps = [original for row in ahead[: counts[0], 0].tolist() if (original := originals.get(row))]
         if len(steps) < counts[0]:
             return None
         rewards = np.array([[float(np.asarray(step[2]).item())] for step in steps])
-        return (*steps[0][:2], self._discounted_sum(rewards, counts).item(), *steps[-1][3:6])
+        rew = _summed(rewards, counts, _powers(gamma, self.options.n_steps)).item()
+        return (*steps[0][:2], rew, *steps[-1][3:6])
 
-    def _ends_of(self, rows: Rows, ends: Rows, form: Form) -> tuple[Any, Any, Any]:
+    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> tuple[Any, Any, Any]:
         """Observation before, action, and observation after B steps, or sequences of steps.
 
         The first actions led to `rows`, int [B], the last ones to `ends`, int [B].
         """
-        length = self.act_buf_len
-        walk = follow(self.lanes.parent, rows, max(1, length))
-        before, after = walk[1:], walk[:-1] if ends is rows else follow(self.lanes.parent, ends, max(1, length) - 1)
-        last_obs, obs = self._gather(OBS, np.stack((before[0], after[0])), form)
-        actions = rows[None] if not length else np.concatenate((rows[None], before[::-1], after[::-1]))
-        act, *buffers = self._gather(ACT, actions, form)
-        return (*last_obs, *buffers[:length]) if length else last_obs, act, (*obs, *buffers[length:]) if length else obs
+        parent, length = self.index.parent, self.options.act_buf_len
+        walk = follow(parent, rows, max(1, length))
+        before, after = walk[1:], walk[:-1] if ends is rows else follow(parent, ends, max(1, length) - 1)
+        last_obs, obs = self._gather("obs", np.stack((before[0], after[0])), device)
+        if not length:
+            return last_obs, self._gather("act", rows[None], device)[0], obs
+        act, *actions = self._gather("act", np.concatenate((rows[None], before[::-1], after[::-1])), device)
+        return (*last_obs, *actions[:length]), act, (*obs, *actions[length:])
 
-    def _number(self, field: int, rows: Rows, form: Form) -> Any:
+    def _number(self, field: str, rows: Rows, device: str | None) -> Any:
         """The number of a field at `rows`, int [B]."""
-        (column,) = self.store.fields[field].columns
-        return form.number(column.array.take(rows, axis=0), column)
+        column = self.table.fields[field].columns[0]
+        values = column.array.take(rows, axis=0)
+        return column.restored(values) if device is None else _number_of(values, device)
 
-    def _numbers(self, field: int, rows: Rows) -> Array:
+    def _values(self, field: str, rows: Rows) -> Array:
         """The numbers of a field at `rows`: an array of their shape."""
-        return self.store.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
-
-    def _potentials(self, rows: Rows) -> Array:
-        return self._numbers(COLUMNS + self.columns.index("potential"), rows).astype(np.float64)
+        return self.table.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
 
     def _ahead(self, rows: Rows) -> tuple[Rows, Rows]:
         """The rows that the steps from `rows`, int [B], end in, int [n, B], and how many of them count: k, int [B]."""
-        following, steps = self.lanes.following, self.lanes.steps
-        if following is None or steps is None:
+        if self.index.steps is None or self.index.following is None:
             return rows[None], np.ones(len(rows), np.intp)
-        return follow(following, rows, self.n_steps - 1), steps.take(rows).astype(np.intp)
+        ahead = follow(self.index.following, rows, self.options.n_steps - 1)
+        return ahead, self.index.steps.take(rows).astype(np.intp)
 
-    def _discounted_sum(self, rewards: Array, counts: Rows) -> Array:
-        """Sum up the first `counts`, int [B], of rewards [n, B]; float64 [B]."""
-        total = np.zeros(rewards.shape[1:])
-        for k, reward in enumerate(rewards):  # one after the other: a sum of a batch has the bits of a single one
-            total += np.where(k < counts, self.powers[k] * reward.astype(np.float64), 0.0)
-        return total
-
-    def _gather(self, index: int, rows: Rows, form: Form) -> list[Any]:
+    def _gather(self, name: str, rows: Rows, device: str | None) -> list[Any]:
         """`rows` int [K, B] -> K structures of a field."""
-        field: FieldColumns = self.store.fields[index]
-        stacks = self.store.stacks if index == OBS else ()
+        field = self.table.fields[name]
+        if any(field.stacks):
+            older = self.index.parent if self.index.older_frame is None else self.index.older_frame
+            frames = follow(older, rows, max(field.stacks) - 1)[::-1].transpose(1, 2, 0)  # oldest first
         leaves = []
-        if not any(stacks):
-            leaves = [form.leaves(column, column.array.take(rows, axis=0)) for column in field.columns]
-        else:
-            older = self.lanes.parent if self.lanes.older_frame is None else self.lanes.older_frame
-            oldest_first = follow(older, rows, max(stacks) - 1)[::-1].transpose(1, 2, 0)
-            for column, size in zip(field.columns, stacks, strict=True):
-                values = column.array.take(oldest_first[..., -size:] if size else rows, axis=0)
-                if size and self.frame_padding == "zero":
-                    _blank_padding(values, oldest_first[..., -size:])
-                leaves.append(form.leaves(column, values))
+        for column, size in zip(field.columns, field.stacks, strict=True):
+            values = column.array.take(frames[..., -size:] if size else rows, axis=0)
+            if size and self.options.frame_padding == "zero":
+                _blank_padding(values, frames[..., -size:])
+            leaves.append(_leaves_of(column, values, device))
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
+
+
+def _leaves_of(column: Column, values: Array, device: str | None) -> Any:
+    """`values` [K, B, ...] -> one leaf for each of the K."""
+    return [column.restored(value) for value in values] if device is None else to_tensor(values, device).unbind(0)
+
+
+def _number_of(values: Array, device: str | None) -> Any:
+    """`values` [B, ...], one number each."""
+    if device is None:
+        return values.item()
+    return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), device)
+
+
+@lru_cache(maxsize=8)
+def _powers(gamma: float, n_steps: int) -> Array:
+    """gamma^k, float64 [n + 1]."""
+    return np.array([gamma**k for k in range(n_steps + 1)])
+
+
+def _summed(rewards: Array, counts: Rows, powers: Array) -> Array:
+    """Sum up the first `counts`, int [B], of rewards [n, B], discounted; float64 [B]."""
+    total = np.zeros(rewards.shape[1:])
+    for k, reward in enumerate(rewards):  # one after the other: a sum of a batch has the bits of a single one
+        total += np.where(k < counts, powers[k] * reward.astype(np.float64), 0.0)
+    return total
 
 
 def _blank_padding(stacked: Array, rows: Rows) -> None:

@@ -26,7 +26,6 @@ from tmrl_like.server.seats import (
     TrainerSeat,
     WatcherSeat,
     WorkerSeat,
-    goes_on_with,
     is_same_process,
     later,
     may_be,
@@ -397,7 +396,7 @@ class Relay:
         """Whether a process leaves its seat to another one: it has a successor, is dead, or silent."""
         is_own = sitting.key == key
         is_silent = self._now - sitting.seen_at > _ALIVE_WITHIN_S
-        if is_own and goes_on_with(hello, sitting.hello):
+        if is_own and hello.goes_on_with(sitting.hello):
             self._note_succeeded(sitting)
         elif not is_silent and not (is_own and self._is_dead(sitting, hello)):
             return False

@@ -93,11 +93,6 @@ def sit_together(one: m.Rank, other: m.Rank) -> bool:
     return one.group != 0 and one.group == other.group and one.number != other.number
 
 
-def goes_on_with(hello: m.Hello, before: m.Hello) -> bool:
-    """Whether a trainer goes on with what an earlier one has stored; what a dead one said may arrive behind it."""
-    return hello.run != "" and hello.run == before.run and hello.began_up_s > before.began_up_s
-
-
 def is_same_process(one: m.Hello, other: m.Hello) -> bool:
     """Whether two connections are of one process."""
     return (one.role, one.name, one.incarnation) == (other.role, other.name, other.incarnation)

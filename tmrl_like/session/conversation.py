@@ -12,7 +12,7 @@ from tmrl_like.errors import CredentialsError, DecodingError, RefusedError
 from tmrl_like.session.ring import Ring, unknown_host
 from tmrl_like.wire import messages as m
 
-log = logging.getLogger("tmrl_like.link")
+log = logging.getLogger("tmrl_like.session")
 
 _HELLO_EVERY_S = 1.0
 _BEAT_S = 0.5

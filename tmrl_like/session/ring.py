@@ -13,7 +13,7 @@ from tmrl_like.errors import ShortageError
 from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
 from tmrl_like.transport.addresses import host_and_port
 
-log = logging.getLogger("tmrl_like.link")
+log = logging.getLogger("tmrl_like.session")
 
 
 class Ring:

@@ -24,7 +24,7 @@ from tmrl_like.session.conversation import Conversation, Role
 from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
 
-log = logging.getLogger("tmrl_like.link")
+log = logging.getLogger("tmrl_like.session")
 
 
 class Session:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,65 +15,58 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.ensemble import EnsembleMLP
-from tmrl_like.agents.layout import action_bounds, categories_of
 from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.sac import SACAgent
 from tmrl_like.base import tree
+from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.trainer.tuning import discount_of
 from tmrl_like.types import Batch, Buffer
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Figures = dict[str, float]
 
-_ROWS = 800  # the newest samples of the stream, which are looked at
-_NEW_ROWS = 100  # before they are looked at again
-_FOLLOWED_ROWS = 4000  # before it is another stream's turn
+_LEAST_STEPS, _MOST_STEPS = 100, 800  # that are looked at between two figures
 _LARGEST_LEAF = 64  # an array with more numbers is a picture, and left out
 _PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
 
 
 class SampleFigures:
-    """Follows the samples of one stream for a while, then those of the next that comes."""
+    """Whether observations move: follows the samples of one stream, and when it is silent those of the next."""
 
     def __init__(self) -> None:
-        self._follow("")
-
-    def _follow(self, stream: str) -> None:
-        self._stream = stream
-        self._waiting: deque[Buffer] = deque()
-        self._num_waiting, self._left = 0, _FOLLOWED_ROWS
+        self._stream = ""
+        self._last: list[Array] = []  # the newest observation, [1, D]
+        self._moves: list[bool] = []  # of the newest steps
 
     def add(self, buffer: Buffer) -> None:
         """Samples enter the memory."""
         if not self._stream:
-            self._follow(buffer.stream)
-        if buffer.stream == self._stream and buffer.blocks:
-            self._waiting.append(buffer)
-            self._num_waiting += len(buffer)
-            while self._num_waiting - len(self._waiting[0]) >= _ROWS:
-                self._num_waiting -= len(self._waiting.popleft())
+            self._stream, self._last = buffer.stream, []
+        for block in buffer.blocks if buffer.stream == self._stream else ():
+            try:
+                obs = np.concatenate(self._last + [_numbers(segment) for segment in block.segments])
+            except ValueError:  # a memory that takes samples of several forms
+                self._last = []
+                continue
+            if obs.size:
+                is_step = ~block.is_reset[len(block) - len(obs) + 1 :]
+                moves = (np.diff(obs, axis=0) != 0).any(axis=1)[is_step]
+                self._moves = [*self._moves, *moves.tolist()][-_MOST_STEPS:]
+                self._last = [obs[-1:]]
 
     def figures(self) -> Figures:
-        """Of the newest samples; nothing while few have come since the last figures."""
-        if not self._num_waiting:
+        """Of the newest steps; nothing while few have come since the last figures."""
+        moves = self._moves
+        if not moves:
             self._stream = ""
-        if self._num_waiting < _NEW_ROWS:
+        if len(moves) < _LEAST_STEPS:
             return {}
-        blocks = [block for buffer in self._waiting for block in buffer.blocks]
-        self._left -= self._num_waiting
-        self._num_waiting = 0
-        self._waiting.clear()
-        if self._left <= 0:
-            self._stream = ""
-        try:
-            obs = np.concatenate([_numbers(segment) for block in blocks for segment in block.segments])
-        except ValueError:  # a memory that takes samples of several forms
-            return {}
-        if not obs.size:
-            return {}
-        is_step = ~np.concatenate([block.is_reset for block in blocks])[1:]
-        return {"observation_moves_share": float((np.diff(obs, axis=0) != 0).any(axis=1)[is_step].mean())}
+        self._moves = []
+        return {"observation_moves_share": float(np.mean(moves))}
 
 
 def _numbers(segment: Any) -> Array:
@@ -92,22 +84,21 @@ class ActorFigures:
 
     def __init__(self) -> None:
         self._obs: Any = None  # always the same ones
-        self._act: Any = None  # what it did on them
+        self._act: torch.Tensor | None = None  # what it did on them
 
     @torch.no_grad()
-    def figures(self, agent: Any, batch: Batch) -> Figures:
+    def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
         """Of a batch, and of what changed since the last figures."""
-        actor, figures = agent.get_actor(), _values(agent, batch)
+        actor, figures = agent.get_actor(), _of_rewards(agent, batch)
         obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
-        if isinstance(critic := getattr(agent, "critic", None), EnsembleMLP) and len(batch.rew) >= _LEAST_PROBED:
-            with _own_noise(agent.device):
-                figures["critic_spread"] = float(critic(obs, batch.act[:_PROBED]).std(1).min())
-        encoder = getattr(actor, "encoder", None)
-        if isinstance(encoder, Encoder) and not encoder.images:
-            seen = encoder(obs)
-            figures["observation_largest"] = float(seen.square().mean(0).max()) ** 0.5
-            figures["observation_spread"] = float(seen.std(0).max())
-        if not isinstance(actor, SamplingActor) or len(batch.rew) < _LEAST_PROBED:
+        figures |= _of_first_layer(actor, obs)
+        if len(batch.rew) < _LEAST_PROBED:
+            return figures
+        if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
+            with same_noise(agent.device):
+                figures["critic_spread"] = float(agent.critic(obs, batch.act[:_PROBED]).std(1).min())
+        space = actor.action_space
+        if not isinstance(actor, SamplingActor) or not isinstance(space, spaces.Box) or not space.is_bounded():
             return figures
         own, others = _sample(actor, obs), _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs))
         figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
@@ -116,42 +107,55 @@ class ActorFigures:
         return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}
 
 
+def _of_first_layer(actor: ActorModule, obs: Any) -> Figures:
+    for encoder in actor.children():
+        if isinstance(encoder, Encoder) and not encoder.images:
+            seen = encoder(obs)
+            largest = float(seen.square().mean(0).max()) ** 0.5
+            return {"observation_largest": largest, "observation_spread": float(seen.std(0).max())}
+    return {}
+
+
+def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
+    """The batch's rewards, and what returns would be with the same reward in each step, in the unit of `q_mean`."""
+    gamma = discount_of(agent)
+    if gamma is None or gamma >= 1.0:
+        return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
+    for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
+    low, high = float(for_ever.min()), float(for_ever.max())
+    scale = 1.0
+    if isinstance(agent, SACAgent) and agent.return_scale is not None:
+        scale = float(agent.return_scale.scale())
+    figures = {"reward_low": low * (1.0 - gamma), "reward_high": high * (1.0 - gamma)}
+    return figures | {"value_low": low / scale, "value_high": high / scale}
+
+
+def _sample(actor: SamplingActor, obs: Any) -> torch.Tensor:
+    """Actions [B, A], in half ranges of the action space."""
+    space: Any = actor.action_space
+    with same_noise(actor.device):
+        act = actor.sample(obs)[0].float().cpu()
+    return (act / torch.from_numpy((space.high - space.low) / 2)).flatten(1)
+
+
 @contextlib.contextmanager
-def _own_noise(device: str) -> Iterator[None]:
+def same_noise(device: str) -> Iterator[None]:
     """Within it torch draws the same numbers each time, and none of those that training draws."""
     with torch.random.fork_rng([device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         yield
 
 
-def _sample(actor: SamplingActor, obs: Any) -> torch.Tensor:
-    """Actions [B, A], scaled to [-1, 1]."""
-    center, half = action_bounds(actor.action_space)
-    with _own_noise(actor.device):
-        act = actor.sample(obs)[0].float().cpu()
-    return (act.reshape(len(act), -1) - torch.from_numpy(center)) / torch.from_numpy(half)
-
-
-def _values(agent: Any, batch: Batch) -> Figures:
-    """The batch's rewards, and what returns would be with the same reward in each step, in the unit of `q_mean`."""
-    gamma = getattr(agent, "gamma", 1.0)
-    if not gamma < 1.0:
-        return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
-    for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
-    low, high = float(for_ever.min()), float(for_ever.max())
-    scale = 1.0 if getattr(agent, "return_scale", None) is None else float(agent.return_scale.scale())
-    figures = {"reward_low": low * (1.0 - gamma), "reward_high": high * (1.0 - gamma)}
-    return figures | {"value_low": low / scale, "value_high": high / scale}
-
-
-def known_figures(agent: Any, memory: MemoryDataloading) -> Figures:
+def known_figures(agent: TrainingAgent, memory: MemoryDataloading) -> Figures:
     """What `Diagnosis` is made with."""
     known: Figures = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
-    known |= {"gamma": agent.gamma} if hasattr(agent, "gamma") else {}
+    gamma = discount_of(agent)
+    if gamma is not None:
+        known["gamma"] = gamma
     space = agent.action_space
     if isinstance(space, spaces.Box):
         size = math.prod(space.shape)
         known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        known["max_entropy"] = float(np.log(categories_of(space)[0]).sum())
+        known["max_entropy"] = float(np.log(space.n if isinstance(space, spaces.Discrete) else space.nvec).sum())
     return known

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from tmrl_like.base.budgets import Lines
 from tmrl_like.wire import messages as m
@@ -15,25 +19,53 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _GONE_AFTER_S = 5.0
 _WORKERS_KEPT = 10_000
-_SUMMED = {field: figure for field, figure in FIGURES.items() if figure.is_summed}
+_GROWING = [field for field, figure in FIGURES.items() if figure.is_summed and figure.grows]
+_CURRENT = [field for field, figure in FIGURES.items() if figure.is_summed and not figure.grows]
 _DESCRIBED = 5
 _LINES = 20  # of log about one worker, at first; …
 _LINES_PER_S = 0.1  # … and then
 _NEW_WORKERS = 1000  # that a line names, at first; then one a second
+_TOLD = (  # a fact, and what is said when it changes to something, and when it is over
+    ("ended", logging.WARNING, "worker %(worker)s no longer drives: %(ended)s", ""),
+    ("alarm", logging.ERROR, "worker %(worker)s: %(alarm)s", "worker %(worker)s: all is well again"),
+    ("env_faults", logging.WARNING, "worker %(worker)s: its environment failed; faults so far: %(env_faults)d", ""),
+    ("env_rebuilds", logging.INFO, "worker %(worker)s: its environment was rebuilt", ""),
+    (
+        "stalled",
+        logging.ERROR,
+        "worker %(worker)s has not taken a new policy for %(stalled_after_s).0f s: it drives version "
+        "%(policy_version)d, the newest is %(newest)d; its own log may say why",
+        "worker %(worker)s takes new policies again: it drives version %(policy_version)d",
+    ),
+    (
+        "lags",
+        logging.ERROR,
+        "worker %(worker)s drives version %(policy_version)d, and the newest is %(newest)d: %(max_lag_versions)g "
+        "versions behind are allowed (max_policy_lag_versions), its samples are dropped",
+        "worker %(worker)s drives version %(policy_version)d: no longer too far behind",
+    ),
+)
 
 
 @dataclass
 class _Worker:
     name: str
-    condition: Condition
-    heard_at: float
-    behind_since: float | None = None  # it has driven this version since then, and another one is the newest
-    stalled: bool = False
-    lags: bool = False  # by more versions than are allowed
+    condition: Condition = field(default_factory=Condition)
+    heard_at: float = -math.inf
+    behind_since: float = math.inf  # it has driven this version since then, and another one is the newest
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_unwell(self) -> bool:
-        return bool(self.condition.alarm) or self.stalled or self.lags
+        return any(self.facts[name] for name in ("alarm", "stalled", "lags"))
+
+    @property
+    def is_alive(self) -> bool:
+        return time.monotonic() - self.heard_at < _GONE_AFTER_S
+
+
+def _heard_at(worker: _Worker) -> float:
+    return worker.heard_at
 
 
 class Fleet:
@@ -44,90 +76,57 @@ class Fleet:
 
         `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions` in `Schedule`.
         """
-        self._stalled_after_s = stalled_after_s
-        self._max_lag_versions = max_lag_versions
-        self._workers: dict[str, _Worker] = {}
-        self._forgotten = dict.fromkeys(_SUMMED, 0)  # of workers that are not among those any more
+        self._limits = {"stalled_after_s": stalled_after_s, "max_lag_versions": max_lag_versions}
+        self._workers: dict[str, _Worker] = {}  # any thread reads it: who is in it is whole, and is replaced as a whole
+        self._totals = Counter[str]()  # of what grows, since the workers started
+        self._driven = Counter[str]()  # environment steps and overruns, since the last call of `metrics`
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
-        self._driven = 0, 0  # environment steps that beats have reported and, of these, overruns
-        self._driven_before = 0, 0  # when `metrics` was called last
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
         """Take a worker's sign of life (connection's thread); `newest`: the version published last; 0: none."""
-        worker = _Worker(beat.worker, beat.condition, time.monotonic())
-        known = self._workers.get(worker.name)
+        name, condition, known = beat.worker, beat.condition, self._workers.get(beat.worker)
         if known is None:
-            self._say_new("new workers", logging.INFO, "worker %s is here", worker.name)
+            self._say_new("new workers", logging.INFO, "worker %s is here", name)
         else:
-            self._count_steps(worker.condition, known.condition)
-        self._tell_changes(worker.name, worker.condition, known.condition if known else Condition())
-        self._watch_version(worker, known, newest)
-        self._watch_lag(worker, known, newest)
-        self._workers[worker.name] = worker
+            self._count_driven(condition, known.condition)
+        before = known or _Worker(name)
+        for grown in _GROWING:
+            now, then = getattr(condition, grown), getattr(before.condition, grown)
+            self._totals[grown] += now - then if now >= then else now
+        worker = _Worker(name, condition, time.monotonic())
+        if newest not in (0, condition.policy_version) and not condition.expert:
+            goes_on = before.is_alive and before.condition.policy_version == condition.policy_version
+            worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
+        stalled = worker.heard_at - worker.behind_since > self._limits["stalled_after_s"]
+        late = {"stalled": stalled, "lags": _lag(condition, newest) > self._limits["max_lag_versions"]}
+        worker.facts = {"worker": name, "newest": newest} | msgspec.structs.asdict(condition) | self._limits | late
+        self._workers[name] = worker
+        self._tell(worker, before.facts)
         if len(self._workers) > _WORKERS_KEPT:
-            self._forget_the_gone(worker.heard_at)
+            self._forget_the_gone()
 
-    def _count_steps(self, now: Condition, before: Condition) -> None:
-        if now.env_steps >= before.env_steps:  # else it is a new process under the old name
-            steps, overruns = self._driven
-            overruns += max(0, now.overruns - before.overruns)
-            self._driven = steps + now.env_steps - before.env_steps, overruns
-
-    def _forget_the_gone(self, now: float) -> None:
+    def _forget_the_gone(self) -> None:
         """Down to nine tenths of what is kept, so that this is rare."""
-        gone = [worker for worker in self._workers.values() if now - worker.heard_at > _GONE_AFTER_S]
-        gone.sort(key=lambda worker: worker.heard_at)
+        gone = sorted((worker for worker in self._workers.values() if not worker.is_alive), key=_heard_at)
         for worker in gone[: len(self._workers) - _WORKERS_KEPT * 9 // 10]:
             del self._workers[worker.name]
-            for field in _SUMMED:
-                self._forgotten[field] += getattr(worker.condition, field)
 
-    def _watch_version(self, worker: _Worker, known: _Worker | None, newest: int) -> None:
-        name, version = worker.name, worker.condition.policy_version
-        if newest and version != newest and not worker.condition.expert:
-            goes_on = known is not None and worker.heard_at - known.heard_at < _GONE_AFTER_S
-            if known is not None and goes_on and known.condition.policy_version == version:
-                worker.behind_since = known.behind_since
-            worker.behind_since = worker.behind_since or worker.heard_at
-            worker.stalled = worker.heard_at - worker.behind_since > self._stalled_after_s
-        was_stalled = known is not None and known.stalled
-        if worker.stalled and not was_stalled:
-            line = "worker %s has not taken a new policy for %.0f s: it drives version %d, the newest is %d; its own "
-            values = (name, self._stalled_after_s, version, newest)
-            self._say(name, logging.ERROR, line + "log may say why", *values)
-        elif was_stalled and not worker.stalled:
-            self._say(name, logging.INFO, "worker %s takes new policies again: it drives version %d", name, version)
+    def _count_driven(self, now: Condition, before: Condition) -> None:
+        if now.env_steps >= before.env_steps:  # else it is a new process under the old name
+            steps, overruns = now.env_steps - before.env_steps, max(0, now.overruns - before.overruns)
+            self._driven.update(env_steps=steps, overruns=overruns)
 
-    def _watch_lag(self, worker: _Worker, known: _Worker | None, newest: int) -> None:
-        name, version = worker.name, worker.condition.policy_version
-        worker.lags = _lag(worker.condition, newest) > self._max_lag_versions
-        had_lagged = known is not None and known.lags
-        if worker.lags and not had_lagged:
-            line = "worker %s drives version %d, and the newest is %d: %g versions behind are allowed "
-            values = (name, version, newest, self._max_lag_versions)
-            self._say(name, logging.ERROR, line + "(max_policy_lag_versions), its samples are dropped", *values)
-        elif had_lagged and not worker.lags:
-            self._say(name, logging.INFO, "worker %s drives version %d: no longer too far behind", name, version)
-
-    def _tell_changes(self, name: str, now: Condition, before: Condition) -> None:
-        def say(level: int, line: str, *values: object) -> None:
-            self._say(name, level, line, name, *values)
-
-        if now.ended and not before.ended:
-            say(logging.WARNING, "worker %s no longer drives: %s", now.ended)
-        if now.alarm and now.alarm != before.alarm:
-            say(logging.ERROR, "worker %s: %s", now.alarm)
-        elif before.alarm and not now.alarm:
-            say(logging.INFO, "worker %s: all is well again")
-        if now.env_faults > before.env_faults:
-            say(logging.WARNING, "worker %s: its environment failed; faults so far: %d", now.env_faults)
-        if now.env_rebuilds > before.env_rebuilds:
-            say(logging.INFO, "worker %s: its environment was rebuilt")
+    def _tell(self, worker: _Worker, before: dict[str, Any]) -> None:
+        for fact, level, line, over in _TOLD:
+            now, then = worker.facts[fact], before.get(fact)
+            if now and now != then:
+                self._say(worker.name, level, line, worker.facts)
+            elif then and not now and over:
+                self._say(worker.name, logging.INFO, over, worker.facts)
 
     def _alive(self) -> list[_Worker]:
-        now = time.monotonic()
-        return [worker for worker in list(self._workers.values()) if now - worker.heard_at < _GONE_AFTER_S]
+        return [worker for worker in list(self._workers.values()) if worker.is_alive]
 
     def is_driving(self) -> bool:
         """Whether any worker is alive that has not said that it no longer drives."""
@@ -135,9 +134,9 @@ class Fleet:
 
     def describe(self) -> str:
         """Where each worker is, the one that was heard of last first; empty: there never was one."""
-        now = time.monotonic()
-        known = sorted(self._workers.values(), key=lambda worker: -worker.heard_at)
-        return "; ".join(_describe(worker, now - worker.heard_at) for worker in known[:_DESCRIBED])
+        known = list(self._workers.values())
+        known.sort(key=_heard_at, reverse=True)
+        return "; ".join(map(_describe, known[:_DESCRIBED]))
 
     def versions(self) -> dict[str, int]:
         """The version that drives now, of each living worker."""
@@ -145,20 +144,18 @@ class Fleet:
 
     def metrics(self, newest: int) -> dict[str, float]:
         """The workers' condition, and what they did since the last call; `newest`: the version published last."""
-        known, alive = list(self._workers.values()), self._alive()
+        alive, driven = self._alive(), self._driven
+        self._driven = Counter()
         metrics: dict[str, float] = {
             "workers": len(alive),
             "workers_with_alarm": sum(worker.is_unwell for worker in alive),
-            "workers_stalled": sum(worker.stalled for worker in alive),
+            "workers_stalled": sum(worker.facts["stalled"] for worker in alive),
             "policy_lag_versions": max((_lag(worker.condition, newest) for worker in alive), default=0),
         }
-        for field, figure in _SUMMED.items():
-            counted = sum(getattr(worker.condition, field) for worker in (known if figure.grows else alive))
-            metrics[figure.metric_of(field)] = counted + self._forgotten[field] * figure.grows
-        driven, before = self._driven, self._driven_before
-        if steps := driven[0] - before[0]:
-            metrics["deadline_miss_share"] = (driven[1] - before[1]) / steps
-        self._driven_before = driven
+        metrics |= {FIGURES[field].metric_of(field): self._totals[field] for field in _GROWING}
+        metrics |= {field: sum(getattr(worker.condition, field) for worker in alive) for field in _CURRENT}
+        if driven["env_steps"]:
+            metrics["deadline_miss_share"] = driven["overruns"] / driven["env_steps"]
         return metrics
 
 
@@ -167,10 +164,10 @@ def _lag(condition: Condition, newest: int) -> int:
     return 0 if condition.expert else max(0, newest - condition.policy_version)
 
 
-def _describe(worker: _Worker, silent_s: float) -> str:
+def _describe(worker: _Worker) -> str:
     condition = worker.condition
     if condition.ended:
         return f"worker {worker.name} no longer drives ({condition.ended})"
-    if silent_s >= _GONE_AFTER_S:
-        return f"worker {worker.name} has not been heard of for {silent_s:.0f} s"
+    if not worker.is_alive:
+        return f"worker {worker.name} has not been heard of for {time.monotonic() - worker.heard_at:.0f} s"
     return f"worker {worker.name} is here, and sends none" + (f" ({condition.alarm})" if condition.alarm else "")

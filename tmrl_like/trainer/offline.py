@@ -9,6 +9,7 @@ from typing import Any
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
+from tmrl_like.trainer.connecting import Connect, LinkParts
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.saver import Publication, Saver
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -16,14 +17,14 @@ from tmrl_like.types import Delivery, Receipt
 
 
 class NoLink:
-    """Implements `TrainerInterface`: no samples come, and policies go to the saver alone.
+    """Implements `TrainerConnection`: no samples come, and policies go to the saver alone.
 
     Attributes:
         workers: none.
         newest_version: the policy published last; 0: none.
     """
 
-    def __init__(self, saver: Saver | None, version: int) -> None:
+    def __init__(self, saver: Saver | None = None, version: int = 0) -> None:
         """See `TrainerLink`."""
         self.workers = Fleet(0.0)
         self.newest_version = version
@@ -66,9 +67,16 @@ class NoLink:
         return "training goes by recorded samples alone"
 
     def close(self) -> None:
-        """Write what waits. Twice is fine."""
-        if self._saver is not None:
-            self._saver.close()
+        pass
+
+
+def _with_no_worker(parts: LinkParts) -> NoLink:
+    expect_no_worker(parts.training)
+    return NoLink(parts.saver, parts.newest_version)
+
+
+OFFLINE: Connect = _with_no_worker
+"""`Trainer(connect=OFFLINE)` trains from what the memory holds: nothing is connected, no limit of the pace holds."""
 
 
 def expect_no_worker(training: TrainingOffline) -> None:

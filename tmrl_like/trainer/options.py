@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from tmrl_like.base.options import above_0, at_least
 from tmrl_like.base.text import counted
-from tmrl_like.errors import FinishedError, expect
+from tmrl_like.errors import ConfigError, FinishedError, expect
 
 Resume = Literal["all", "memory", "none"]
-
-LIVE = (
-    *("epochs", "rounds", "steps", "metrics_interval_s", "max_minutes", "start_training"),
-    *("update_model_interval", "update_model_interval_s", "update_buffer_interval"),
-    *("max_training_steps_per_env_step", "sample_uses", "sleep_between_buffer_retrieval_attempts"),
-)
-"""Fields of a `Schedule` that may change while training goes on."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,6 +73,8 @@ class Schedule:
         at_least(self, 1, "reward_window")
         expect(0.0 <= self.held_out_share < 1.0, "held_out_share", self.held_out_share, "0 to below 1")
         at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
+        for name in ("rounds", "steps", "start_training", "update_model_interval", "update_buffer_interval"):
+            expect(vars(self)[name] % 1 == 0, name, vars(self)[name], "a whole number")
         above_0(self, "max_minutes", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
         ratio: Any = self.max_training_steps_per_env_step
@@ -87,6 +82,16 @@ class Schedule:
         expect(fine, "max_training_steps_per_env_step", ratio, "a number above 0")
         uses = self.sample_uses
         expect(uses is None or uses > 0, "sample_uses", uses, "more than 0, or none")
+
+    def change(self, **values: float | None) -> None:
+        """Have other values from here on; ConfigError: one of them is out of range, and nothing has changed."""
+        before = {name: vars(self)[name] for name in values}
+        vars(self).update(values)
+        try:
+            Schedule.__post_init__(self)
+        except ConfigError:
+            vars(self).update(before)
+            raise
 
     def refuse_finished(self, epoch: int, elapsed_s: float) -> None:
         """Raise FinishedError where a training that has come so far has nothing left to do."""
@@ -98,6 +103,11 @@ class Schedule:
                     f"this run has done its {what}: raise {name} (--trainer.{name}) to go on, choose another run_name, "
                     "or start over with resume none (--trainer.resume none; of `run`: --fresh)"
                 )
+
+
+_AT_START = ("max_sample_age_s", "max_policy_lag_versions", "reward_window", "held_out_share", "device", "profiling")
+LIVE = tuple(option.name for option in fields(Schedule) if option.name not in _AT_START)
+"""Fields of a `Schedule` that may change while training goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,19 @@
-"""How far training may run ahead of the environment. No clock, no thread."""
+"""How far training may run ahead of the environment. Numbers alone: no clock, no thread, no network."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
+from tmrl_like.types import Receipt
 
 _KEPT_SAMPLES = 50  # whose training steps may still be made after the ratio has changed
+_STATE = ("recorded_samples", "unpaced_steps", "limit", "in_lockstep", "tasked_steps", "untasked_training")
 
 
 @dataclass
@@ -41,9 +46,55 @@ class Pacer:
     tasked_steps: int = 0
     untasked_training: float = 0
     limit: float = field(default=0.0, init=False)
+    _awaited: deque[tuple[int, Receipt]] = field(default_factory=deque, init=False)  # tasked steps, up to this entry
 
     def __post_init__(self) -> None:
         self.limit = self.schedule.max_training_steps_per_env_step
+
+    def may_train(self, training_steps: int, samples: int) -> bool:
+        """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
+        if samples < max(1, self.schedule.start_training):
+            return False
+        if self.in_lockstep:
+            return not self.is_done(training_steps, self.tasked_steps)
+        if samples == self.recorded_samples:
+            return True
+        return training_steps + 1 <= self._allowed(samples)
+
+    def _allowed(self, samples: int) -> float:
+        return self.limit * samples + self.unpaced_steps
+
+    def before_samples(self, training_steps: int, samples: int) -> None:
+        """Samples of a worker are about to be added to `samples`, after `training_steps`."""
+        if samples == self.recorded_samples > 0:
+            self.unpaced_steps = max(0, training_steps - math.floor(min(self.limit * samples, training_steps)))
+
+    def expect_no_worker(self, samples: int) -> None:
+        """Training goes by the samples that there are, without a limit, until a worker sends one."""
+        self.recorded_samples, self.in_lockstep, self.tasked_steps = samples, False, 0
+
+    # -- in lockstep
+
+    def enter_lockstep(self, training_steps: int) -> None:
+        """Samples come whose worker awaits training; ConfigError: the ratio is no number that it could await."""
+        if not self.in_lockstep:
+            self.in_lockstep, self.untasked_training = True, training_steps
+            self.check(self.limit)
+
+    def is_done(self, training_steps: int, tasked_steps: int) -> bool:
+        """Whether the tasks of so many environment steps are done after `training_steps`."""
+        return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
+
+    def wait_for(self, receipt: Receipt, new_tasks: int) -> None:
+        """A worker holds still until the tasks so far are done, and those that are not counted yet."""
+        self._awaited.append((self.tasked_steps + new_tasks, receipt))
+
+    def done(self, training_steps: int) -> Iterator[Receipt]:
+        """Those receipts that were waited for and whose tasks are done, once each."""
+        while self._awaited and self.is_done(training_steps, self._awaited[0][0]):
+            yield self._awaited.popleft()[1]
+
+    # -- another limit
 
     def follow(self, limit: float, training_steps: int, samples: int) -> None:
         """Have another limit from here on.
@@ -63,10 +114,6 @@ class Pacer:
             self.unpaced_steps = 0.0 if limit == math.inf else training_steps + owed - limit * samples
         self.limit = limit
 
-    def expect_no_worker(self, samples: int) -> None:
-        """Training goes by the samples that there are, without a limit, until a worker sends one."""
-        self.recorded_samples, self.in_lockstep, self.tasked_steps = samples, False, 0
-
     def check(self, limit: float) -> None:
         """Raise ConfigError where training is in lockstep, and this is no limit for that."""
         if self.in_lockstep and limit == math.inf:
@@ -75,30 +122,11 @@ class Pacer:
                 "expected a finite number"
             )
 
-    def _allowed(self, samples: int) -> float:
-        return self.limit * samples + self.unpaced_steps
+    # -- in checkpoints
 
-    def may_train(self, training_steps: int, samples: int) -> bool:
-        """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
-        if samples < max(1, self.schedule.start_training):
-            return False
-        if self.in_lockstep:
-            return not self.is_done(training_steps, self.tasked_steps)
-        if samples == self.recorded_samples:
-            return True
-        return training_steps + 1 <= self._allowed(samples)
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as plain values; who waits says so again."""
+        return {name: value for name, value in vars(self).items() if name in _STATE}
 
-    def enter_lockstep(self, training_steps: int) -> None:
-        """Samples come whose worker awaits training; ConfigError: the ratio is no number that it could await."""
-        if not self.in_lockstep:
-            self.in_lockstep, self.untasked_training = True, training_steps
-            self.check(self.limit)
-
-    def is_done(self, training_steps: int, tasked_steps: int) -> bool:
-        """In lockstep, whether the tasks of so many environment steps are done after `training_steps`."""
-        return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
-
-    def before_samples(self, training_steps: int, samples: int) -> None:
-        """Samples of a worker are about to be added to `samples`, after `training_steps`."""
-        if samples == self.recorded_samples > 0:
-            self.unpaced_steps = max(0, training_steps - math.floor(min(self.limit * samples, training_steps)))
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import logging
 import os
 import re
@@ -16,8 +17,10 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+import numpy as np
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
@@ -30,6 +33,28 @@ log = logging.getLogger("tmrl_like.trainer")
 _MAX_BYTES = 1 << 31
 _ROUND = datetime.timedelta(seconds=0.1)
 
+_Said = TypeVar("_Said", bound=msgspec.Struct)
+
+
+class Vote(NamedTuple):
+    """What a rank says before a training step, or all of them together.
+
+    Attributes:
+        ready: it can draw a batch; all of them can.
+        stop: it is to end; one of them is.
+        due: what only rank 0 decides is due: a publication, the record of a round.
+        in_lockstep: it is; one of them is.
+        samples: that came to it since the last vote; in sum.
+        tasks: environment steps that allow tasks, likewise.
+    """
+
+    ready: bool = False
+    stop: bool = False
+    due: bool = False
+    in_lockstep: bool = False
+    samples: int = 0
+    tasks: int = 0
+
 
 class Alone:
     """A training with one trainer: what all say is what this one says.
@@ -41,6 +66,18 @@ class Alone:
     """
 
     rank, size, group = 0, 1, 0
+
+    def vote(self, mine: Vote) -> Vote:
+        """What all say, in one exchange; all hear the same."""
+        ready, stop, due, in_lockstep, samples, tasks = self.sum(*mine._replace(due=mine.due and self.rank == 0))
+        return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
+
+    def others(self, mine: _Said) -> list[_Said]:
+        """What the other ranks say of themselves: a `msgspec.Struct` like `mine`."""
+        if self.size == 1:
+            return []
+        said = self.gather(msgspec.msgpack.encode(mine))
+        return [msgspec.msgpack.decode(data, type=type(mine)) for data in said[: self.rank] + said[self.rank + 1 :]]
 
     def sum(self, *numbers: int) -> list[int]:
         """Of each number, over all ranks."""
@@ -65,7 +102,7 @@ class Alone:
 
 
 class Ranks(Alone):
-    """One of several. Implements `agents.agent.Ranks` as well."""
+    """One of several. Implements `agents.agent.Averaging` as well."""
 
     def __init__(self, options: RankOptions) -> None:
         """Meet the others: `RANK`, `WORLD_SIZE` and so on are read from the environment, where torchrun puts them.
@@ -105,7 +142,6 @@ class Ranks(Alone):
                 world_size=self.size,
                 timeout=self._timeout,
             )
-        self._numbers = torch.zeros(8, dtype=torch.int64)
         self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
@@ -151,29 +187,23 @@ class Ranks(Alone):
             self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX)
 
     def sum(self, *numbers: int) -> list[int]:
-        said = self._numbers[: len(numbers)]
-        for i, number in enumerate(numbers):
-            said[i] = number
+        said = torch.tensor(numbers, dtype=torch.int64)
         self._add(said)
         sums: list[int] = said.tolist()
         return sums
 
     def gather(self, data: bytes) -> list[bytes]:
-        sizes = torch.zeros(self.size, dtype=torch.int64)
-        sizes[self.rank] = len(data)
-        with self._said():
-            self._dist.all_reduce(sizes)
-            mine = _as_tensor(data, _checked(int(sizes.max())))
-            parts = [torch.empty_like(mine) for _ in range(self.size)]
-            self._dist.all_gather(parts, mine)
-        return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes.tolist(), strict=True)]
+        sizes = self.sum(*(len(data) * (rank == self.rank) for rank in range(self.size)))
+        if min(sizes) < 0 or sum(sizes) > _MAX_BYTES:
+            raise RankError(f"other ranks send {sizes} bytes at once; at most {_MAX_BYTES} are allowed")
+        ends = np.cumsum([0, *sizes])
+        joined = np.zeros(ends[-1], np.uint8)
+        joined[ends[self.rank] : ends[self.rank + 1]] = np.frombuffer(data, np.uint8)
+        self._add(torch.from_numpy(joined))  # in place
+        return [joined[start:end].tobytes() for start, end in itertools.pairwise(ends)]
 
     def broadcast(self, data: bytes) -> bytes:
-        (size,) = self.sum(len(data) if self.rank == 0 else 0)
-        said = _as_tensor(data if self.rank == 0 else b"", _checked(size))
-        with self._said():
-            self._dist.broadcast(said, 0)
-        return said.numpy().tobytes()
+        return self.gather(b"" if self.rank else data)[0]
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
         """See that the agent averages its gradients, and every so often that its parameters are equal on all ranks.
@@ -242,16 +272,3 @@ def meet(options: RankOptions) -> Alone:
     """The ranks of this training: several where `WORLD_SIZE` in the environment is more than 1."""
     size = os.environ.get("WORLD_SIZE", "1")
     return Alone() if size in ("", "0", "1") else Ranks(options)
-
-
-def _as_tensor(data: bytes, size: int) -> torch.Tensor:
-    tensor = torch.zeros(size, dtype=torch.uint8)
-    if data:
-        tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return tensor
-
-
-def _checked(size: int) -> int:
-    if not 0 <= size <= _MAX_BYTES:
-        raise RankError(f"another rank sends {size} bytes at once; at most {_MAX_BYTES} are allowed")
-    return size

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from tmrl_like.types import Buffer
+from tmrl_like.trainer.watch import Listener
+from tmrl_like.types import Delivery
 
 
-class RecentRewards:
+class RecentRewards(Listener):
     """Keeps rewards as samples come in; any thread reads their mean."""
 
     def __init__(self, window: int) -> None:
@@ -15,10 +18,10 @@ class RecentRewards:
         self._window = window
         self._newest = np.zeros(0)
 
-    def add(self, buffer: Buffer) -> None:
-        """Samples enter the memory; those of resets are no decisions."""
+    def on_samples(self, delivery: Delivery) -> None:
+        """Those of resets are no decisions."""
         found = [self._newest]
-        for block in buffer.blocks:
+        for block in delivery.buffer.blocks:
             rewards = np.concatenate([np.asarray(segment.tree()[2], np.float64).ravel() for segment in block.segments])
             found.append(rewards[~block.is_reset])
         self._newest = np.concatenate(found)[-self._window :]
@@ -28,14 +31,12 @@ class RecentRewards:
         newest = self._newest
         return float(newest.mean()) if len(newest) else None
 
-    def widen(self, figures: dict[str, float]) -> dict[str, float]:
-        """Have `reward_low` and `reward_high` say of these rewards, too, where the figures have them."""
-        if len(self._newest) and "reward_low" in figures:
-            figures["reward_low"] = min(figures["reward_low"], float(self._newest.min()))
-            figures["reward_high"] = max(figures["reward_high"], float(self._newest.max()))
-        return figures
+    def on_round(self, record: dict[str, Any]) -> None:
+        if len(self._newest):
+            record["reward_recent_mean"] = self.mean()
 
-    def metrics(self) -> dict[str, float]:
-        """The mean; nothing where there were no decisions."""
-        mean = self.mean()
-        return {} if mean is None else {"reward_recent_mean": mean}
+    def widen(self, record: dict[str, Any]) -> None:
+        """Have `reward_low` and `reward_high` of a record say of these rewards, too, where it has them."""
+        if len(self._newest) and "reward_low" in record:
+            record["reward_low"] = min(record["reward_low"], float(self._newest.min()))
+            record["reward_high"] = max(record["reward_high"], float(self._newest.max()))

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.base.files import link_atomically
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import PolicyError
-from tmrl_like.policies.policy_file import PolicyCard, with_card
-from tmrl_like.policies.store import PolicyStore
-from tmrl_like.policies.weights import WeightsCopy, first_not_finite
+from tmrl_like.errors import DivergedError, PolicyError
+from tmrl_like.policies.policy_file import PolicyCard, write_policy
+from tmrl_like.policies.policy_store import PolicyStore
+from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.trainer.options import TrainerOptions
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -33,6 +33,13 @@ class Publication(NamedTuple):
     published_at_s: float
     weights: WeightsCopy
     training_steps: int = 0
+
+
+class _Tested(NamedTuple):
+    """What a test episode of a policy came to."""
+
+    version: int
+    return_: float
 
 
 class Saver:
@@ -61,9 +68,7 @@ class Saver:
         self._options = options
         self._training_steps = training_steps
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
-        self._waiting: deque[Publication] = deque()
-        self._writing: Publication | None = None
-        self._returns: list[tuple[int, float]] = []
+        self._waiting: deque[Publication | _Tested] = deque()  # the first is being written
         self._ready = threading.Condition()
         self._closing = False
         self._failed = False
@@ -73,23 +78,25 @@ class Saver:
     def held(self) -> list[Publication]:
         """Those whose weights it needs."""
         with self._ready:
-            return [*self._waiting, *([self._writing] if self._writing else [])]
+            return [one for one in self._waiting if isinstance(one, Publication)]
 
     def save(self, publication: Publication) -> None:
         """Keep it, if it is finite (the training thread)."""
+        self._add(publication._replace(training_steps=self._training_steps()))
+        most = max(1, _WAITING_BYTES // max(1, len(publication.weights.content.data)))
         with self._ready:
-            self._waiting.append(publication._replace(training_steps=self._training_steps()))
-            most = max(1, _WAITING_BYTES // max(1, len(publication.weights.file)))
-            while len(self._waiting) > most:
-                self._waiting.popleft()
-            self._ready.notify()
+            for left_out in self.held[1:-most]:
+                self._waiting.remove(left_out)
 
     def add_return(self, version: int, return_: float) -> None:
         """A test episode of a policy has ended (the training thread)."""
         if self._store is not None:
-            with self._ready:
-                self._returns.append((version, return_))
-                self._ready.notify()
+            self._add(_Tested(version, return_))
+
+    def _add(self, one: Publication | _Tested) -> None:
+        with self._ready:
+            self._waiting.append(one)
+            self._ready.notify()
 
     def close(self) -> None:
         """Write what waits."""
@@ -101,42 +108,38 @@ class Saver:
     def _run(self) -> None:
         while True:
             with self._ready:
-                self._writing = None
-                self._ready.wait_for(lambda: self._waiting or self._returns or self._closing)
-                if not (self._waiting or self._returns):
+                self._ready.wait_for(lambda: self._waiting or self._closing)
+                if not self._waiting:
                     return
-                if self._waiting:
-                    self._writing, returns = self._waiting.popleft(), []
-                else:
-                    returns, self._returns = self._returns, []
+                one = self._waiting[0]
             try:
-                if self._writing is not None:
-                    self._keep(self._writing)
-                for tested in returns:
-                    self._note(*tested)
+                self._keep(one) if isinstance(one, Publication) else self._note(*one)
                 self._failed = False
+            except DivergedError:  # whoever publishes it says so
+                pass
             except (OSError, PolicyError, MemoryError) as error:  # PolicyError: what was to be tagged is gone
                 if not self._failed:
                     where = self._store.folder if self._store is not None else self.path
                     why = error if str(error) else "no memory is left"
                     log.error("cannot save the policy to %s: %s; training goes on", where, why)
                 self._failed = True
+            with self._ready:
+                self._waiting.popleft()
 
     def _keep(self, policy: Publication) -> None:
         policy.weights.wait()
-        if first_not_finite(policy.weights.tensors):
-            return
+        refuse_diverged(policy.weights.tensors)
         version, published_at_s, weights, steps = policy
         card = msgspec.structs.replace(self._card, version=version, published_at_s=published_at_s, training_steps=steps)
         if self._store is not None:
-            kept = self._store.add(weights.file, card)
+            kept = self._store.add(weights.content, card)
             if self._wants_tag(steps):
                 self._store.tag(str(version), f"step-{steps}")
             if self.path is not None:
                 link_atomically(kept, self.path)
             self._store.collect(self._options.keep_policies)
         elif self.path is not None:
-            write_atomically(self.path, *with_card(weights.file, card))
+            write_policy(self.path, weights.content, card)
 
     def _wants_tag(self, steps: int) -> bool:
         """Whether both limits that are set have been passed since the last one."""

@@ -8,10 +8,9 @@ import itertools
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -29,27 +28,40 @@ from tmrl_like.errors import (
     PipelineMismatchError,
     TmrlLikeError,
 )
-from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule, refuse_device
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.figures import ActorFigures, SampleFigures, known_figures
-from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.figures import known_figures
+from tmrl_like.trainer.kept import Kept
+from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
-from tmrl_like.trainer.ranks import Alone
+from tmrl_like.trainer.ranks import Alone, Ranks, Vote
 from tmrl_like.trainer.rewards import RecentRewards
-from tmrl_like.trainer.sample_check import check_data_set
-from tmrl_like.trainer.tuning import Tuning, refuse_two_discounts
-from tmrl_like.types import Batch, Delivery, EpisodeStats, Receipt
+from tmrl_like.trainer.round_metrics import RoundMetrics
+from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.watch import Listener
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
-_FIGURES_EVERY = 500  # training steps and samples
 _WARM_UP_EVERY_S = 5.0
 _OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
+_BY_POSITION = (  # after the first three, as the user's document has them
+    *("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"),
+    *("max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts", "profiling", "agent_scheduler"),
+    *("start_training", "device"),
+)
+_COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
+
+Record = dict[str, Any]
+MemoryFactory = Callable[..., MemoryDataloading]
+AgentFactory = Callable[..., TrainingAgent]
+AgentScheduler = Callable[[TrainingAgent, int], None]
+StopAsked = Callable[[], bool]
 
 
 class TrainerInterface(Protocol):
@@ -84,88 +96,79 @@ class TrainerInterface(Protocol):
         """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
 
-class _RankRound(msgspec.Struct):
-    """What a rank adds to the metrics of a round."""
-
-    episodes: list[EpisodeStats]
-    samples: int
-    memory_transitions: int
-    fleet: dict[str, float]
-
-
-_encode = msgspec.msgpack.encode
-
-
 class StopTraining(Exception):  # noqa: N818 - not an error
     """Leave the schedule where it stands, keep what was learnt."""
+
+
+def _never() -> bool:
+    return False
+
+
+class _RankRound(msgspec.Struct):
+    """What a rank adds to the record of a round."""
+
+    episodes: tuple[EpisodeStats, ...]
+    numbers: dict[str, float]  # to be summed up
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What is around training in a round."""
+
+    interface: TrainerInterface
+    metrics: RoundMetrics
+    listeners: tuple[Listener, ...]
+    should_stop: StopAsked
 
 
 @dataclass(eq=False, init=False)
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
-    Its constructor takes all fields of `Schedule`, too: those that it does not name, by keyword.
+    By position it takes what the constructor names first, then `epochs`, `rounds`, `steps`, `update_model_interval`,
+    `update_buffer_interval`, `max_training_steps_per_env_step`, `sleep_between_buffer_retrieval_attempts`, `profiling`,
+    `agent_scheduler`, `start_training` and `device`; these by name, too, and all other fields of `Schedule`.
 
     Attributes:
         env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
-        memory_cls: makes the memory from `nb_steps` and `device`.
+        memory_cls: makes the memory from `nb_steps` and `device`, and from what it takes of `gamma` (the agent's),
+            `held_out`, `observation_space` and `action_space`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         diagnosis: says whether it learns and, if not, why.
         recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
         tuning: what changes while training goes on.
-        observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
-        should_stop: asked between training steps.
+        pacer: how far training may run ahead of the environment.
+        kept: what a checkpoint keeps beside what was learnt and counted.
         ranks: the trainers that learn as one; what is counted is counted over all.
     """
 
     env_cls: Any = None
-    memory_cls: Callable[..., MemoryDataloading] | None = None
-    training_agent_cls: Callable[..., TrainingAgent] | None = None
-    agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
+    memory_cls: MemoryFactory | None = None
+    training_agent_cls: AgentFactory | None = None
+    agent_scheduler: AgentScheduler | None = None
 
-    epoch: int = field(default=0, init=False)
-    round: int = field(default=0, init=False)
-    round_steps: int = field(default=0, init=False)
-    total_updates: int = field(default=0, init=False)
-    total_samples: int = field(default=0, init=False)
+    epoch = 0
+    round = 0
+    round_steps = 0
+    total_updates = 0
 
     def __init__(
         self,
         env_cls: Any = None,
-        memory_cls: Callable[..., MemoryDataloading] | None = None,
-        training_agent_cls: Callable[..., TrainingAgent] | None = None,
-        epochs: float = Schedule.epochs,
-        rounds: int = Schedule.rounds,
-        steps: int = Schedule.steps,
-        update_model_interval: int = Schedule.update_model_interval,
-        update_buffer_interval: int = Schedule.update_buffer_interval,
-        max_training_steps_per_env_step: float = Schedule.max_training_steps_per_env_step,
-        sleep_between_buffer_retrieval_attempts: float = Schedule.sleep_between_buffer_retrieval_attempts,
-        profiling: bool = False,
-        agent_scheduler: Callable[[TrainingAgent, int], None] | None = None,
-        start_training: int = Schedule.start_training,
-        device: str | None = None,
+        memory_cls: MemoryFactory | None = None,
+        training_agent_cls: AgentFactory | None = None,
+        *by_position: Any,
+        agent_scheduler: AgentScheduler | None = None,
         **schedule: Any,
     ) -> None:
-        """Take the fields, each as the class says, and make memory and agent (`__post_init__`)."""
+        """Take the fields, and make memory and agent (`__post_init__`)."""
+        given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
         self.env_cls = env_cls
         self.memory_cls = memory_cls
         self.training_agent_cls = training_agent_cls
-        self.agent_scheduler = agent_scheduler
-        super().__init__(
-            epochs=epochs,
-            rounds=rounds,
-            steps=steps,
-            update_model_interval=update_model_interval,
-            update_buffer_interval=update_buffer_interval,
-            max_training_steps_per_env_step=max_training_steps_per_env_step,
-            sleep_between_buffer_retrieval_attempts=sleep_between_buffer_retrieval_attempts,
-            profiling=profiling,
-            start_training=start_training,
-            device=device,
-            **schedule,
-        )
+        self.agent_scheduler = given.pop("agent_scheduler", agent_scheduler)
+        super().__init__(**given, **schedule)
 
     def __post_init__(self) -> None:
         """Make memory and agent.
@@ -176,7 +179,7 @@ class TrainingOffline(Schedule):
         """
         super().__post_init__()
         for name in ("env_cls", "memory_cls", "training_agent_cls"):
-            if getattr(self, name) is None:
+            if vars(self)[name] is None:
                 raise ConfigError(f"TrainingOffline needs {name}")
         assert self.memory_cls is not None
         assert self.training_agent_cls is not None
@@ -185,37 +188,46 @@ class TrainingOffline(Schedule):
         if self.device:
             refuse_device(self.device)
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
         gamma = argument_of(self.training_agent_cls, "gamma")
-        memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share)
+        memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share, **spaces)
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
-        self.agent = self.training_agent_cls(
-            observation_space=self.observation_space, action_space=self.action_space, device=self.device
-        )
-        refuse_two_discounts(getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None))
+        self.agent = self.training_agent_cls(device=self.device, **spaces)
+        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
                 "leave mini_races out, or take an agent that does (IQNAgent)"
             )
-        check_data_set(self.memory, self.observation_space)
+        self._ranks = Alone()
+        self.kept = Kept()
         self.total_samples = len(self.memory)
-        self.pacer = Pacer(self, self.total_samples)
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.ranks = Alone()
-        self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
         self._own_samples = 0  # that came to this rank
-        self.observer: Callable[[dict[str, Any]], None] = lambda record: None
-        self.recent_rewards = RecentRewards(self.reward_window)
-        self._sample_figures, self._actor_figures = SampleFigures(), ActorFigures()
-        self._batch: Batch | None = None  # trained on last
-        self._figures_at: float = 0  # training steps and samples
-        self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
+        self._new_samples = self._new_tasks = 0  # since the last vote
         self._began_at = self._published_at = self.clock()
-        self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
-        self.tuning = Tuning(self, self.training_agent_cls, self.memory_cls)
+        self.pacer = Pacer(self, self.total_samples)
+        self.tuning = Tuning(self)
         self.tuning.follow()
+        self.recent_rewards = RecentRewards(self.reward_window)
+        self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
+        self._learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+
+    @property
+    def ranks(self) -> Alone:
+        """The trainers that learn as one; what is counted is counted over all."""
+        return self._ranks
+
+    def join(self, ranks: Alone) -> None:
+        """Learn as one with other trainers, before the first training step."""
+        self._ranks = ranks
+        if isinstance(ranks, Ranks):
+            self.agent.join(ranks)
+
+    def start_from(self, weights: Weights, training_steps: int) -> None:
+        """Begin with the policy of another training, as `TrainingAgent.start_from`; its returns need not rise."""
+        self.agent.start_from(weights, training_steps)
+        self.diagnosis.returns.starts_well = True
 
     def tune(self, values: Mapping[str, float | None]) -> Future[None]:
         """Change hyper-parameters while training goes on; any thread may call this.
@@ -235,213 +247,204 @@ class TrainingOffline(Schedule):
         """
         return self.tuning.ask(values)
 
-    def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
+    # -- the schedule
+
+    def run_epoch(
+        self,
+        interface: TrainerInterface,
+        listeners: Sequence[Listener] = (),
+        should_stop: StopAsked = _never,
+    ) -> list[Record]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of them.
+
+        Args:
+            interface: brings samples, and takes policies.
+            listeners: are told what happens.
+            should_stop: asked between training steps.
 
         Returns:
             The metrics of all rounds.
         """
-        records: list[dict[str, Any]] = []
-        metrics: RoundMetrics | None = None
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
+        records: list[Record] = []
+        around: _Around | None = None
         while self.round < self.rounds:
-            metrics = metrics or RoundMetrics(self.epoch, self.round)
+            around = around or self._around(interface, listeners, should_stop)
             self.tuning.begin_round()
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
-                self._run_round(interface, metrics)
+                self._run_round(around)
                 self.round += 1
-            is_over, is_due = self.ranks.sum(
-                self._is_to_end(), self.ranks.rank == 0 and metrics.duration_s >= self.metrics_interval_s
-            )
-            if is_over or is_due or self.round >= self.rounds:
-                records.append(self._close_round(interface, metrics))
-                self.observer({"kind": "round", "time_s": self.elapsed_s, **records[-1]})
-                metrics = None
-            if is_over:
+            vote = self._vote(should_stop, is_due=around.metrics.duration_s >= self.metrics_interval_s)
+            if vote.stop or vote.due or self.round >= self.rounds:
+                records.append(self._close_round(around))
+                around = None
+            if vote.stop:
                 break
         if self.round >= self.rounds:
             self.epoch, self.round = self.epoch + 1, 0
         return records
 
-    def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        self._wait_for_samples(interface, metrics)
+    def _run_round(self, around: _Around) -> None:
+        self._wait_for_samples(around)
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
-            metrics.add_step(self.agent.train(batch))
-            self._batch = batch
+            metrics = self.agent.train(batch)
+            for listener in around.listeners:
+                listener.on_step(batch, metrics)
             self.total_updates += 1
             self.round_steps += 1
-            self.ranks.check(self.agent, self.total_updates)
-            if self.total_updates % self.update_model_interval == 0 and self._may_publish():
-                self._published_at = self.clock()
-                interface.broadcast_model(self.agent.get_actor())
-            self._note_trained(interface)
+            self._ranks.check(self.agent, self.total_updates)
+            if self.total_updates % self.update_model_interval == 0 and self._may_publish(around):
+                around.interface.broadcast_model(self.agent.get_actor())
+            self._release_workers(around)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
-                self._update_buffer(interface, metrics)
+                self._take_samples(around)
             if self.round_steps < self.steps:
-                self._wait_for_samples(interface, metrics)
+                self._wait_for_samples(around)
         self.round_steps = 0
 
-    def _may_publish(self) -> bool:
-        is_due = self.clock() - self._published_at >= self.update_model_interval_s
-        return not self.update_model_interval_s or self.ranks.sum(self.ranks.rank == 0 and is_due) == [1]
-
-    def _wait_for_samples(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+    def _wait_for_samples(self, around: _Around) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too little."""
-        if self._decide():
+        if self._may_train(around):
             return
-        silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self._awaited_samples()
-        counted_at = -math.inf
-        with metrics.idle():
-            longest_s = _OTHERS_WAIT_S if self.ranks.size > 1 else math.inf
-            while not self._decide():
-                self._update_buffer(interface, metrics, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
-                silent_s = self.clock() - silent_since
-                if self._awaited_samples() != samples:
-                    silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self._awaited_samples()
-                elif silent_s >= remind_after_s and (self.ranks.rank == 0 or not self.memory.ready):
-                    log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
-                    remind_after_s = silent_s + min(silent_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
-                if self.total_samples < self.start_training and self.clock() - counted_at >= _WARM_UP_EVERY_S:
-                    counted_at = self.clock()
-                    waits = {"env_steps_total": self.total_samples, "start_training": self.start_training}
-                    self.observer({"kind": "warm_up", "time_s": self.elapsed_s, **waits})
+        longest_s = math.inf if self._ranks.size == 1 else _OTHERS_WAIT_S
+        with around.metrics.idle():
+            for _ in self._reminders(around):
+                self._take_samples(around, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
+                if self._may_train(around):
+                    return
 
-    def _awaited_samples(self) -> int:
-        """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
-        return self.total_samples if self.memory.ready else self._own_samples
-
-    def _decide(self) -> bool:
+    def _may_train(self, around: _Around) -> bool:
         """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
-        while True:
-            pacer = self.pacer
-            ready = pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
-            num_ready, num_stop, new, tasked, in_lockstep = self.ranks.sum(
-                ready, self._is_to_end(), self._unsaid_samples, self._unsaid_tasks, pacer.in_lockstep
-            )
-            if others := new - self._unsaid_samples:
-                self.diagnosis.returns.begin(self.total_updates)
-                pacer.before_samples(self.total_updates, self.total_samples)
-                self.total_samples += others
-            if in_lockstep:
-                pacer.enter_lockstep(self.total_updates)
-            pacer.tasked_steps += tasked - self._unsaid_tasks
-            self._unsaid_samples = self._unsaid_tasks = 0
-            if num_stop:
-                raise StopTraining
-            if num_ready == self.ranks.size or not new or self.ranks.size == 1:
-                return num_ready == self.ranks.size
+        vote = self._vote(around.should_stop)
+        if vote.stop:
+            raise StopTraining
+        return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
 
-    def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
+    def _may_publish(self, around: _Around) -> bool:
+        if not self.update_model_interval_s:
+            return True
+        since_s = self.clock() - self._published_at
+        is_due = self._vote(around.should_stop, since_s >= self.update_model_interval_s).due
+        self._published_at += since_s if is_due else 0.0
+        return is_due
+
+    def _vote(self, should_stop: StopAsked, is_due: bool = False) -> Vote:
+        """Say how it stands here, hear how it stands with all ranks, and count what has come to any of them."""
+        stop, pacer = should_stop() or self.elapsed_s > self.max_minutes * 60, self.pacer
+        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._new_samples, self._new_tasks)
+        self._new_samples = self._new_tasks = 0
+        vote = self._ranks.vote(mine)
+        if vote.in_lockstep:
+            pacer.enter_lockstep(self.total_updates)
+        if vote.samples:
+            self.diagnosis.returns.begin(self.total_updates)
+            pacer.before_samples(self.total_updates, self.total_samples)
+        self.total_samples += vote.samples
+        pacer.tasked_steps += vote.tasks
+        return vote
+
+    # -- samples
+
+    def _take_samples(self, around: _Around, timeout_s: float = 0.0) -> None:
+        """Put what has arrived into the memory; of a process whose samples do not fit nothing more is taken."""
         taken, rejected = [], set()
-        for delivery in interface.retrieve(timeout_s):
-            process = None if delivery.receipt is None else delivery.receipt[:2]
-            if process in rejected:
+        for delivery in around.interface.retrieve(timeout_s):
+            receipt = delivery.receipt
+            if receipt is not None and receipt[:2] in rejected:
                 continue
             try:
-                self._take(delivery, interface, metrics)
+                self._append(delivery)
             except MemoryContractError as error:
                 is_a_misfit = self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
-                if delivery.receipt is None or not is_a_misfit:  # the first may rather not fit the memory's arguments
+                if receipt is None or not is_a_misfit:  # the first may rather not fit the memory's arguments
                     raise
-                interface.reject(delivery.receipt, str(error))
-                rejected.add(process)
+                around.interface.reject(receipt, str(error))
+                rejected.add(receipt[:2])
             else:
                 taken.append(delivery)
+                self._tell(around, delivery)
         if taken:
-            interface.confirm(taken)
-            self._note_trained(interface)
+            around.interface.confirm(taken)
+            self._release_workers(around)
 
-    def _note_trained(self, interface: TrainerInterface) -> None:
-        """In lockstep, let workers go on whose tasks are done."""
-        awaited = self._awaited
-        while awaited and self.pacer.is_done(self.total_updates, awaited[0][0]):
-            interface.note_trained(awaited.popleft()[1])
-
-    def _take(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+    def _append(self, delivery: Delivery) -> None:
         buffer = delivery.buffer
         if delivery.awaits:
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
             self._own_samples += len(buffer)
-            self._count(delivery, interface, metrics)
-            self.recent_rewards.add(buffer)
+            self._new_samples += len(buffer)
+            has_begun = self.total_samples + self._new_samples > self.start_training
+            if self.pacer.in_lockstep and has_begun and self.memory.ready:
+                self._new_tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
-        self._note_episodes(delivery.episodes, metrics)
+            self.pacer.wait_for(delivery.receipt, self._new_tasks)
 
-    def _count(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        buffer = delivery.buffer
-        self.diagnosis.returns.begin(self.total_updates)
-        self.pacer.before_samples(self.total_updates, self.total_samples)
-        metrics.add_samples(buffer, interface.published_at, interface.newest_version, delivery.ahead_s)
-        self._sample_figures.add(buffer)
-        self.total_samples += len(buffer)
-        self._unsaid_samples += len(buffer)
-        if self.pacer.in_lockstep and self.total_samples > self.start_training and self.memory.ready:
-            tasked = sum(int((~block.is_reset).sum()) for block in buffer.blocks)
-            self.pacer.tasked_steps += tasked
-            self._unsaid_tasks += tasked
+    def _release_workers(self, around: _Around) -> None:
+        """In lockstep, let those go on whose tasks are done."""
+        for receipt in self.pacer.done(self.total_updates):
+            around.interface.note_trained(receipt)
 
-    def _note_episodes(self, episodes: Sequence[EpisodeStats], metrics: RoundMetrics) -> None:
-        metrics.episodes += episodes
-        for stats in episodes:
-            record = {"kind": "episode", "time_s": self.elapsed_s, **msgspec.to_builtins(stats)}
-            self.observer({**record, "env_steps_total": self.total_samples})
+    # -- what is said of it
 
-    def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
-        fleet, memory_transitions = interface.fleet(), len(self.memory)
-        if self.ranks.size > 1:
-            mine = _RankRound(metrics.episodes, metrics.samples, memory_transitions, fleet)
-            said = [msgspec.msgpack.decode(data, type=_RankRound) for data in self.ranks.gather(_encode(mine))]
-            for other in said[: self.ranks.rank] + said[self.ranks.rank + 1 :]:
-                self._note_episodes(other.episodes, metrics)
-                metrics.samples += other.samples
-                memory_transitions += other.memory_transitions
-                fleet |= {name: fleet.get(name, 0) + value for name, value in other.fleet.items()}
-        further = self.recent_rewards.metrics() | fleet
-        record = metrics.close(
-            total_updates=self.total_updates,
-            total_samples=self.total_samples,
-            memory_transitions=memory_transitions,
-            further=further | self._losses_held_out() | self.tuning.metrics(),
-        )
-        return self._diagnosed(record, metrics.episodes)
+    def _around(self, interface: TrainerInterface, listeners: Sequence[Listener], should_stop: StopAsked) -> _Around:
+        metrics = RoundMetrics(interface, self.epoch, self.round, self.total_updates, self.total_samples)
+        own = metrics, self.recent_rewards, self.tuning, self._learning
+        return _Around(interface, metrics, (*own, *listeners), should_stop)
 
-    def _diagnosed(self, record: dict[str, Any], episodes: Sequence[EpisodeStats]) -> dict[str, Any]:
-        """The record with what the diagnosis says and, of some rounds, the figures that it goes by."""
-        self.diagnosis.add(episodes)
-        done = self.total_updates + self.total_samples
-        if self._batch is not None and done - self._figures_at >= _FIGURES_EVERY:
-            self._figures_at = done
-            try:
-                figures = self._sample_figures.figures() | self._actor_figures.figures(self.agent, self._batch)
-            except Exception as error:  # the user's agent among others
-                self._figures_at = math.inf
-                log.warning("no figures of samples and actor: %s: %s; training goes on", type(error).__name__, error)
-                figures = {}
-            record |= self.recent_rewards.widen(figures)
-            self.diagnosis.judge(record)
-        return record | {"learning": self.diagnosis.line}
+    def _reminders(self, around: _Around) -> Iterator[None]:
+        """In each turn, say who is missing where it has been silent for long, and how far the warm-up has come."""
+        silent_since, remind_after_s, came, counted_at = self.clock(), _FIRST_REMINDER_S, self._awaited(), -math.inf
+        while True:
+            yield
+            now, before, came = self.clock(), came, self._awaited()
+            if came != before:
+                silent_since, remind_after_s = now, _FIRST_REMINDER_S
+            elif now - silent_since >= remind_after_s and (self._ranks.rank == 0 or not self.memory.ready):
+                log.warning("no samples for %.0f s: %s", now - silent_since, around.interface.who_is_missing())
+                remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
+            if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
+                counted_at = now
+                waits = {"env_steps_total": self.total_samples, "start_training": self.start_training}
+                self._say(around, "warm_up", waits)
 
-    def _losses_held_out(self) -> dict[str, float]:
-        """The agent's losses on a batch of held-out episodes; training draws what it would draw without."""
-        batch = self.memory.sample_held_out() if self.ranks.rank == 0 else None
-        if batch is None:
-            return {}
-        with torch.random.fork_rng([self.device] if str(self.device).startswith("cuda") else []):
-            return {f"{name}_held_out": float(loss) for name, loss in self.agent.evaluate(batch).items()}
+    def _awaited(self) -> int:
+        """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
+        return self.total_samples if self.memory.ready else self._own_samples
 
-    def is_over(self) -> bool:
+    def _tell(self, around: _Around, delivery: Delivery) -> None:
+        for listener in around.listeners:
+            listener.on_samples(delivery)
+        for stats in delivery.episodes:
+            samples = self.total_samples + self._new_samples
+            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": samples})
+
+    def _say(self, around: _Around, kind: str, record: Record) -> None:
+        record = {"kind": kind, "time_s": self.elapsed_s, **record}
+        for listener in around.listeners:
+            listener.on_record(record)
+
+    def _close_round(self, around: _Around) -> Record:
+        numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
+        for other in self._ranks.others(_RankRound(tuple(around.metrics.episodes), numbers)):
+            self._tell(around, Delivery(Buffer(), other.episodes))
+            numbers = numbers | {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
+        record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
+        for listener in around.listeners:
+            listener.on_round(record)
+        self._say(around, "round", record)
+        return record
+
+    # -- its end, and its state
+
+    def is_over(self, should_stop: StopAsked = _never) -> bool:
         """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the caller."""
-        return self.ranks.sum(self._is_to_end()) != [0]
-
-    def _is_to_end(self) -> bool:
-        return self.should_stop() or self.elapsed_s > self.max_minutes * 60
+        return self._vote(should_stop).stop
 
     def clock(self) -> float:
-        """Seconds since whenever."""
+        """Seconds, of a clock that never goes back."""
         return time.monotonic()
 
     @property
@@ -452,6 +455,23 @@ class TrainingOffline(Schedule):
     @elapsed_s.setter
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by themselves."""
+        return {
+            "counters": {name: getattr(self, name) for name in _COUNTERS},
+            "pacer": self.pacer.state_dict(),
+            "tuning": self.tuning.state_dict(),
+            "returns": dict(vars(self.diagnosis.returns)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the training stood whose `state_dict` this is."""
+        for name in _COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self.pacer.load_state_dict(state["pacer"])
+        self.tuning.load_state_dict(state["tuning"])
+        vars(self.diagnosis.returns).update(state["returns"])
 
 
 def _spaces_of(env_cls: Any) -> tuple[Any, Any]:

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import fields
+from contextlib import ExitStack
 from numbers import Real
 from typing import Any
 
 import msgspec
 
-from tmrl_like.base.factories import MISSING, argument_of, signature_of, taken_apart
 from tmrl_like.errors import ConfigError, expect
-from tmrl_like.trainer.options import LIVE, Schedule
+from tmrl_like.trainer.options import LIVE
+from tmrl_like.trainer.watch import Listener
 
 log = logging.getLogger("tmrl_like.trainer")
 
-_USES = "trainer.sample_uses"
+_MAY_BE_NONE = "trainer.sample_uses"
 
 
-class Tuning:
+class Tuning(Listener):
     """The hyper-parameters of a training that may change, each by its name in an experiment: "agent.lr_actor".
 
     All ranks of a training change the same between the same two training steps.
 
     Attributes:
-        given: what the script or the file says that made the training; None where it leaves one to the class.
+        given: the values that the script or the file gave, which made the training.
         wanted: the same with what was changed since.
     """
 
-    def __init__(self, training: Any, agent_cls: Callable[..., Any], memory_cls: Callable[..., Any]) -> None:
-        """Read what is given; `training` is the `TrainingOffline` that has made agent and memory of these factories."""
+    def __init__(self, training: Any) -> None:
+        """Read what may change of a `TrainingOffline`, and its value now."""
         self._training = training
         self._asked: deque[tuple[dict[str, Any], bool, Future[None]]] = deque()
         self._changed: set[str] = set()
-        self._whole: set[str] = set()
-        self.given: dict[str, Any] = {f"trainer.{name}": getattr(training, name) for name in LIVE}
-        for part, factory in (("trainer", Schedule), ("agent", agent_cls), ("memory", memory_cls)):
-            target, arguments = taken_apart(factory)
-            parameters = signature_of(target).parameters
-            for name in LIVE if part == "trainer" else getattr(getattr(training, part), "tunable", ()):
-                if part != "trainer":
-                    value = argument_of(factory, name)
-                    if name not in arguments:  # but perhaps given to the memory that this one is made of
-                        inner = argument_of(factory, f"memory.{name}")
-                        value = value if inner is MISSING else inner
-                    self.given[f"{part}.{name}"] = None if value is MISSING else value
-                if name in parameters and parameters[name].annotation is int:
-                    self._whole.add(f"{part}.{name}")
+        tunable = {"trainer": LIVE, "agent": training.agent.tunable, "memory": training.memory.tunable}
+        names = [f"{part}.{name}" for part in tunable for name in tunable[part]]
+        self.given = {name: self._now(name) for name in names}
         self.wanted = dict(self.given)
 
     def ask(self, values: Mapping[str, Any], given: bool = False) -> Future[None]:
@@ -58,22 +47,19 @@ class Tuning:
         for name, value in values.items():
             if name not in self.given:
                 raise ConfigError(f"{name} cannot change while training; {', '.join(self.given)} can")
-            is_whole = name in self._whole
-            fits = isinstance(value, Real) and (not is_whole or float(value).is_integer())
-            expect(fits or (value is None and name == _USES), name, value, "a whole number" if is_whole else "a number")
-            asked[name] = value.item() if hasattr(value, "item") else value  # numpy's numbers
+            is_none = value is None and name == _MAY_BE_NONE
+            expect(is_none or isinstance(value, Real), name, value, "a number")
+            asked[name] = None if is_none else int(value) if float(value).is_integer() else float(value)
         done: Future[None] = Future()
         self._asked.append((asked, given, done))
         return done
 
     def begin_round(self) -> None:
         """Change what rank 0 was asked to change."""
-        ranks, asked = self._training.ranks, [self._asked.popleft() for _ in range(len(self._asked))]
-        requests = [(values, given) for values, given, _ in asked]
-        if ranks.size > 1:
-            requests = msgspec.msgpack.decode(ranks.broadcast(msgspec.msgpack.encode(requests)))
-        outcomes = [self._change(values, given) for values, given in requests]
-        for (*_, done), error in zip(asked, outcomes, strict=False):
+        asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        of_rank_0 = self._training.ranks.broadcast(msgspec.msgpack.encode([request for *request, _ in asked]))
+        errors = [self._change(*request) for request in msgspec.msgpack.decode(of_rank_0)]
+        for (*_, done), error in zip(asked, errors, strict=False):
             if error is None:
                 done.set_result(None)
             else:
@@ -82,7 +68,7 @@ class Tuning:
 
     def _change(self, values: dict[str, Any], given: bool) -> ConfigError | None:
         """Have other values from here on; an error: nothing has changed."""
-        before = {name: self._now(name) if self.wanted[name] is None else self.wanted[name] for name in values}
+        before = dict(self.wanted)
         try:
             self._set(values)
         except ConfigError as error:
@@ -93,24 +79,23 @@ class Tuning:
                 self._changed.add(name)
         self.wanted |= values
         if given:
-            self.given |= values
+            self.given |= {name: self._now(name) for name in values}
         return None
 
     def follow(self) -> None:
         """Give the pace the limit that holds now."""
         training = self._training
-        limit = self._limit(training, training.memory.batch_size)
-        training.pacer.follow(limit, training.total_updates, training.total_samples)
+        training.pacer.follow(self._limit(), training.total_updates, training.total_samples)
 
-    def metrics(self) -> dict[str, Any]:
+    def on_round(self, record: dict[str, Any]) -> None:
         """The values in force of what was changed."""
-        return {name: self._now(name) for name in sorted(self._changed)}
+        record |= {name: self._now(name) for name in sorted(self._changed)}
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: `given` and `wanted` of each name."""
         return {name: [given, self.wanted[name]] for name, given in self.given.items()}
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as another process left it; but where this one was given another value than that one, with that."""
         for name, (given, wanted) in state.items():
             if name not in self.given:
@@ -119,54 +104,49 @@ class Tuning:
                 self.wanted[name] = wanted
             elif wanted != self.given[name]:
                 log.info("%s changes with this resumption: %s -> %s", name, wanted, self.given[name])
-            value = self.wanted[name]
-            if value is not None and not given == value == self.given[name]:
+            if not given == self.wanted[name] == self.given[name]:
                 try:
-                    self._set({name: value})
+                    self._set({name: self.wanted[name]})
                 except ConfigError as error:
                     log.warning("%s stays as the checkpoint has it: %s", name, error)
         self.follow()
 
     def _now(self, name: str) -> Any:
         part, _, attribute = name.partition(".")
-        return getattr(self._training if part == "trainer" else getattr(self._training, part), attribute)
+        return getattr(self._training if part == "trainer" else vars(self._training)[part], attribute)
 
     def _set(self, values: dict[str, Any]) -> None:
-        """Give agent, memory and schedule other values, or none of them; ConfigError: one of them cannot be."""
+        """Give schedule, agent and memory other values, or none of them; ConfigError: one of them cannot be."""
         training = self._training
-        parts: dict[str, dict[str, Any]] = {"agent": {}, "memory": {}, "trainer": {}}
-        for name, value in values.items():
-            part, _, attribute = name.partition(".")
-            parts[part][attribute] = round(value) if name in self._whole else value
-        gamma = getattr(training.memory, "gamma", None)
-        if gamma is not None and "gamma" in parts["agent"]:
-            parts["memory"].setdefault("gamma", parts["agent"]["gamma"])
-        of_agent = parts["agent"].get("gamma", getattr(training.agent, "gamma", None))
-        refuse_two_discounts(parts["memory"].get("gamma", gamma), of_agent)
-        schedule = Schedule(**{f.name: getattr(training, f.name) for f in fields(Schedule)} | parts["trainer"])
-        batch_size = parts["memory"].get("batch_size", training.memory.batch_size)
-        training.pacer.check(self._limit(schedule, batch_size))
-        before = {name: getattr(training.agent, name) for name in parts["agent"]}
-        if parts["agent"]:
-            training.agent.tune(**parts["agent"])
-        try:
-            if parts["memory"]:
-                training.memory.tune(**parts["memory"])
-        except ConfigError:
-            training.agent.tune(**before)
-            raise
-        for name, value in parts["trainer"].items():
-            setattr(training, name, value)
+        if "agent.gamma" in values and discount_of(training.memory) is not None:
+            values = {"memory.gamma": values["agent.gamma"]} | values
+        with ExitStack() as undo:
+            change = {"trainer": training.change, "agent": training.agent.tune, "memory": training.memory.tune}
+            for part in change:
+                new = {name.removeprefix(f"{part}."): v for name, v in values.items() if name.startswith(f"{part}.")}
+                if new:
+                    before = {name: self._now(f"{part}.{name}") for name in new}
+                    change[part](**new)
+                    undo.callback(change[part], **before)
+            refuse_two_discounts(discount_of(training.memory), discount_of(training.agent))
+            training.pacer.check(self._limit())
+            undo.pop_all()
         training.memory.nb_steps = training.steps
 
-    def _limit(self, schedule: Schedule, batch_size: int) -> float:
+    def _limit(self) -> float:
         """Training steps per sample at most."""
-        ratio, uses = schedule.max_training_steps_per_env_step, schedule.sample_uses
-        if uses is None:
-            return ratio
         training = self._training
-        most: float = uses / (batch_size * training.ranks.size) * (1.0 - training.memory.held_out)
-        return min(ratio, most)
+        limit: float = training.max_training_steps_per_env_step
+        if training.sample_uses is not None:
+            batch_size = training.memory.batch_size * training.ranks.size
+            limit = min(limit, training.sample_uses / batch_size * (1.0 - training.memory.held_out))
+        return limit
+
+
+def discount_of(holder: object) -> float | None:
+    """The `gamma` of an agent or a memory; None: it has none."""
+    gamma: float | None = getattr(holder, "gamma", None)
+    return gamma
 
 
 def refuse_two_discounts(of_memory: float | None, of_agent: float | None) -> None:

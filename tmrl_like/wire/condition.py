@@ -1,13 +1,15 @@
 """How a worker is: each figure with its type, its unit and the sentence that explains it, in one place.
 
-The loop measures a `Condition`, the link adds what it knows, a beat carries it on. What the trainer sums up, what the
-page and Prometheus show, and the tables in docs/metrics.md follow from its fields.
+A control loop counts into a `Condition` of its own, `of_worker` makes one of those of all lanes, the link adds what it
+knows, a beat carries it on. How lanes add up, what the trainer sums up, what the page and Prometheus show, and the
+tables in docs/metrics.md follow from its fields: a new figure is a line here, and the place where it is counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -24,60 +26,86 @@ _LateSteps = Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(LATENESS_E
 _Returns = Annotated[tuple[Finite, ...], msgspec.Meta(max_length=RETURNS_KEPT)]
 
 
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _bins(values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*values, strict=True)))
+
+
+def _texts(values: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, values)))
+
+
 @dataclass(frozen=True)
 class Figure:
-    """What people are told of a field.
+    """What people are told of a field, and how a worker's lanes add up.
 
     Attributes:
         meaning: a sentence.
         unit: where it has one.
         grows: it counts since the worker started; else it is as it is now.
         is_summed: the trainer's metrics have its sum: what grows, of all workers; else of those that are alive.
+        of_lanes: makes one of the lanes' values, which are in order; the first lane's, unless said otherwise.
     """
 
     meaning: str
     unit: str = ""
     grows: bool = False
     is_summed: bool = False
+    of_lanes: Callable[[Sequence[Any]], Any] = _first
 
     def metric_of(self, field: str) -> str:
         """What metrics call the field."""
         return f"{field}_total" if self.grows else field
 
 
-class Condition(msgspec.Struct, array_like=True, tag=True, frozen=True, forbid_unknown_fields=True):
-    """How a worker is, over all its lanes. Texts are made one line, and cut after `MAX_NOTE` characters."""
+class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
+    """How a worker, or one of its lanes, is. Texts are made one line, and cut after `MAX_NOTE` characters."""
 
-    policy_version: Annotated[Count, Figure("version of the policy that drives")] = 0
-    policy_age_s: Annotated[Finite, Figure("since that policy was received", "s")] = 0.0
-    env_steps: Annotated[Count, Figure("environment steps", "steps", grows=True)] = 0
-    overruns: Annotated[Count, Figure("time-steps that missed their deadline", "steps", grows=True, is_summed=True)] = 0
-    safe_steps: Annotated[Count, Figure("steps that the safe action drove", "steps", grows=True, is_summed=True)] = 0
+    policy_version: Annotated[Count, Figure("version of the policy that drives", of_lanes=min)] = 0
+    policy_age_s: Annotated[Finite, Figure("since that policy was received", "s", of_lanes=max)] = 0.0
+    env_steps: Annotated[Count, Figure("environment steps", "steps", grows=True, of_lanes=sum)] = 0
+    overruns: Annotated[
+        Count, Figure("time-steps that missed their deadline", "steps", grows=True, is_summed=True, of_lanes=sum)
+    ] = 0
+    safe_steps: Annotated[
+        Count, Figure("steps that the safe action drove", "steps", grows=True, is_summed=True, of_lanes=sum)
+    ] = 0
     env_faults: Annotated[
         Count,
-        Figure("how often the environment raised, hung or could not be made again", grows=True, is_summed=True),
+        Figure(
+            "how often the environment raised, hung or could not be made again",
+            grows=True,
+            is_summed=True,
+            of_lanes=sum,
+        ),
     ] = 0
-    env_rebuilds: Annotated[Count, Figure("how often the environment was rebuilt", grows=True, is_summed=True)] = 0
+    env_rebuilds: Annotated[
+        Count, Figure("how often the environment was rebuilt", grows=True, is_summed=True, of_lanes=sum)
+    ] = 0
     lost_samples: Annotated[Count, Figure("samples that were dropped", "samples", grows=True)] = 0
     unacknowledged_samples: Annotated[
         Count, Figure("samples kept until the trainer has stored them", "samples", is_summed=True)
     ] = 0
-    action_delay_s: Annotated[Finite, Figure("from the newest observation to the action chosen on it", "s")] = 0.0
+    action_delay_s: Annotated[
+        Finite, Figure("from the newest observation to the action chosen on it", "s", of_lanes=max)
+    ] = 0.0
     time_step_s: Annotated[Finite, Figure("nominal time-step; 0: not in real time", "s")] = 0.0
     late_steps: Annotated[
-        _LateSteps, Figure("steps by how late they were, in bins up to `le` seconds", "steps", grows=True)
+        _LateSteps,
+        Figure("steps by how late they were, in bins up to `le` seconds", "steps", grows=True, of_lanes=_bins),
     ] = ()
     returns: Annotated[_Returns, Figure("returns of the last episodes")] = ()
     driver: Annotated[_Word, Figure("who drives: policy, expert, safe (the safe action), human or program")] = ""
     expert: Annotated[bool, Figure("1: it ignores policies")] = False
     awaits: Annotated[bool, Figure("1: it is in lockstep with training")] = False
-    alarm: Annotated[_Note, Figure("what its user should know; 1: there is something")] = ""
+    alarm: Annotated[_Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)] = ""
     ended: Annotated[_Note, Figure("why it no longer drives; 1: it does not")] = ""
 
     def __post_init__(self) -> None:
-        for name in ("alarm", "ended"):
-            if text := getattr(self, name):
-                msgspec.structs.force_setattr(self, name, one_line(text, MAX_NOTE))
+        self.alarm, self.ended = one_line(self.alarm, MAX_NOTE), one_line(self.ended, MAX_NOTE)
 
 
 FIGURES: dict[str, Figure] = {
@@ -85,3 +113,13 @@ FIGURES: dict[str, Figure] = {
     for field, hint in get_type_hints(Condition, include_extras=True).items()
 }
 """Of each field of a `Condition`."""
+
+
+def of_worker(lanes: Sequence[Condition]) -> Condition:
+    """What the conditions of a worker's lanes come to."""
+    return Condition(*(f.of_lanes([getattr(lane, field) for lane in lanes]) for field, f in FIGURES.items()))
+
+
+def with_alarms(condition: Condition, *alarms: str, **known: Any) -> Condition:
+    """A copy with further alarms and figures that somebody else knows."""
+    return msgspec.structs.replace(condition, alarm=_texts((*alarms, condition.alarm)), **known)

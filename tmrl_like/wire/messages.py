@@ -104,6 +104,10 @@ class Hello(Message):
     run: Name = ""  # of a trainer: the random name of its training, which all that resume it know; empty: none is kept
     began_up_s: float = 0.0  # when the process began, by a clock of its machine that nobody sets (`base.clocks.up_s`)
 
+    def goes_on_with(self, before: Hello) -> bool:
+        """Whether a trainer goes on with what an earlier one has stored; what a dead one said may arrive behind it."""
+        return self.run != "" and self.run == before.run and self.began_up_s > before.began_up_s
+
 
 class Welcome(Message):
     """Server to peer: you are in.
@@ -207,7 +211,7 @@ class Beat(Message):
     """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the metrics show."""
 
     worker: Name = ""
-    condition: Condition = Condition()
+    condition: Condition = msgspec.field(default_factory=Condition)
     policy_received: Count = 0  # the newest version that arrived whole
     at_s: Finite = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
     up_s: Finite = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)

@@ -28,11 +28,11 @@ import msgspec
 import numpy as np
 import zstandard
 
-from tmrl_like.errors import DecodingError, EncodingError, OversizeError
+from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, frame_of
-from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, format_of
+from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, row_of
 from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode, decoded
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -184,14 +184,11 @@ class PacketWriter:
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
     def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0) -> None:
-        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as `format_of`."""
+        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as `row_of`."""
         episode = episode % EPISODES + RESET * is_reset
-        row = self._segments[-1][0].row(sample, *timing, episode) if self._segments else None
-        if row is None:
-            form = format_of(sample)
-            row = form.row(sample, *timing, episode)
-            if row is None:
-                raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+        known = self._segments[-1][0] if self._segments else None
+        form, row = row_of(sample, known, *timing, episode)
+        if form is not known:
             self._segments.append((form, []))
         self._segments[-1][1].append(row)
         self.samples += 1

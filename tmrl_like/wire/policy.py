@@ -1,27 +1,42 @@
-"""A policy on the wire: safetensors bytes, in frames, so that samples and signs of life pass between them."""
+"""A policy on the wire, in frames, so that samples and signs of life pass between them.
+
+The first frame says what the parameters are, as msgpack; the others bring them, raw, one after the other in that order.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
 
 FRAME_BYTES = 512 << 10
+MAX_MANIFEST_BYTES = 1 << 20
 MAX_POLICY_BYTES = 1 << 30
 
+DtypeName: TypeAlias = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
-def split_policy(weights: bytes | memoryview, version: int, published_at_s: float) -> Iterator[bytes]:
-    """Yield the messages that carry a policy, in order. `published_at_s` is Unix time."""
-    view = memoryview(weights)
-    frames = max(1, -(-len(view) // FRAME_BYTES))
+Manifest: TypeAlias = dict[str, tuple[DtypeName, tuple[_Size, ...]]]
+"""Of each parameter, by name and in order: its dtype, as safetensors calls it, and its shape."""
+
+_NO_FRAME = -1, -1
+
+
+def split_policy(weights: tuple[Manifest, bytes | memoryview], version: int, published_at_s: float) -> Iterator[bytes]:
+    """Yield the messages that carry a policy's parameters, in order. `published_at_s` is Unix time."""
+    manifest, data = weights
+    view = memoryview(data)
+    bodies = [memoryview(msgspec.msgpack.encode(manifest))]
+    bodies += [view[start : start + FRAME_BYTES] for start in range(0, len(view), FRAME_BYTES)]
     checksum = 0
-    for index in range(frames):
-        body = view[index * FRAME_BYTES : (index + 1) * FRAME_BYTES]
+    for index, body in enumerate(bodies):
         checksum = zlib.crc32(body, checksum)
-        frame = m.PolicyFrame(version, index, frames, len(view), published_at_s, checksum)
-        yield m.encode(frame, body)
+        yield m.encode(m.PolicyFrame(version, index, len(bodies), len(view), published_at_s, checksum), body)
 
 
 class PolicyAssembler:
@@ -30,18 +45,16 @@ class PolicyAssembler:
     A frame is copied and checked when it comes, so that no call touches more than `FRAME_BYTES`.
     """
 
-    def __init__(self, allocate: Callable[[int], memoryview], max_bytes: int = MAX_POLICY_BYTES) -> None:
-        """`allocate` gives memory of so many bytes, for each policy that begins."""
+    def __init__(self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES) -> None:
+        """`allocate` gives memory for the parameters of each policy that begins, or raises what `add` is to raise."""
         self._allocate = allocate
         self._max_bytes = max_bytes
-        self._memory = memoryview(bytearray())
-        self._version = -1
+        self._memory = self._left = memoryview(b"")  # what is not filled yet
+        self._next = _NO_FRAME  # version and index
         self._checksum = 0
-        self._filled = 0
-        self._next = 0
 
     def add(self, frame: m.PolicyFrame, body: memoryview) -> memoryview | None:
-        """Take a frame; returns the whole policy with the last one, valid until the next call.
+        """Take a frame; returns all parameters with the last one, valid until the next call.
 
         A frame that does not continue the policy begun is skipped (its policy is incomplete: a newer
         one follows).
@@ -53,25 +66,38 @@ class PolicyAssembler:
         if frame.total_bytes > self._max_bytes:
             raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
         if frame.index == 0:
-            self._version, self._next, self._filled, self._checksum = frame.version, 0, 0, 0
-            self._memory = self._allocate(frame.total_bytes)
-        if frame.version != self._version or frame.index != self._next:
+            self._next, self._checksum = (frame.version, 0), 0
+        if (frame.version, frame.index) != self._next:
             return None
-        self._version = -1  # nothing more of this policy is taken, unless this frame is right and not the last
-        end = self._filled + len(body)
-        if end > len(self._memory):
-            raise DecodingError("a policy is longer than announced")
-        self._memory[self._filled : end] = body
+        self._next = _NO_FRAME  # nothing more of this policy is taken, unless this frame is right and not the last
         self._checksum = zlib.crc32(body, self._checksum)
         if self._checksum != frame.checksum:
             raise DecodingError(
                 "the policy's checksum differs from the trainer's: damaged, or its pieces belong to different policies"
             )
-        self._filled = end
-        self._next += 1
-        if self._next < frame.frames:
-            self._version = frame.version
+        if frame.index == 0:
+            self._memory = self._left = self._allocate(_manifest_in(body))
+            if len(self._memory) != frame.total_bytes:
+                raise DecodingError(f"a policy of {frame.total_bytes} bytes for parameters of {len(self._memory)}")
+        elif len(body) > len(self._left):
+            raise DecodingError("a policy is longer than announced")
+        else:
+            self._left[: len(body)] = body
+            self._left = self._left[len(body) :]
+        if frame.index + 1 < frame.frames:
+            self._next = frame.version, frame.index + 1
             return None
-        if self._filled != len(self._memory):
-            raise DecodingError(f"a policy of {len(self._memory)} bytes ended after {self._filled}")
+        if self._left:
+            raise DecodingError(f"a policy of {len(self._memory)} bytes ended {len(self._left)} before")
         return self._memory
+
+
+def _manifest_in(body: memoryview) -> Manifest:
+    if len(body) > MAX_MANIFEST_BYTES:
+        raise OversizeError(f"a policy's description of {len(body)} bytes; at most {MAX_MANIFEST_BYTES} are allowed")
+    try:
+        return msgspec.msgpack.decode(body, type=Manifest)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise DecodingError(
+            f"a policy's description cannot be read, give trainer and worker the same tmrl_like: {error}"
+        ) from None

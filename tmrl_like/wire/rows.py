@@ -64,8 +64,7 @@ class RowFormat:
     """How samples of one structure become rows; `format_of` has the one for a sample.
 
     Attributes:
-        schema: the structure.
-        encoded_schema: it, as msgpack.
+        encoded_schema: the structure, as msgpack.
         layout: of the columns that they become.
         size_bytes: of a row; 0: each row has its own size.
         fields: dtype of a row, or of the part of it that has a fixed size: the fields of `TIMING`, and "0", "1", … for
@@ -77,7 +76,6 @@ class RowFormat:
 
     def __init__(self, schema: Node) -> None:
         """Compile it; raises EncodingError where it is too large."""
-        self.schema = schema
         self.layout = Layout(schema)
         if self.layout.nodes > MAX_NODES:
             raise EncodingError(
@@ -115,6 +113,17 @@ def format_of(sample: tuple[Any, ...]) -> RowFormat:
     """
     named = zip((*Sample._fields, "original"), sample, strict=False)
     return format_for(TupleNode(tuple(schema_of(value, name, depth=1) for name, value in named)))
+
+
+def row_of(sample: tuple[Any, ...], known: RowFormat | None, *timing: Any) -> tuple[RowFormat, bytes | bytearray]:
+    """The row of a sample, in the format that is known if it has that structure, and the format; as `format_of`."""
+    row = None if known is None else known.row(sample, *timing)
+    if known is None or row is None:
+        known = format_of(sample)
+        row = known.row(sample, *timing)
+        if row is None:
+            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+    return known, row
 
 
 class RowColumns:

@@ -1,42 +1,163 @@
-"""Spaces as text, so that worker and trainer can be compared before a sample is misread."""
+"""Spaces as plain data, from which they can be made again without pickle, and as text that tells two apart."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import math
+from typing import Annotated, Any, TypeAlias
 
 import gymnasium
+import msgspec
+import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import PolicyError
 from tmrl_like.wire.messages import BETWEEN_LEAVES, Spaces
 
+_MOST_NUMBERS = 1 << 24  # in a space that is made from a file
 _MAX_CHARACTERS = 3000
 _LISTED = 12  # bounds
 
+_Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot say
+_Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
+_Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
+_Array = np.ndarray[Any, Any]
 
-def describe_spaces(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Spaces:
+Space: TypeAlias = gymnasium.Space[Any]
+
+
+class _Spec(msgspec.Struct, tag=str.lower, tag_field="space", forbid_unknown_fields=True):
+    """Base of what stands for a space."""
+
+
+class Box(_Spec):
+    """`gymnasium.spaces.Box`; a bound is one number for all entries, or one for each."""
+
+    shape: tuple[_Size, ...]
+    dtype: _Dtype
+    low: tuple[_Number, ...]
+    high: tuple[_Number, ...]
+
+
+class Discrete(_Spec):
+    """`gymnasium.spaces.Discrete`."""
+
+    n: int
+    start: int
+
+
+class MultiDiscrete(_Spec):
+    """`gymnasium.spaces.MultiDiscrete`."""
+
+    shape: tuple[_Size, ...]
+    dtype: _Dtype
+    nvec: tuple[_Number, ...]
+    start: tuple[_Number, ...]
+
+
+class MultiBinary(_Spec):
+    """`gymnasium.spaces.MultiBinary`."""
+
+    n: _Size | tuple[_Size, ...]
+
+
+class Tuple(_Spec):
+    """`gymnasium.spaces.Tuple`."""
+
+    spaces: tuple[SpaceSpec, ...]
+
+
+class Dict(_Spec):
+    """`gymnasium.spaces.Dict`, in its order."""
+
+    spaces: tuple[tuple[str | int, SpaceSpec], ...]
+
+
+SpaceSpec: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary | Tuple | Dict
+
+
+def spec_of(space: Space) -> SpaceSpec:
+    """What stands for a space; raises PolicyError for a kind that no policy file says."""
+    match space:
+        case spaces.Box():
+            return Box(space.shape, str(space.dtype), _numbers(space.low), _numbers(space.high))
+        case spaces.Discrete():
+            return Discrete(int(space.n), int(space.start))
+        case spaces.MultiDiscrete():
+            return MultiDiscrete(space.nvec.shape, str(space.dtype), _numbers(space.nvec), _numbers(space.start))
+        case spaces.MultiBinary():
+            return MultiBinary(space.n if isinstance(space.n, int) else space.shape)
+        case spaces.Tuple():
+            return Tuple(tuple(map(spec_of, space.spaces)))
+        case spaces.Dict():
+            return Dict(tuple((key, spec_of(part)) for key, part in space.spaces.items()))
+    raise PolicyError(f"the space {one_line(space, 80)} is of a kind that a policy file does not know")
+
+
+def _numbers(bound: _Array) -> tuple[_Number, ...]:
+    numbers = bound.ravel().tolist()
+    if len(set(numbers)) == 1:
+        del numbers[1:]
+    return tuple(number if math.isfinite(number) else str(number) for number in numbers)
+
+
+def make_space(spec: SpaceSpec) -> Space:
+    """The space again; ValueError: there is none like that."""
+    match spec:
+        case Box(shape, dtype, low, high):
+            least, most = _array(low, shape, dtype), _array(high, shape, dtype)
+            return spaces.Box(least, most, dtype=least.dtype.type)
+        case Discrete(n, start):
+            return spaces.Discrete(n, start=start)
+        case MultiDiscrete(shape, dtype, nvec, start):
+            sizes, first = _array(nvec, shape, dtype), _array(start, shape, dtype)
+            return spaces.MultiDiscrete(sizes, sizes.dtype.type, start=first)
+        case MultiBinary(n):
+            _refuse_size(n if isinstance(n, tuple) else (n,))
+            return spaces.MultiBinary(n)
+        case Tuple(parts):
+            return spaces.Tuple(list(map(make_space, parts)))
+        case Dict(items):
+            parts_of_dict: Any = [(key, make_space(part)) for key, part in items]
+            return spaces.Dict(parts_of_dict)
+
+
+def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> _Array:
+    _refuse_size(shape)
+    values = np.array(numbers, dtype)
+    return np.full(shape, values[0], dtype) if len(values) == 1 else values.reshape(shape)
+
+
+def _refuse_size(shape: tuple[int, ...]) -> None:
+    if (count := math.prod(shape)) > _MOST_NUMBERS:
+        raise ValueError(f"a space of {count:,} numbers, where at most {_MOST_NUMBERS:,} are expected")
+
+
+def describe_spaces(observation_space: Space, action_space: Space) -> Spaces:
     """Each leaf of both spaces: place, shape, dtype and bounds; a long description ends with its hash."""
     return Spaces(_describe(observation_space), _describe(action_space))
 
 
-def _describe(space: gymnasium.Space[Any]) -> str:
+def _describe(space: Space) -> str:
     text = BETWEEN_LEAVES.join(f"{tree.name_of(path)} {_leaf(leaf)}".lstrip() for path, leaf in tree.walk(space))
-    if len(text) <= _MAX_CHARACTERS:
-        return text
-    return f"{text[:_MAX_CHARACTERS]}… #{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}… #{_hash(text.encode(), 8)}"
 
 
-def _leaf(space: Any) -> str:
-    if isinstance(space, spaces.Box):
-        return f"Box({_bound(space.low)}, {_bound(space.high)}, {space.shape}, {space.dtype})"
-    return str(space)
+def _leaf(space: Space) -> str:
+    if not isinstance(space, spaces.Box):
+        return str(space)
+    low, high = (_range(np.array(_numbers(bound), space.dtype)) for bound in (space.low, space.high))
+    return f"Box({low}, {high}, {space.shape}, {space.dtype})"
 
 
-def _bound(values: Any) -> str:
-    first = values.flat[0] if values.size else 0
-    if (values == first).all():
-        return str(first)
-    if values.size <= _LISTED:
-        return f"[{', '.join(map(str, values.flat))}]"
-    return f"{values.min()} to {values.max()} #{hashlib.blake2b(values.tobytes(), digest_size=4).hexdigest()}"
+def _range(bound: _Array) -> str:
+    if len(bound) <= _LISTED:
+        text = ", ".join(map(str, bound))
+        return text if len(bound) == 1 else f"[{text}]"
+    return f"{bound.min()} to {bound.max()} #{_hash(bound.tobytes(), 4)}"
+
+
+def _hash(data: bytes, size: int) -> str:
+    return hashlib.blake2b(data, digest_size=size).hexdigest()

@@ -5,73 +5,131 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
-from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
-from tmrl_like.wire.condition import RETURNS_KEPT
-
-if TYPE_CHECKING:
-    from tmrl_like.delivery.sample_log import SampleLog
-    from tmrl_like.policies.intake import PolicyIntake
-    from tmrl_like.worker.control_loop import ControlLoop
+from tmrl_like.worker.control_loop import ControlLoop
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """An episode to run."""
+@dataclass(eq=False)
+class Plan:
+    """What lanes do together, until it is done or somebody stops them.
 
-    test: bool
-    collect: bool
+    Attributes:
+        lanes: that do it; tests in between are the first one's.
+        test: `act(test=True)`.
+        collect: whether steps become samples.
+        verbose: whether each episode is logged, and not only tests in between.
+        max_samples: steps after which an episode is cut; None: as the worker's options say.
+        nb_episodes: how many, of all lanes; tests in between do not count.
+        nb_steps: how many are collected, by all lanes; episodes are finished.
+        test_episode_interval: a test before every k-th episode; 0: none.
+        waits: when a lane waits for training: "never", between "episodes", or after "steps".
+        initial_steps: that all lanes collect before the first one waits.
+        on_episode: called with each episode's statistics, by the lane's thread.
+        after_step: called after each step, in the environment's thread.
+    """
+
+    lanes: Sequence[Lane]
+    test: bool = False
+    collect: bool = True
     verbose: bool = False
     max_samples: float | None = None
+    nb_episodes: float = math.inf
+    nb_steps: float = math.inf
+    test_episode_interval: int = 0
+    waits: Literal["never", "episodes", "steps"] = "never"
+    initial_steps: int = 0
+    on_episode: Callable[[EpisodeStats], None] | None = None
     after_step: Callable[[], None] | None = None
+    _begun: Iterator[int] = field(default_factory=itertools.count)
+    _collected_before: int = 0
 
+    def __post_init__(self) -> None:
+        self._collected_before = self.collected_steps
 
-def orders(order: Order, goes_on: Callable[[int], bool], test_episode_interval: int = 0) -> Iterator[Order]:
-    """The same order while `goes_on(episodes so far)`, and a test before every k-th of them; 0: none."""
-    for episode in itertools.takewhile(goes_on, itertools.count()):
-        if test_episode_interval and episode % test_episode_interval == 0:
-            yield Order(test=True, collect=False, verbose=True)
-        yield order
+    @property
+    def collected_steps(self) -> int:
+        """Steps since the beginning that became samples."""
+        return sum(lane.loop.collected_steps for lane in self.lanes) - self._collected_before
+
+    def begins_another(self) -> bool:
+        """Whether a lane is to begin another episode, which it does then."""
+        return self.collected_steps < self.nb_steps + self.initial_steps and next(self._begun) < self.nb_episodes
 
 
 class Lane:
     """One environment of a worker. A fault in it is its own: the others go on.
 
     Attributes:
-        env: the environment, supervised.
-        loop: drives it.
+        loop: the control loop.
+        env: its environment, supervised.
         intake: where policies come from.
-        returns: of the last episodes, tests among them, with the time at which each ended.
     """
 
-    def __init__(self, env: SupervisedEnv, loop: ControlLoop, intake: PolicyIntake) -> None:
-        self.env = env
+    def __init__(self, loop: ControlLoop, max_samples_per_episode: float = math.inf) -> None:
+        """Take over a control loop, whose longer episodes are cut unless a plan says otherwise."""
         self.loop = loop
-        self.intake = intake
-        self.returns: deque[tuple[float, float]] = deque(maxlen=RETURNS_KEPT)
+        self._max_samples = max_samples_per_episode
+        self.env = loop.env
+        self.intake = loop.driver.intake
         self._trained = 0  # the training steps that entries up to this one allow are made
         self._changed = threading.Condition()
         self._before, self._newest = 0, 0  # the entries of the step before the newest, and of that
 
-    @property
-    def samples(self) -> SampleLog | None:
-        """Where samples go; None: nowhere."""
-        return self.loop.samples
+    # -- in the environment's thread -----------------------------------------------------------------
 
-    def note_trained(self, entry: int) -> None:
-        """The training steps are made that the entries up to this one allow. Any thread."""
-        with self._changed:
-            self._trained = max(self._trained, entry)
-            self._changed.notify_all()
+    def _steps(self, plan: Plan, tests: Iterator[bool]) -> Iterator[None]:
+        """Drive an episode for each of `tests`; yields after each step.
 
-    def await_training(self, all_of_it: bool = False) -> None:
+        Raises:
+            EnvironmentFaultError: the environment raised.
+            StoppedError: a stop was requested.
+        """
+        loop, stopping = self.loop, self.env.stopping
+        for is_test in tests:
+            collects = plan.collect and not is_test
+            waits = plan.waits == "steps" and not is_test
+            limit = self._max_samples if plan.max_samples is None else plan.max_samples
+            obs = loop.begin_episode(is_test, collects)
+            terminated = truncated = False
+            for number in itertools.count(1):
+                obs, _, terminated, truncated, _ = loop.step(obs, is_test, collects, number >= limit)
+                if stopping.is_set():
+                    raise StoppedError
+                if waits:
+                    self._await_training(plan)
+                yield
+                if terminated or truncated:
+                    break
+            self.env.episode_ended_well()
+            self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
+            if stopping.is_set():
+                raise StoppedError
+
+    def _tests(self, plan: Plan) -> Iterator[bool]:
+        """For each episode, whether it is a test. It goes on where it was after a fault."""
+        interval = plan.test_episode_interval if self is plan.lanes[0] else 0
+        for number in itertools.count():
+            if number and plan.waits == "episodes":
+                self._await_training(plan)
+            if not plan.begins_another():
+                break
+            if interval and number % interval == 0:
+                yield True
+            yield plan.test
+        if plan.waits != "never":
+            self._await_training(plan, all_of_it=True)
+
+    def _await_training(self, plan: Plan, all_of_it: bool = False) -> None:
         """After a step, hold still until the training steps of the one before it are made; or `all_of_it`.
 
         So one task of each lane may wait while its next step is under way, and no more.
@@ -80,9 +138,9 @@ class Lane:
             StoppedError: a stop was requested.
             RefusedError, CredentialsError: the connection ended for good.
         """
-        if self.samples is None:
+        if self.loop.samples is None or plan.collected_steps < plan.initial_steps:
             return
-        self._before, self._newest = self._newest, self.samples.entries
+        self._before, self._newest = self._newest, self.loop.samples.entries
         wanted = self._newest if all_of_it else self._before
         with self._changed:
             while self._trained < wanted:
@@ -91,52 +149,70 @@ class Lane:
                     raise StoppedError
                 self._changed.wait(0.2)
 
-    def drive(
-        self,
-        orders: Iterator[Order],
-        on_episode: Callable[[EpisodeStats], None] | None,
-        tuned: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
-        """Run episodes, whatever the environment does; within `tuned`, as often as the environment is made.
+    # -- who drives it -------------------------------------------------------------------------------
+
+    def drive(self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]) -> None:
+        """Run episodes, whatever the environment does; within `tuned`, as often as the environment's thread is made.
 
         Raises:
             StoppedError: a stop was requested.
             EnvironmentFaultError: the environment fails again and again.
         """
-        order = Order(test=False, collect=False)
-
-        def run_episodes() -> None:
-            nonlocal order
-            for order in orders:
-                stats = self.loop.run_episode(order.max_samples, order.test, order.collect, order.after_step)
-                self._end(order, stats, on_episode)
-                if self.env.stopping.is_set():
-                    raise StoppedError
-
+        tests = self._tests(plan)
         self.env.revive()
         while True:
             try:
-                with tuned():
-                    return self.env.run(run_episodes)
+                with tuned(self.env.thread_id):
+                    return self.env.run(partial(self._run_through, plan, tests))
             except EnvironmentFaultError as error:
-                self._end(order, self.loop.end_in_fault(str(error)), on_episode)
-                self.env.rebuild(error)
+                self._go_on_after(error, plan)
 
-    def steps(self, orders: Iterator[Order]) -> Iterator[None]:
+    def _run_through(self, plan: Plan, tests: Iterator[bool]) -> None:
+        steps = self._steps(plan, tests)
+        if plan.after_step is None:
+            deque(steps, maxlen=0)  # without a line of Python between two steps
+        else:
+            for _ in steps:
+                plan.after_step()
+
+    def steps(self, plan: Plan) -> Iterator[None]:
         """The same in the caller's thread: yields after each step, and goes on when the next one is asked for."""
-        for order in orders:
+        tests = self._tests(plan)
+        while True:
             try:
-                self._end(order, (yield from self.loop.episode(order.max_samples, order.test, order.collect)))
+                return (yield from self._steps(plan, tests))
             except EnvironmentFaultError as error:
-                self._end(order, self.loop.end_in_fault(str(error)))
-                self.env.rebuild(error)
+                self._go_on_after(error, plan)
 
-    def _end(self, order: Order, stats: EpisodeStats, on_episode: Callable[[EpisodeStats], None] | None = None) -> None:
-        self.returns.append((stats.finished_at_s, stats.return_))
-        if order.verbose:
+    def _go_on_after(self, error: EnvironmentFaultError, plan: Plan) -> None:
+        self._end_episode(plan, self.loop.end_episode(False, True, str(error)))
+        self.env.rebuild(error)
+
+    def _end_episode(self, plan: Plan, stats: EpisodeStats) -> None:
+        if plan.verbose or stats.test is not plan.test:
             kind = "test" if stats.test else "training"
             how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
             line = "%s episode: return %.2f in %d steps%s (policy %d)"
             self.env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
-        if on_episode is not None:
-            on_episode(stats)
+        if plan.on_episode is not None:
+            plan.on_episode(stats)
+
+    # -- any thread ----------------------------------------------------------------------------------
+
+    def note_published(self) -> int:
+        """The link has put a policy into a slot; returns the word of one that was checked here and is fit, or 0."""
+        word = self.intake.on_published()
+        self.loop.tell()
+        return word
+
+    def note_trained(self, incarnation: int, entry: int) -> None:
+        """The training steps are made that the entries of an incarnation up to this one allow."""
+        if self.loop.samples is not None and self.loop.samples.incarnation == incarnation:
+            with self._changed:
+                self._trained = max(self._trained, entry)
+                self._changed.notify_all()
+
+    def refill(self) -> None:
+        """Have files ready for samples."""
+        if self.loop.samples is not None:
+            self.loop.samples.refill()

@@ -2,7 +2,7 @@
 
 It sends what the control loops left in their sample logs, and has checked policies ready for them. The two meet in
 a folder in shared memory, whatever happens to one of them, and tell each other the rest in a few messages: once when it
-starts (`Start`), then five times a second, and when something changes. It imports neither torch nor gymnasium nor any
+starts (`Setup`), then five times a second, and when something changes. It imports neither torch nor gymnasium nor any
 code of the user's.
 """
 
@@ -12,24 +12,24 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from tmrl_like.base import clocks
+from tmrl_like.base.threads import start_thread
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
-from tmrl_like.policies.gate import PolicyFiles, PolicyGate
 from tmrl_like.policies.network import Network
-from tmrl_like.policies.slots import PolicySlots
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.session.session import Session
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.condition import Condition
+from tmrl_like.wire.condition import Condition, with_alarms
 from tmrl_like.worker.link_messages import (
     STATUS_EVERY_S,
     Failed,
@@ -38,45 +38,44 @@ from tmrl_like.worker.link_messages import (
     Hasten,
     Leave,
     Published,
-    Ready,
-    Start,
+    Setup,
     Status,
     ToLink,
     Trained,
 )
+from tmrl_like.worker.policy_gate import PolicyFiles, PolicyGate
+from tmrl_like.worker.slots import PolicySlots
 
 _TICK_S = 0.01
 _AWAITING_TICK_S = 0.001
 _ORPHAN_FLUSH_S = 3.0  # for how long it sends what is left when the other process is gone
 
 
+@dataclass(eq=False)
 class WorkerRole:
     """Sends what the control loop left in the sample log, has new weights ready for it (see `session.Role`).
 
     Attributes:
-        condition: the control loop's; any thread replaces it.
+        outbox: sends the samples.
+        gate: checks policies.
+        slots: where they are.
+        files: keeps them on disk.
+        condition: the control loops'; any thread replaces it.
+        tell: takes what the control loops are to know.
+        is_final: what the gate lets through is fit to act; else somebody else appends it to `fit`.
         fit: words of policies that are to be kept on disk; any thread appends.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        gate: PolicyGate,
-        slots: PolicySlots,
-        files: PolicyFiles,
-        condition: Condition,
-        on_policy: Callable[[int], None],
-        tell: Callable[[Trained], None],
-    ) -> None:
-        """`on_policy` is called with the word of each policy that is ready, `tell` with what else arrives."""
-        self.condition = condition
+    outbox: Outbox
+    gate: PolicyGate
+    slots: PolicySlots
+    files: PolicyFiles
+    condition: Condition
+    tell: Callable[[Published | Trained], None]
+    is_final: bool = True
+
+    def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
-        self._outbox = outbox
-        self._gate = gate
-        self._slots = slots
-        self._files = files
-        self._on_policy = on_policy
-        self._tell = tell
         self._feed = 0
         self._policy_received = 0
         self._beat_is_due = False
@@ -89,10 +88,10 @@ class WorkerRole:
         self._beat_is_due = True
         is_another_trainer = welcome.feed != self._feed
         if is_another_trainer or is_new:
-            self._outbox.send_again(is_another_trainer)
+            self.outbox.send_again(is_another_trainer)
         if is_another_trainer:
-            for incarnation in self._outbox.incarnations:
-                self._tell(Trained(incarnation, self._outbox.stored(incarnation)))
+            for incarnation in self.outbox.incarnations:
+                self.tell(Trained(incarnation, self.outbox.stored(incarnation)))
         self._feed = welcome.feed
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
@@ -101,120 +100,116 @@ class WorkerRole:
             if message.index == message.frames - 1:
                 self._policy_received = message.version
                 self._beat_is_due = True
-            if not self.condition.expert and (word := self._gate.add(message, body)):
-                self._on_policy(word)
+            if not self.condition.expert and (word := self.gate.add(message, body)):
+                if self.is_final:
+                    self.fit.append(word)
+                self.tell(Published())
         elif isinstance(message, m.Ack):
-            self._outbox.on_ack(message)
+            self.outbox.on_ack(message)
             if message.trained:
-                self._tell(Trained(message.incarnation, message.trained))
+                self.tell(Trained(message.incarnation, message.trained))
         elif isinstance(message, m.Dismissal):
-            if message.incarnation in self._outbox.incarnations:
+            if message.incarnation in self.outbox.incarnations:
                 raise RefusedError(
                     f"this worker's samples do not fit those in the trainer's memory: {message.reason}; start "
                     "both with the same environment and sample_compressor"
                 )
-            self._outbox.set_aside(message.incarnation, message.reason)
+            self.outbox.set_aside(message.incarnation, message.reason)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         while self.fit:
             word = self.fit.popleft()
-            slot = self._slots.holds(word)
+            slot = self.slots.holds(word)
             if slot is not None:
-                self._files.add(self._slots.version(slot), self._slots.slots[slot])
+                self.files.add(self.slots.version(slot), self.slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
-        self._outbox.pump(send, connected and self._feed != 0, self.condition.awaits)
+        self.outbox.pump(send, connected and self._feed != 0, self.condition.awaits)
         return _AWAITING_TICK_S if self.condition.awaits else _TICK_S
 
     def pending(self) -> bool:
-        return self._feed != 0 and self._outbox.pending()
+        return self._feed != 0 and self.outbox.pending()
 
     def beat(self) -> m.Beat:
-        outbox = self._outbox
-        alarms = dict.fromkeys((self._gate.verdicts.alarm, self.condition.alarm))
-        condition = msgspec.structs.replace(
-            self.condition,
-            unacknowledged_samples=outbox.unacknowledged_samples(),
-            lost_samples=outbox.lost_samples,
-            alarm="; ".join(filter(None, alarms)),
-        )
-        return m.Beat(outbox.worker, condition, self._policy_received, at_s=time.time(), up_s=clocks.up_s())
+        return m.Beat(self.outbox.worker, self.known(), self._policy_received, at_s=time.time(), up_s=clocks.up_s())
+
+    def known(self) -> Condition:
+        """The worker's condition, with what the link knows."""
+        outbox = self.outbox
+        waiting, lost = outbox.unacknowledged_samples(), outbox.lost_samples
+        alarm = self.gate.verdicts.alarm
+        return with_alarms(self.condition, alarm, unacknowledged_samples=waiting, lost_samples=lost)
 
 
 class Link:
     """The connection and all that it does, in the threads of whoever makes it."""
 
-    def __init__(self, start: Start, tell: Callable[[FromLink], None]) -> None:
+    def __init__(
+        self, setup: Setup, messages: Iterator[ToLink], tell: Callable[[FromLink], None], leaving: threading.Event
+    ) -> None:
         """Take over what is in the sample log, and connect, without waiting for the server.
 
-        Any thread calls `tell`, which takes what the other process is to know.
+        Args:
+            setup: what it does.
+            messages: what the control loops' side says, until it has ended.
+            tell: takes what that side is to know, from any thread.
+            leaving: when it is set, `serve` sends what is left, and returns.
         """
         self._tell = tell
-        self._leaving = threading.Event()
-        self._knows = start.network is not None
-        self._shared = Path(start.shared)
-        slots = PolicySlots(self._shared, start.manifest, start.input_size, len(start.incarnations))
-        probes = np.frombuffer(start.probes, np.float32).reshape(-1, max(1, start.input_size))
-        network = None if start.network is None else Network(start.network)
-        gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
-        self._files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
+        self._leaving = leaving
+        self._flush_s = _ORPHAN_FLUSH_S
+        self._shared = Path(setup.shared)
+        slots = PolicySlots(self._shared, setup.manifest, setup.input_size, len(setup.incarnations))
+        probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, setup.input_size))
+        network = None if setup.network is None else Network(setup.network)
+        gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
+        self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
-            keys = KeyFolder(Path(start.keys))
-            ring = connect_to_one(start.transport, start.servers, start.worker, keys, start.limits)
+            keys = KeyFolder(Path(setup.keys))
+            ring = connect_to_one(setup.transport, setup.servers, setup.worker, keys, setup.limits)
             undo.callback(ring.close)
             self._outbox = Outbox(
-                Path(start.folder), start.worker, start.incarnations, start.outbox, epoch_s=start.epoch_s
+                Path(setup.folder), setup.worker, setup.incarnations, setup.outbox, epoch_s=setup.epoch_s
             )
             undo.callback(self._outbox.close)
-            self._role = WorkerRole(self._outbox, gate, slots, self._files, start.condition, self._on_policy, tell)
-            first, *others = start.incarnations
+            self._role = WorkerRole(
+                self._outbox, gate, slots, self._files, setup.condition, tell, is_final=network is not None
+            )
+            first, *others = setup.incarnations
             self._session = Session(
                 ring,
                 self._role,
                 "worker",
-                start.worker,
-                spaces=start.spaces,
-                model_path=_path(start.weights),
+                setup.worker,
+                spaces=setup.spaces,
+                model_path=_path(setup.weights),
                 incarnation=first,
                 takes_over=(*others, *self._outbox.takes_over),
             )
+            undo.callback(self._session.close, 0.0)
+            start_thread(partial(self._listen, messages), "tmrl-link-pipe")
             undo.pop_all()
-        tell(Ready())
 
-    def _on_policy(self, word: int) -> None:
-        if self._knows:
-            self._role.fit.append(word)
-        self._tell(Published())
-
-    @property
-    def thread_id(self) -> int:
-        """Native id of the connection's thread."""
-        return self._session.thread_id
-
-    def on_message(self, message: ToLink) -> None:
-        """Something that the other process says."""
-        if isinstance(message, Condition):
-            self._role.condition = message
-        elif isinstance(message, Fit):
-            self._role.fit.append(message.word)
-        elif isinstance(message, Hasten):
-            self._outbox.hasten()
-        elif isinstance(message, Leave):
-            self._role.condition = message.condition
-            self.leave(message.flush_s)
-
-    def leave(self, flush_s: float = _ORPHAN_FLUSH_S) -> None:
-        """Have `serve` send what is left, for so long at most, and return. Any thread."""
-        self._flush_s = flush_s
+    def _listen(self, messages: Iterator[ToLink]) -> None:
+        for message in messages:
+            if isinstance(message, Condition):
+                self._role.condition = message
+            elif isinstance(message, Fit):
+                self._role.fit.append(message.word)
+            elif isinstance(message, Hasten):
+                self._outbox.hasten()
+            elif isinstance(message, Leave):
+                self._role.condition, self._flush_s = message.condition, message.flush_s
+                break
         self._leaving.set()
 
     def serve(self) -> None:
-        """Until `leave` is called, or the connection fails for good."""
-        while not self._leaving.wait(STATUS_EVERY_S) and not self._session.failed:
-            now = self._role.beat().condition
-            kept, lost = now.unacknowledged_samples, now.lost_samples
-            self._tell(Status(self._session.connected, kept, lost, now.alarm))
+        """Say how it is, and write what is to be kept, until it is to leave; then send what is left."""
+        is_over = False
+        while not is_over:
+            self._tell(Status(self._session.connected, self._role.known()))
             self._files.write()
+            is_over = self._leaving.wait(STATUS_EVERY_S) or self._session.failed
         try:
             self._session.check()
         except Exception as error:
@@ -227,11 +222,26 @@ class Link:
         leave(self._shared)
 
 
+def run_link(
+    messages: Iterator[ToLink], tell: Callable[[FromLink], None], start: Callable[[Setup], threading.Event]
+) -> None:
+    """Be a link, from its `Setup` on, for which `start` returns what is set when it is to leave."""
+    setup = next(messages, None)
+    if isinstance(setup, Setup):  # else the other side ended before it was ready
+        try:
+            link = Link(setup, messages, tell, start(setup))
+        except Exception as error:
+            tell(failure(error))
+        else:
+            link.serve()
+
+
 def failure(error: BaseException) -> Failed:
-    """An error as the other process raises it."""
+    """An error as the control loops' side raises it; a ShortageError: another link may find what this one did not."""
     if isinstance(error, TmrlLikeError):
-        return Failed(type(error).__name__, str(error), isinstance(error, ShortageError))
-    return Failed(TmrlLikeError.__name__, f"the link failed: {error!r}", isinstance(error, MemoryError | OSError))
+        return Failed(type(error).__name__, str(error))
+    kind = ShortageError if isinstance(error, MemoryError | OSError) else TmrlLikeError
+    return Failed(kind.__name__, f"the link failed: {error!r}")
 
 
 def _path(text: str) -> Path | None:

@@ -6,9 +6,9 @@ import logging
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 
@@ -16,7 +16,7 @@ import tmrl_like.errors
 from tmrl_like.base.processes import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
-from tmrl_like.errors import ShortageError, TransportError
+from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
@@ -25,14 +25,13 @@ from tmrl_like.worker.link_messages import (
     FromLink,
     Leave,
     LogLine,
+    MessageWriter,
     Published,
-    Reader,
-    Ready,
-    Start,
+    Setup,
     Status,
     ToLink,
     Trained,
-    Writer,
+    messages_in,
 )
 
 log = logging.getLogger("tmrl_like.worker")
@@ -43,209 +42,209 @@ _SOON_S = 5.0  # a link that ends sooner than that after its start is started ag
 _PAUSE_S = 1.0
 
 
-class LinkClient(ABC):
-    """Starts a link, and answers it.
+class LinkProcess:
+    """A link in a process, which waits for its `Setup`.
+
+    Attributes:
+        process: where it lives.
+        messages: what it says, until it has ended.
+        send: tells it something; nothing where it has ended. Any thread.
+    """
+
+    def __init__(self) -> None:
+        """Start it; ShortageError: the system gives no process, or no descriptors for it."""
+        script = Path(__file__).with_name("link_process.py")
+        try:
+            self.process = start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise no_process("of the link", error) from None
+        self.messages: Iterator[FromLink] = messages_in(self.process.stdout, FromLink)
+        self.send: Callable[[ToLink], None] = MessageWriter(self.process.stdin)
+
+    def end(self) -> int:
+        """End it, if it has not ended; returns its exit code. Twice is fine."""
+        self.process.kill()
+        code = self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+
+class LinkThread:
+    """The same in threads of this process."""
+
+    process = None
+
+    def __init__(self) -> None:
+        """Start it; raises as `start_thread`."""
+        self._to_link: SimpleQueue[ToLink | None] = SimpleQueue()
+        self._from_link: SimpleQueue[FromLink | None] = SimpleQueue()
+        self.messages: Iterator[FromLink] = iter(self._from_link.get, None)
+        self.send: Callable[[ToLink], None] = self._to_link.put
+        start_thread(self._run, "tmrl-link-state")
+
+    def _run(self) -> None:
+        from tmrl_like.worker.link import run_link
+
+        try:
+            run_link(iter(self._to_link.get, None), self._from_link.put, lambda setup: threading.Event())
+        finally:
+            self._from_link.put(None)
+
+    def end(self) -> int:
+        """Have it send what is left, if it has not ended. Twice is fine."""
+        self._to_link.put(None)
+        return 0
+
+
+class LinkClient:
+    """Has a link run, and answers it. When its process is killed, another one goes on where it was.
 
     Attributes:
         connected: whether the server let this worker in and still answers.
-        status: the newest word from the link.
+        status: how the worker is, as the link said it last.
     """
 
-    def __init__(self, make_condition: Callable[[], Condition], lanes: Sequence[Lane]) -> None:
-        """Put the parts together; `begin` starts it."""
+    def __init__(
+        self,
+        link: LinkProcess | LinkThread,
+        setup: Setup,
+        make_condition: Callable[[], Condition],
+        lanes: Sequence[Lane],
+    ) -> None:
+        """Wait until the link runs; not for the server. It is ended by `close`.
+
+        Args:
+            link: was just started.
+            setup: what it is to do.
+            make_condition: says how the worker is.
+            lanes: are told what the link says.
+
+        Raises:
+            TmrlLikeError: what the link cannot do.
+        """
         self.connected = threading.Event()
-        self.status = Status(False, 0, 0, "")
+        self.status = setup.condition
+        self._link = link
+        self._setup = setup
         self._make_condition = make_condition
         self._lanes = lanes
         self._failure: BaseException | None = None
-
-    @abstractmethod
-    def begin(self, start: Start) -> None:
-        """Start the link, and wait until it runs; not for the server."""
-
-    @abstractmethod
-    def tell(self, message: ToLink) -> None:
-        """Let the link know. Any thread."""
-
-    @abstractmethod
-    def close(self, flush_s: float = 1.0) -> None:
-        """Have the link send what is left (for at most `flush_s`), and end it. Twice is fine."""
+        self._is_ready = threading.Event()  # or never will be
+        self._leaving = threading.Event()
+        self._said: set[str] = set()
+        self._thread = start_thread(self._answer, "tmrl-link")
+        if not self._is_ready.wait(_READY_WITHIN_S):
+            self._fail(TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s"))
+        self.check()
 
     @property
-    @abstractmethod
-    def thread_id(self) -> int:
-        """Native id of the thread in which the link's messages are answered."""
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The newest one in which the link lives; None: it lives in this one."""
+        return self._link.process
+
+    def send(self, message: ToLink) -> None:
+        """Let the link know. Any thread."""
+        self._link.send(message)
 
     def check(self) -> None:
         """Raise what ended the connection, if anything did; see `Session.check`."""
         if self._failure is not None:
             raise self._failure
 
-    def _on_message(self, message: FromLink) -> None:
-        try:
-            if isinstance(message, Status):
-                self.status = message
-                if message.connected:
-                    self.connected.set()
-                else:
-                    self.connected.clear()
-                self.tell(self._make_condition())
-                for lane in self._lanes:
-                    if lane.samples is not None:
-                        lane.samples.refill()
-            elif isinstance(message, Published):
-                words = [lane.intake.on_published() for lane in self._lanes]
-                if words[0]:
-                    self.tell(Fit(words[0]))
-            elif isinstance(message, Trained):
-                for lane in self._lanes:
-                    if lane.samples is not None and lane.samples.incarnation == message.incarnation:
-                        lane.note_trained(message.entry)
-            elif isinstance(message, LogLine):
-                logging.getLogger(message.logger).log(message.level, "%s", message.text)
-            elif isinstance(message, Failed):
-                self._fail(getattr(tmrl_like.errors, message.kind)(message.text))
-        except Exception as error:  # of the user's actor
-            log.exception("a policy cannot be taken")
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        self.connected.clear()
-
-
-class LinkThread(LinkClient):
-    """A link in threads of this process."""
-
-    def begin(self, start: Start) -> None:
-        from tmrl_like.worker.link import Link
-
-        self._is_made = threading.Event()  # before that, its threads may have something to say
-        self._link = Link(start, self._on_message)
-        self._is_made.set()
-        try:
-            self._thread = start_thread(self._link.serve, "tmrl-link")
-        except ShortageError:
-            self._link.leave(0.0)
-            self._link.serve()
-            raise
-
-    def tell(self, message: ToLink) -> None:
-        self._is_made.wait()
-        self._link.on_message(message)
-
     def close(self, flush_s: float = 1.0) -> None:
-        self.tell(Leave(flush_s, self._make_condition()))
+        """Have the link send what is left (for at most `flush_s`), and end it. Twice is fine."""
+        self._leaving.set()
+        self.send(Leave(flush_s, self._make_condition()))
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
+        self._link.end()
 
-    @property
-    def thread_id(self) -> int:
-        return self._link.thread_id
-
-
-class LinkProcess(LinkClient):
-    """A link in a process of its own. When it is killed, another one goes on where it was.
-
-    Attributes:
-        process: the newest.
-    """
-
-    def __init__(
-        self, make_condition: Callable[[], Condition], lanes: Sequence[Lane], process: subprocess.Popen[bytes]
-    ) -> None:
-        """As the base class; `process` is what `start_link_process` returned."""
-        super().__init__(make_condition, lanes)
-        self._leaving = threading.Event()
-        self._answers = threading.Event()
-        self._said: set[str] = set()
-        self._use(process)
-
-    def _use(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self._write = Writer(process.stdin)
-        self._started_at = time.monotonic()
-
-    def begin(self, start: Start) -> None:
-        self._start = start
-        self.tell(start)
-        self._thread = start_thread(self._answer, "tmrl-link")
-        if not self._answers.wait(_READY_WITHIN_S):
-            self._fail(TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s"))
-        self.check()
-
-    def tell(self, message: ToLink) -> None:
-        self._write(message)
+    # -- the thread that answers ---------------------------------------------------------------------
 
     def _answer(self) -> None:
         """Until `close` is called, or the link says what ended it."""
         while True:
-            for message in Reader[FromLink](self.process.stdout, FromLink):
-                if isinstance(message, Failed) and message.is_shortage and self._answers.is_set():
-                    self._say_once(logging.ERROR, message.text)
-                    self.process.kill()
-                    continue
+            started_at = time.monotonic()
+            self.send(msgspec.structs.replace(self._setup, condition=self._make_condition()))
+            for message in self._link.messages:
+                if self._is_shortage(message):  # another one may find what this one did not
+                    break
                 self._on_message(message)
-                if isinstance(message, Ready | Failed):
-                    self._answers.set()
-                    self._said.clear()
-            code = self.process.wait()
-            end_link_process(self.process)
+            code = self._link.end()
+            self.connected.clear()
             if self._leaving.is_set() or self._failure is not None:
                 return
-            self.connected.clear()
-            if not self._answers.is_set():
+            if not self._is_ready.is_set():
                 self._fail(TransportError(f"the link process ended with exit code {code} before it was ready"))
-                self._answers.set()
                 return
             line = f"the link process has ended (exit code {code}): the environment goes on, starting it again"
             self._say_once(logging.WARNING, line)
-            if time.monotonic() - self._started_at < _SOON_S and self._leaving.wait(_PAUSE_S):
+            if time.monotonic() - started_at < _SOON_S and self._leaving.wait(_PAUSE_S):
                 return
             if not self._start_again():
                 return
-            self.tell(msgspec.structs.replace(self._start, condition=self._make_condition()))
 
     def _start_again(self) -> bool:
-        """Start another one, as soon as the machine has what a process needs; False where nobody wants it any more."""
+        """Start another one, as soon as the machine has what it needs; False where nobody wants it any more."""
         while True:
             try:
-                self._use(start_link_process())
+                self._link = type(self._link)()
                 return True
             except (ShortageError, MemoryError) as error:
                 self._say_once(logging.ERROR, f"{one_line(error)}: the environment goes on, trying again")
             if self._leaving.wait(_PAUSE_S):
                 return False
 
+    def _on_message(self, message: FromLink) -> None:
+        try:
+            if isinstance(message, Status):
+                self._note_status(message)
+            elif isinstance(message, Published):
+                words = [lane.note_published() for lane in self._lanes]
+                if words[0]:
+                    self.send(Fit(words[0]))
+            elif isinstance(message, Trained):
+                for lane in self._lanes:
+                    lane.note_trained(message.incarnation, message.entry)
+            elif isinstance(message, LogLine):
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            else:
+                raise getattr(tmrl_like.errors, message.kind)(message.text)
+        except TmrlLikeError as error:
+            self._fail(error)
+        except Exception as error:  # of the user's actor
+            log.exception("a policy cannot be taken")
+            self._fail(error)
+
+    def _is_shortage(self, message: FromLink) -> bool:
+        """Whether a link that ran has ended for want of something; that is logged."""
+        if not isinstance(message, Failed) or message.kind != ShortageError.__name__ or not self._is_ready.is_set():
+            return False
+        self._say_once(logging.ERROR, message.text)
+        return True
+
+    def _note_status(self, status: Status) -> None:
+        self.status = status.condition
+        if status.connected:
+            self.connected.set()
+        else:
+            self.connected.clear()
+        self._is_ready.set()
+        self._said.clear()
+        self.send(self._make_condition())
+        for lane in self._lanes:
+            lane.refill()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self.connected.clear()
+        for lane in self._lanes:
+            lane.loop.tell(error)
+        self._is_ready.set()
+
     def _say_once(self, level: int, line: str) -> None:
         """Write a line that was not written since a link was ready."""
         if line not in self._said:
             self._said.add(line)
             log.log(level, "%s", line)
-
-    def close(self, flush_s: float = 1.0) -> None:
-        self._leaving.set()
-        self.tell(Leave(flush_s, self._make_condition()))
-        self._thread.join(flush_s + _LEAVES_WITHIN_S)
-        end_link_process(self.process)
-
-    @property
-    def thread_id(self) -> int:
-        return self._thread.native_id or 0
-
-
-def start_link_process() -> subprocess.Popen[bytes]:
-    """A link process that waits for its `Start`; ShortageError: the system gives none, or no descriptors for it."""
-    script = Path(__file__).with_name("link_process.py")
-    try:
-        return start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    except OSError as error:
-        raise no_process("of the link", error) from None
-
-
-def end_link_process(process: subprocess.Popen[bytes]) -> None:
-    """End it, if it has not ended. Twice is fine."""
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()

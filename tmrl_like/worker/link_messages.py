@@ -1,6 +1,6 @@
 """What a worker and its link tell each other: when the link starts, five times a second, and when something changes.
 
-Between two processes, a message is 4 bytes for its length, and msgpack.
+Between two processes, a message is 4 bytes for its length, and msgpack; between threads it is handed over.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -22,14 +22,12 @@ from tmrl_like.wire.messages import Spaces
 
 STATUS_EVERY_S = 0.2
 
-T = TypeVar("T")
-
 
 class _Told(msgspec.Struct, array_like=True, tag=True):
     """Base of what the two tell each other."""
 
 
-class Start(_Told):
+class Setup(_Told):
     """To the link, first: what it does."""
 
     worker: str
@@ -51,8 +49,8 @@ class Start(_Told):
     probes: bytes  # float32 [N, R]
     input_size: int  # R
     log_level: int
-    condition: Condition
     epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
+    condition: Condition = msgspec.field(default_factory=Condition)
 
 
 class Fit(_Told):
@@ -72,17 +70,11 @@ class Leave(_Told):
     condition: Condition
 
 
-class Ready(_Told):
-    """From the link: it runs. It does not wait for the server."""
-
-
 class Status(_Told):
-    """From the link, five times a second."""
+    """From the link, as soon as it runs, then five times a second."""
 
     connected: bool
-    unacknowledged_samples: int
-    lost_samples: int
-    alarm: str  # what the worker's user should know; empty: all is well
+    condition: Condition  # the worker's, as the next beat says it
 
 
 class Published(_Told):
@@ -109,36 +101,30 @@ class Failed(_Told):
 
     kind: str  # the error's class
     text: str
-    is_shortage: bool = False  # of memory, or something else that another process may find
 
 
-ToLink: TypeAlias = Start | Condition | Fit | Hasten | Leave
-FromLink: TypeAlias = Ready | Status | Published | Trained | LogLine | Failed
+ToLink: TypeAlias = Setup | Condition | Fit | Hasten | Leave
+FromLink: TypeAlias = Status | Published | Trained | LogLine | Failed
 
 
-class Reader(Generic[T]):
-    """Reads messages of some kinds; an iterator, until the other side has ended."""
-
-    def __init__(self, file: Any, kinds: Any) -> None:
-        """`file` gives bytes, waits for them, and has no buffer: a thread that waits holds no lock of it."""
-        self._file = file
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kinds)
-
-    def __iter__(self) -> Iterator[T]:
-        while len(size := self._read(4)) == 4:
-            data = self._read(int.from_bytes(size, "little"))
-            if len(data) == int.from_bytes(size, "little"):
-                yield self._decoder.decode(data)
-
-    def _read(self, size: int) -> bytearray:
-        """So many bytes; fewer at the end."""
-        data = bytearray()
-        while len(data) < size and (more := self._file.read(size - len(data))):
-            data += more
-        return data
+def messages_in(file: Any, kinds: Any) -> Iterator[Any]:
+    """The messages of some kinds that come in a file, which waits for them and has no buffer; until its end."""
+    decoder = msgspec.msgpack.Decoder(kinds)
+    while len(size := _read(file, 4)) == 4:
+        data = _read(file, int.from_bytes(size, "little"))
+        if len(data) == int.from_bytes(size, "little"):
+            yield decoder.decode(data)
 
 
-class Writer:
+def _read(file: Any, size: int) -> bytearray:
+    """So many bytes; fewer at the end. A thread that waits here holds no lock of the file."""
+    data = bytearray()
+    while len(data) < size and (more := file.read(size - len(data))):
+        data += more
+    return data
+
+
+class MessageWriter:
     """Writes messages; any thread calls it."""
 
     def __init__(self, file: Any) -> None:

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
-from tmrl_like.base.threads import start_thread
-from tmrl_like.worker.link import Link, failure
-from tmrl_like.worker.link_messages import FromLink, LogLine, Reader, Start, ToLink, Writer
+from tmrl_like.worker.link import run_link
+from tmrl_like.worker.link_messages import FromLink, LogLine, MessageWriter, Setup, ToLink, messages_in
 
 _KEEP_BYTES = 64 << 20  # of freed memory: one packet's is the next one's
 
@@ -33,35 +32,17 @@ def main() -> None:
     if hasattr(os, "sched_setscheduler"):  # the thread that starts it again may have a real-time priority
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
-    tell = Writer(os.fdopen(os.dup(1), "wb", 0))
+    tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # what anything prints is no message
-    messages = iter(Reader[ToLink](os.fdopen(os.dup(0), "rb", 0), ToLink))
-    start = next(messages, None)
-    if not isinstance(start, Start):  # the other process ended before it was ready
-        return
-    logger = logging.getLogger("tmrl_like")
-    logger.setLevel(start.log_level)
-    logger.addHandler(_ToParent(tell))
 
-    def listen() -> None:
-        is_made.wait()
-        for message in messages:
-            link.on_message(message)
+    def start(setup: Setup) -> threading.Event:
+        logger, leaving = logging.getLogger("tmrl_like"), threading.Event()
+        logger.setLevel(setup.log_level)
+        logger.addHandler(_ToParent(tell))
+        end_with_parent(leaving.set)
+        return leaving
 
-    def leave() -> None:
-        is_made.wait()
-        link.leave()
-
-    is_made = threading.Event()
-    try:
-        end_with_parent(leave)
-        start_thread(listen, "tmrl-link-pipe")
-        link = Link(start, tell)
-    except Exception as error:
-        tell(failure(error))
-        return
-    is_made.set()
-    link.serve()
+    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), ToLink), tell, start)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.errors import EnvironmentFaultError
-from tmrl_like.policies.actions import is_finite
+from tmrl_like.policies.action_check import is_finite
 
 
 def not_finite(name: str, value: Any) -> EnvironmentFaultError:
@@ -19,9 +19,12 @@ def not_finite(name: str, value: Any) -> EnvironmentFaultError:
     return EnvironmentFaultError(f"the environment's {name} is not finite: {shown}; nothing can be learnt from it")
 
 
-def is_number(rew: Any) -> bool:
-    """Whether a reward is one."""
-    return isinstance(rew, int | float | np.number | np.bool_) or (isinstance(rew, np.ndarray) and rew.ndim == 0)
+def check_reward(rew: Any) -> None:
+    """Raise EnvironmentFaultError for a reward that is no number, or not a finite one."""
+    if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
+        raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+    if not is_finite(rew):
+        raise not_finite("reward", rew)
 
 
 def observation_problem(

@@ -10,12 +10,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ShortageError
+from tmrl_like.errors import ConfigError, ShortageError
+from tmrl_like.policies.action_check import action_problem
 from tmrl_like.types import ActionSource, Driver
-from tmrl_like.worker.dead_man import to_action
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -58,12 +63,12 @@ class Takeover:
     def choose(self, obs: Any, test: bool, now: float) -> Any:
         """The action of who has taken over; None: the policy drives. For the control loop, at each step."""
         self._obs = obs
-        if (now - self._asked_at > _SILENT_S) is not self._is_silent:
-            self._is_silent = not self._is_silent
-            if self._is_silent:
-                line = "takeover: %s has not answered for %g s: the policy drives"
-                self._env.log.add(logging.ERROR, line, type(self._driver).__name__, _SILENT_S)
-        action = None if self._is_silent or (test and not self._in_tests) else self._action
+        is_silent = now - self._asked_at > _SILENT_S
+        if is_silent and not self._is_silent:
+            line = "takeover: %s has not answered for %g s: the policy drives"
+            self._env.log.add(logging.ERROR, line, type(self._driver).__name__, _SILENT_S)
+        self._is_silent = is_silent
+        action = None if is_silent or (test and not self._in_tests) else self._action
         who = self.source.name.lower()
         if action is None:
             if self._steps:
@@ -97,3 +102,24 @@ class Takeover:
         self._closing.set()
         self._thread.join(_SILENT_S)
         self._driver.close()
+
+
+def to_action(value: Any, space: gymnasium.Space[Any], name: str = "safe_action") -> Any:
+    """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
+    action = tree.map_leaves(_converted, space, value)
+    problem = action_problem(action, space)
+    if problem:
+        raise ConfigError(f"{name} is {value!r:.80}, which is not an action of {space}: {problem}")
+    return action
+
+
+def _converted(space: gymnasium.Space[Any], value: Any) -> Any:
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        try:
+            action = np.array(value, space.dtype)
+            if action.dtype.kind != "f" and (action != np.asarray(value)).any():
+                return value  # a fraction where whole numbers are wanted
+            return action[()] if isinstance(space, spaces.Discrete) else action
+        except (ValueError, TypeError, OverflowError):
+            return value
+    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tmrl_like.worker.worker import RolloutWorker
 
 _ENDLESS_BYTES = 1 << 50
+
+Taken: TypeAlias = tuple[m.SamplePacket, memoryview, bytes]
+"""A packet, its body, and the message that it came in."""
 
 
 class SampleTap:
@@ -35,32 +38,32 @@ class SampleTap:
             closing.callback(self._outbox.close)
             self._closing = closing.pop_all()
         for loop, log in zip(self._loops, self._logs, strict=True):
-            loop.samples = log
+            loop.append_to(log)
 
     def refill(self) -> None:
         """Have files ready, so that no control loop makes them; see `SampleLog.refill`."""
         for log in self._logs:
             log.refill()
 
-    def take(self, everything: bool = False, awaits: bool = False) -> list[bytes]:
+    def take(self, everything: bool = False, awaits: bool = False) -> list[Taken]:
         """The packets that leave now, `everything` that is there, or what control loops in lockstep await."""
-        packets: list[bytes] = []
+        taken: list[Taken] = []
 
-        def keep(packet: bytes) -> bool:
-            packets.append(packet)
+        def keep(data: bytes) -> bool:
+            packet, body = m.decode(data)
+            assert isinstance(packet, m.SamplePacket)
+            taken.append((packet, body, data))
             return True
 
         if everything:
             self._outbox.hasten()
         self._outbox.pump(keep, may_send=True, awaits=awaits)
-        for data in packets:
-            packet, _ = m.decode(data)
-            assert isinstance(packet, m.SamplePacket)
+        for packet, _, _ in taken:
             self._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.last, packet.last))
-        return packets
+        return taken
 
     def close(self) -> None:
         """Let go of the worker. Twice is fine."""
         for loop in self._loops:
-            loop.samples = None
+            loop.append_to(None)
         self._closing.close()

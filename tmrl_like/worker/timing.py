@@ -6,7 +6,6 @@ Times are kept in memory that is there from the start: nothing grows while they 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 from tmrl_like.worker.control_loop import ControlLoop
 
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
+
+_PERCENTS = (50, 99, 99.9)
 
 
 class StepTimes:
@@ -30,7 +31,7 @@ class StepTimes:
         self.overrun_after_s = overrun_after_s
         self.steps = 0
         self._max_steps = max_steps
-        self._period_s, self._inference_s, self._env_s = (array("d", bytes(8 * max_steps)) for _ in range(3))
+        self._times_s = np.full((3, max_steps), 0.0)  # of periods, decisions, and `env.step`
 
     @property
     def is_full(self) -> bool:
@@ -38,31 +39,36 @@ class StepTimes:
 
     def add(self, period_s: float, inference_s: float, env_s: float) -> None:
         """Add a step: from observation to observation, of the decision, of `env.step`."""
-        step = self.steps
-        self._period_s[step] = period_s
-        self._inference_s[step] = inference_s
-        self._env_s[step] = env_s
-        self.steps = step + 1
+        self._times_s[:, self.steps] = period_s, inference_s, env_s
+        self.steps += 1
 
     @property
     def period_s(self) -> Seconds:
         """From observation to observation, [steps]."""
-        return np.frombuffer(self._period_s)[: self.steps]
+        return self._times_s[0, : self.steps]
 
     @property
     def inference_s(self) -> Seconds:
         """The policy's decision, [steps]."""
-        return np.frombuffer(self._inference_s)[: self.steps]
+        return self._times_s[1, : self.steps]
 
     @property
     def env_s(self) -> Seconds:
         """`env.step`, [steps]."""
-        return np.frombuffer(self._env_s)[: self.steps]
+        return self._times_s[2, : self.steps]
 
     @property
     def overruns(self) -> int:
         """Periods that were overruns."""
         return int(np.count_nonzero(self.period_s >= self.overrun_after_s))
+
+    def summary(self) -> dict[str, Any]:
+        """Steps, overruns, and percentiles in milliseconds."""
+        result: dict[str, Any] = {"steps": self.steps, "overruns": self.overruns}
+        for name, values_s in zip(("period", "inference", "env_step"), self._times_s[:, : self.steps], strict=True):
+            for percent, value_s in zip(_PERCENTS, percentiles(values_s, _PERCENTS), strict=True):
+                result[f"{name}_p{percent:g}_ms"] = round(value_s * 1e3, 3)
+        return result
 
 
 def percentiles(values_s: Seconds, percents: Sequence[float]) -> list[float]:
@@ -79,7 +85,7 @@ def measure(loop: ControlLoop, times: StepTimes, test: bool = False) -> None:
     while not times.is_full and not loop.env.stopping.is_set():
         if ended:
             obs, _ = loop.reset(collect_samples=False)
-        before = loop.observed_at
         obs, _, terminated, truncated, _ = loop.step(obs, test, collect_samples=False)
-        times.add(loop.observed_at - before, loop.inference_s, loop.env_s)
+        before, started, acted, observed = loop.times
+        times.add(observed - before, acted - started, observed - acted)
         ended = terminated or truncated

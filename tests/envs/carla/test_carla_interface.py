@@ -243,7 +243,7 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
         world.get_blueprint_library().find("vehicle.tesla.model3"), carla.Transform(carla.Location(80, 2, 0))
     )
     env = CarlaEnv(STEP_S, **options(simulator))
-    with caplog.at_level(logging.WARNING, logger="tmrl_like.worker"):
+    with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
     assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text
     env.close()
@@ -336,7 +336,7 @@ def test_a_worker_goes_on_trying_until_the_simulator_is_back(
         lines = [r.getMessage() for r in list(caplog.records) if "training episode: " in r.getMessage()]
         return sum((", fault" in line) is fault for line in lines)
 
-    caplog.set_level(logging.INFO, logger="tmrl_like.worker")
+    caplog.set_level(logging.INFO, logger="tmrl_like.envs")
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 2)
     env_cls = partial(kind, STEP_S, ep_max_length=5, **options(simulator, simulator=SimulatorOptions(timeout_s=0.1)))

@@ -18,10 +18,10 @@ import yaml
 from kit.ports import free_port
 
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
-from tmrl_like.envs.desktop.game import GameProcess
-from tmrl_like.envs.desktop.screen import Region, Screen
-from tmrl_like.envs.desktop.window import find_window, focus, windows_now
+from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.desktop.desktop_game import GameProcess
+from tmrl_like.envs.desktop.desktop_screen import Region, Screen
+from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker

@@ -16,7 +16,7 @@ import pytest
 from tmrl_like.agents import CategoricalActor
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
-from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
+from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv, VizDoomInterface
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.worker.options import WorkerOptions

@@ -11,11 +11,11 @@ DRIVE = """
 import json, time
 import numpy as np
 from tmrl_like.envs.keyboards import Keyboard
-from tmrl_like.envs.racing import drivers
-from tmrl_like.envs.racing.game import STATE
+from tmrl_like.envs.racing import racing_drivers as drivers
+from tmrl_like.envs.racing.racing_game import STATE
 from tmrl_like.errors import ConfigError
 
-state, driver, fingers = np.zeros((), STATE), drivers.Keyboard(), Keyboard()
+state, driver, fingers = np.zeros((), STATE), drivers.ArrowKeys(), Keyboard()
 
 def until(*controls):
     deadline = time.monotonic() + 10

@@ -23,8 +23,8 @@ import torch
 
 from tmrl_like.base.processes import family_of, is_alive
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
-from tmrl_like.envs.racing.drivers import FollowTheRoad, record_lap
-from tmrl_like.envs.racing.game import STATE, TICK_S, RacingGame
+from tmrl_like.envs.racing.racing_drivers import FollowTheRoad, record_lap
+from tmrl_like.envs.racing.racing_game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.envs.trajectory import save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
@@ -120,7 +120,7 @@ def test_a_game_that_stands_still_or_has_died_is_reported(monkeypatch, until):
     game = RacingGame(1)
     try:
         if hasattr(signal, "SIGSTOP"):
-            monkeypatch.setattr("tmrl_like.envs.racing.game._SILENT_FOR_S", 0.3)
+            monkeypatch.setattr("tmrl_like.envs.racing.racing_game._SILENT_FOR_S", 0.3)
             os.kill(game._process.pid, signal.SIGSTOP)
             with pytest.raises(EnvironmentFaultError, match="stood still"):
                 until(lambda: game.look() is None)
@@ -138,7 +138,7 @@ def test_a_game_that_stands_still_or_has_died_is_reported(monkeypatch, until):
 
 ORPHAN = """
 import os
-from tmrl_like.envs.racing.game import RacingGame
+from tmrl_like.envs.racing.racing_game import RacingGame
 
 if __name__ == "__main__":
     print(RacingGame(1)._process.pid, flush=True)
@@ -382,7 +382,7 @@ def test_the_script_steers_to_where_the_road_goes_and_brakes_before_its_end():
 
 
 def test_a_lap_is_recorded_from_the_start_until_the_car_is_back(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.racing.drivers.TICK_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.racing.racing_drivers.TICK_S", 0.0)
     turns = np.linspace(0.0, 4 * np.pi, 200)
     circle = Track([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns])
     way = record_lap(circle, lambda seen: (0.1, 0.2, 0.0), 10.0)  # type: ignore[arg-type]

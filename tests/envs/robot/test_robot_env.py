@@ -19,9 +19,8 @@ import psutil
 import pytest
 
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.robot import env as robot
+from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
-from tmrl_like.envs.robot.env import HOME_RAD, RobotEnv, RobotInterface, tip_m
 from tmrl_like.envs.robot.physics import (
     COMMAND,
     CYCLE_S,
@@ -32,6 +31,7 @@ from tmrl_like.envs.robot.physics import (
     Arm,
     ArmOptions,
 )
+from tmrl_like.envs.robot.robot_env import HOME_RAD, RobotEnv, RobotInterface, tip_m
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker

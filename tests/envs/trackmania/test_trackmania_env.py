@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from kit.ports import free_port
 
-import tmrl_like.envs.desktop.env as desktop_game
-import tmrl_like.envs.trackmania.env as trackmania
-from tmrl_like.envs.desktop.window import find_window
-from tmrl_like.envs.trackmania.env import (
+import tmrl_like.envs.desktop.desktop_env as desktop_game
+import tmrl_like.envs.trackmania.trackmania_env as trackmania
+from tmrl_like.envs.desktop.game_window import find_window
+from tmrl_like.envs.trackmania.trackmania_env import (
     LAYOUT,
-    Car,
+    CarReport,
     Lidar,
     TrackManiaEnv,
     TrackManiaInterface,
@@ -33,7 +33,7 @@ from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 STAND_IN = Path(__file__).with_name("trackmania_stand_in.py")
-CAR = Car(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
+CAR = CarReport(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
 THROTTLE, RIGHT = np.array([1, -1, 0], np.float32), np.array([-1, -1, 1], np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
@@ -269,10 +269,10 @@ def test_what_cannot_be_a_car_is_refused(field: str, value: float, fits: bool) -
 def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused() -> None:
     random = np.random.default_rng(1)
 
-    def car(i: int) -> Car:
+    def car(i: int) -> CarReport:
         x, z = random.normal(500, 100, 2)
         steering, speed, rpm = random.uniform(-1, 1), random.normal(50, 20), random.uniform(1e3, 1e4)
-        return Car(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
+        return CarReport(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
 
     stream = b"".join(struct.pack(LAYOUT, *car(i)) for i in range(60))
     size = struct.calcsize(LAYOUT)

@@ -19,7 +19,7 @@ from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFault
 if TYPE_CHECKING:
     import carla
 
-log = logging.getLogger("tmrl_like.worker")
+log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
 _LAST_WORD_WITHIN_S = 1.0

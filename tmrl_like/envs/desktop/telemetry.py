@@ -14,7 +14,7 @@ from typing import Any
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
-log = logging.getLogger("tmrl_like.worker")
+log = logging.getLogger("tmrl_like.envs")
 
 _CONNECT_WITHIN_S = 1.0
 _RETRY_AFTER_S = 0.25

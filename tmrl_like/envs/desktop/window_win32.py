@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from tmrl_like.envs.desktop.screen import Region
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.errors import EnvironmentAwayError
 
 _RESTORE = 9  # SW_RESTORE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tmrl_like.envs.desktop.screen import Region
+from tmrl_like.envs.desktop.desktop_screen import Region
 from tmrl_like.envs.display import open_x11
 from tmrl_like.errors import EnvironmentAwayError
 

@@ -1,5 +1,5 @@
 """Doom, played by VizDoom."""
 
-from tmrl_like.envs.doom.env import VizDoomEnv, VizDoomInterface
+from tmrl_like.envs.doom.doom_env import VizDoomEnv, VizDoomInterface
 
 __all__ = ["VizDoomEnv", "VizDoomInterface"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.envs.racing.game import FRAME_SHAPE
+from tmrl_like.envs.racing.racing_game import FRAME_SHAPE
 from tmrl_like.envs.vision import RangeFinder, Shrink
 
 ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead

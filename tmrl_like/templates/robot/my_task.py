@@ -1,4 +1,4 @@
-"""A robot in real time. `Driver` speaks to it, `MyTask` says what the policy sees, does, and what that is worth."""
+"""A robot in real time. `Device` speaks to it, `MyTask` says what the policy sees, does, and what that is worth."""
 
 import time
 
@@ -11,7 +11,7 @@ MAX_ANGLE, MAX_SPEED = 1.5, 2.0  # rad, rad/s
 REACHED = 0.1  # rad
 
 
-class Driver:
+class Device:
     """Simulates two joints that follow the ordered speed with a lag. Write your device into these methods."""
 
     moves_hardware = False  # with a device True: a worker warns before an untrained policy moves it
@@ -50,7 +50,7 @@ class MyTask(RealTimeGymInterface):
 
     def __init__(self):
         """Touches no device: a trainer makes one, too, to see the spaces."""
-        self._driver = Driver()
+        self._driver = Device()
         self.moves_hardware = self._driver.moves_hardware
         self._random = np.random.default_rng()
         self._target = np.zeros(JOINTS)

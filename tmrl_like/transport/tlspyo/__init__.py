@@ -10,6 +10,6 @@ other, have no limits, and run in processes that outlive a killed parent.
 """
 
 from tmrl_like.transport.tlspyo.peer import TlspyoPeerLink
-from tmrl_like.transport.tlspyo.server import TlspyoServerLink
+from tmrl_like.transport.tlspyo.tlspyo_server import TlspyoServerLink
 
 __all__ = ["TlspyoPeerLink", "TlspyoServerLink"]

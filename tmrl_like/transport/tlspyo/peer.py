@@ -13,9 +13,9 @@ from twisted.internet import ssl
 from tmrl_like.errors import CredentialsError, TransportError
 from tmrl_like.transport.base import TransportOptions, key_refused, other_server
 from tmrl_like.transport.credentials import KeyFolder
-from tmrl_like.transport.tlspyo.connection import GROUP, HEADER_BYTES, Connection, TlspyoLink, Unremembered
 from tmrl_like.transport.tlspyo.password import password_of
 from tmrl_like.transport.tlspyo.reactor import in_reactor, running_reactor
+from tmrl_like.transport.tlspyo.tlspyo_connection import GROUP, HEADER_BYTES, Connection, TlspyoLink, Unremembered
 
 _REDIAL_INITIAL_S = 0.2
 _REDIAL_MAX_S = 0.8

@@ -1,0 +1,126 @@
+"""A hundred training steps on fixed batches and noise give the losses and parameters that were once recorded.
+
+`python tests/agents/test_as_before.py` records those of the code as it is.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteEnsembleCritic,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    IQNActor,
+    IQNAgent,
+    REDQAgent,
+    SACAgent,
+    SquashedGaussianActor,
+)
+from tmrl_like.agents.agent import modules_of
+from tmrl_like.types import Batch
+
+RECORD = Path(__file__).with_name("as_before.json")
+ROWS, STEPS, SHOWN = 32, 100, (1, 2, 10, 50, 100)
+OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3)))
+BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
+CHOICES = spaces.MultiDiscrete([3, 2])
+ONE_OF_FOUR = spaces.Discrete(4, start=1)
+HIDDEN = {"hidden_sizes": (24, 16)}
+PLAIN = {"actor_cls": partial(SquashedGaussianActor, **HIDDEN, normalize_obs=False)}
+RATES = {"lr_actor": 1e-3, "lr_critic": 1e-3, "lr_entropy": 1e-3}
+CASES = {
+    "SAC": partial(SACAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN), **RATES),
+    "plain SAC": partial(
+        SACAgent, OBS, BOX, **PLAIN, **RATES, actor_polyak=0.0, scale_rewards=True, optimizer="adamw", amsgrad=True,
+        weight_decay=0.1, critic_cls=partial(EnsembleCritic, layer_norm=False, normalize_obs=False),
+    ),
+    "REDQ": partial(
+        REDQAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN, layer_norm=True), **RATES, n_critics=5,
+        policy_delay=3,
+    ),
+    "DroQ": partial(SACAgent, OBS, BOX, **PLAIN, **RATES, critic_cls=partial(EnsembleCritic, dropout=0.1)),
+    "discrete SAC": partial(
+        DiscreteSACAgent, OBS, CHOICES, actor_cls=partial(CategoricalActor, **HIDDEN),
+        critic_cls=DiscreteEnsembleCritic, **RATES, learn_entropy_coef=False,
+    ),
+    "IQN": partial(
+        IQNAgent, OBS, ONE_OF_FOUR, actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8), actor_polyak=0.9,
+        target_interval=2, cvar=0.5, lr=1e-3, weight_decay=0.1,
+    ),
+}  # fmt: skip
+COMPILED = {"SAC", "plain SAC", "REDQ"}
+
+
+def fill(module, seed):
+    """Parameters that do not depend on the order in which a module makes them."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(module.named_parameters()):
+            if parameter.numel() > 1:
+                drawn = 0.6 * torch.rand(parameter.numel(), generator=random) - 0.3
+                parameter.copy_((drawn + ("norm" in name and name.endswith("weight"))).view(parameter.shape))
+
+
+def batches(act):
+    """Two in three with a discount of their own."""
+    random = np.random.default_rng(0)
+    act.seed(0)
+
+    def observations():
+        bounded, free = random.uniform(-1, 1, (ROWS, 5)), 3.0 + 2.0 * random.standard_normal((ROWS, 2))
+        choice = random.integers(0, 3, ROWS)
+        return *(torch.from_numpy(part.astype(np.float32)) for part in (bounded, free)), torch.from_numpy(choice)
+
+    for step in range(STEPS):
+        taken = torch.from_numpy(np.stack([act.sample() for _ in range(ROWS)]))
+        rew = torch.from_numpy(random.standard_normal(ROWS).astype(np.float32))
+        ends = torch.from_numpy((random.random(ROWS) < 0.2).astype(np.float32))
+        discount = torch.from_numpy(random.uniform(0.8, 1.0, ROWS).astype(np.float32)) if step % 3 else None
+        yield Batch(observations(), taken, rew, observations(), ends, torch.zeros(ROWS), discount=discount)
+
+
+def trained(case, acceleration):
+    """The losses of some steps, and of each parameter and statistic the sum and the norm after all of them."""
+    torch.manual_seed(0)  # for parameters of one number, which `fill` leaves alone
+    agent = CASES[case](acceleration=acceleration)
+    modules = modules_of(agent)
+    for name, module in modules.items():
+        fill(module, seed=len(name.split("_")[0]))  # an average begins as what it is the average of
+    if "target" in modules:
+        modules["target"].load_state_dict(modules["actor"].state_dict())
+    torch.manual_seed(1)
+    losses = {}
+    for step, batch in enumerate(batches(agent.action_space), start=1):
+        metrics = agent.train(batch)
+        if step in SHOWN:
+            losses[str(step)] = {name: float(value) for name, value in metrics.items()}
+    values = {
+        f"{name}.{key}": value.double().reshape(-1)
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+    return {"losses": losses, "values": {key: [float(v.sum()), float(v.norm())] for key, v in values.items()}}
+
+
+@pytest.mark.parametrize(
+    ("case", "acceleration"), [*((case, "off") for case in CASES), *((case, "auto") for case in sorted(COMPILED))]
+)
+def test_losses_and_parameters_are_those_that_were_recorded(case, acceleration):
+    expected, found = json.loads(RECORD.read_text())[case], trained(case, acceleration)
+    assert found["losses"].keys() == expected["losses"].keys()
+    for step, losses in expected["losses"].items():
+        assert found["losses"][step] == pytest.approx(losses, rel=2e-4, abs=2e-5), step
+    assert found["values"].keys() == expected["values"].keys()
+    for key, (total, norm) in expected["values"].items():
+        assert found["values"][key] == pytest.approx([total, norm], rel=2e-4, abs=2e-4), key
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps({case: trained(case, "off") for case in CASES}, indent=1) + "\n")

@@ -1,0 +1,97 @@
+"""Whether an action is one of a space."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tmrl_like.policies.action_check import action_problem, finite_check, is_finite
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
+
+
+@pytest.mark.parametrize(
+    ("action", "space"),
+    [
+        (np.array([1.0, -1.0], np.float32), BOX),
+        (np.array([1.0 + 1e-6, -1.0]), BOX),
+        (np.array([5e3 + 1e-2], np.float32), spaces.Box(-5e3, 5e3, (1,), np.float32)),
+        (np.array([1e30]), spaces.Box(-np.inf, np.inf, (1,))),
+        (2, spaces.Discrete(3)),
+        (np.array(2), spaces.Discrete(3)),
+        (np.array([1, 0]), spaces.MultiDiscrete([2, 2])),
+        ((np.zeros(2, np.float32), 1), BOTH),
+        ({"a": np.zeros(2)}, spaces.Dict(a=BOX)),
+    ],
+)
+def test_actions_of_a_space_are_seen_as_such(action, space):
+    assert action_problem(action, space) == ""
+    assert is_finite(action)
+
+
+@pytest.mark.parametrize(
+    ("action", "space"),
+    [
+        (np.array([1.1, 0.0]), BOX),
+        (np.array([np.nan, 0.0]), BOX),
+        (np.zeros((2, 1)), BOX),
+        (None, BOX),
+        ("left", BOX),
+        (3, spaces.Discrete(3)),
+        (0.5, spaces.Discrete(3)),
+        (np.array([2, 0]), spaces.MultiDiscrete([2, 2])),
+        ((np.zeros(2), 3), BOTH),
+        ((np.zeros(2),), BOTH),
+        ({"b": np.zeros(2)}, spaces.Dict(a=BOX)),
+        (np.array([np.inf]), spaces.Box(-np.inf, np.inf, (1,))),
+    ],
+)
+def test_what_is_not_in_a_space_is_reported(action, space):
+    assert action_problem(action, space)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.longdouble, np.complex64], ids=lambda d: d.__name__
+)
+def test_what_is_not_finite_is_seen_and_what_is_large_is_not_mistaken_for_it(dtype):
+    for bad in (np.nan, np.inf, -np.inf):
+        for values in ([bad], [1, bad], [[bad, -bad], [0, 0]]):
+            assert not is_finite(np.array(values, dtype))
+            assert not is_finite({"a": (0, [np.array(values, dtype)])})
+    assert is_finite(np.full(3, np.finfo(dtype).max))
+    assert is_finite(np.array(0, dtype))
+    assert not is_finite(float("nan"))
+    assert is_finite("text")
+
+
+VECTORS = spaces.Tuple((BOX, spaces.Box(-1.0, 1.0, (3,))))
+IMAGE = spaces.Box(0, 255, (8, 8), np.uint8)
+
+
+NESTED = spaces.Dict({"a": spaces.Tuple((BOX,)), "'": IMAGE})
+
+
+@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, spaces.Dict(a=BOX), NESTED])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_check_of_a_space_finds_what_is_not_finite_in_whatever_it_is_given(space, bad):
+    is_fine = finite_check(space)
+    right = [np.zeros(2, np.float32), np.full(2, np.finfo(np.float64).max), np.arange(3), np.zeros((2, 2)), 0.5, 3]
+    for value in (*right, np.zeros(100), np.zeros(0), np.zeros((), np.float32), "text", None):
+        assert is_fine(value)
+        assert is_fine((value, value))
+        assert is_fine({"a": [value]})
+    wrong = [np.array([0, bad], np.float32), np.array([bad, -bad]), np.full((2, 2), bad), np.array(bad), bad]
+    for value in (*wrong, np.float32(bad), np.full(100, bad), np.array([bad], np.complex64)):
+        assert not is_fine(value)
+        assert not is_fine((np.zeros(2), value))
+        assert not is_fine((np.zeros(2), np.zeros(2), value))
+        assert not is_fine({"a": [value]})
+        assert not is_fine({"a": np.zeros(2), "b": value})
+
+
+@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, BOTH, spaces.Dict(a=BOX), NESTED])
+def test_the_check_of_a_space_takes_its_own_values(space):
+    space.seed(0)
+    assert finite_check(space)(space.sample())

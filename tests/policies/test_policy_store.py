@@ -1,0 +1,183 @@
+"""A run's policies on disk."""
+
+import threading
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+
+from tmrl_like.base.folders import ROOT_VARIABLE
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.policy_file import describe, read_card
+from tmrl_like.policies.policy_store import PolicyStore, find_policy
+from tmrl_like.policies.weight_file import read_weights
+from tmrl_like.testing.fakes import LinearActor
+
+SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-1.0, 1.0, (2,))
+ACTOR = LinearActor(*SPACES)
+CARD = describe(ACTOR)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return PolicyStore(tmp_path / "runs" / "drone" / "policies")
+
+
+def add(store, *versions, **more):
+    for version in versions:
+        store.add(ACTOR.weights(), msgspec.structs.replace(CARD, version=version, **more))
+
+
+def version_of(path):
+    return read_card(path).version
+
+
+def test_a_version_is_found_by_its_number_by_a_tag_and_as_the_newest(store):
+    add(store, 1, 2, 10)
+    store.tag("2", "good")
+    assert [version_of(store.find(which)) for which in ("1", "good", "newest")] == [1, 2, 10]
+    assert (store.versions(), store.tags()) == ([1, 2, 10], ["good"])
+    assert [(name, card.version) for name, card in store.cards()] == [("1", 1), ("2", 2), ("10", 10), ("good", 2)]
+
+
+def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
+    with pytest.raises(PolicyError, match=r"no policy newest in .*policies, but no versions; tags: none. It is on the"):
+        store.find("newest")
+    add(store, 3, 4)
+    store.tag("3", "good")
+    with pytest.raises(PolicyError, match=r"no policy 5 .* versions 3 to 4; tags: good"):
+        store.find("5")
+    with pytest.raises(PolicyError, match=r"did you mean good\?"):
+        store.find("goood")
+
+
+def test_the_newest_versions_stay_and_those_with_a_tag(store):
+    add(store, *range(1, 11))
+    store.tag("2", "good")
+    assert store.collect(at_most=3) == 7
+    assert store.versions() == [8, 9, 10]
+    assert version_of(store.find("good")) == version_of(store.find("2")) == 2
+
+
+def test_the_newest_version_never_goes(store):
+    add(store, 1, 2, 3)
+    assert store.collect(at_most=0) == 2
+    assert store.versions() == [3]
+
+
+def test_a_tag_moves_in_one_step(store):
+    add(store, 1, 2)
+    for version in (1, 1, 2):
+        store.tag(str(version), "good")
+        assert version_of(store.find("good")) == version
+    assert len(list(store.folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["", "1200", "newest", "../good", "a b", ".a", "a" * 65])
+def test_a_tag_is_no_number_and_no_path(name, store):
+    add(store, 1)
+    with pytest.raises(ConfigError, match="expected a letter, then"):
+        store.tag("1", name)
+
+
+def test_the_best_is_the_version_whose_test_episodes_surely_return_most(store):
+    add(store, 1, 2, 3)
+    for version, return_, changed, best in (
+        (1, 5.0, True, 1),
+        (2, 9.0, True, 2),  # of one episode each nobody knows how much episodes differ
+        (2, 3.0, False, 2),
+        (1, 4.0, False, 2),
+        (1, 5.0, False, 2),
+        (2, 0.0, True, 1),
+        (3, 6.0, False, 1),  # luck, perhaps: episodes differ by more than that
+        (3, 6.0, True, 3),
+    ):
+        assert store.add_return(version, return_) is changed
+        assert version_of(store.find("best")) == best
+    card = read_card(store.find("2"))
+    assert (card.return_, card.episodes, card.std) == (4.0, 3, pytest.approx(np.std([9.0, 3.0, 0.0], ddof=1)))
+    assert read_card(store.find("best")).return_ == 6.0
+
+
+def test_the_best_stays_when_its_version_goes_and_may_be_tested_again(store):
+    add(store, 1, 2, 3)
+    store.add_return(1, 5.0)
+    store.collect(at_most=1)
+    assert not store.add_return(1, 3.0)
+    assert (read_card(store.find("best")).return_, read_card(store.find("best")).episodes) == (4.0, 2)
+    assert store.add_return(3, 4.5)
+    assert version_of(store.find("best")) == 3
+    with pytest.raises(PolicyError, match="no policy 2"):
+        store.add_return(2, 9.0)
+
+
+def test_where_there_are_no_links_a_tag_is_a_copy(store, monkeypatch):
+    def refuse(*_):
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    add(store, 1, 2)
+    store.tag("1", "good")
+    store.collect(at_most=1)
+    assert store.find("good").read_bytes() != store.find("2").read_bytes()
+
+
+def test_it_is_read_while_it_is_written_and_collected(store):
+    add(store, 1)
+    store.tag("1", "good")
+    done = threading.Event()
+
+    def write():
+        for version in range(2, 60):
+            add(store, version)
+            store.tag(str(version), "good")
+            store.add_return(version, float(version))
+            store.collect(at_most=2)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = [0]
+    while not done.is_set():
+        for name in ("good", "best"):
+            if store.path(name).exists():
+                assert read_weights(store.path(name))[1].manifest.keys() == {"layer.weight", "layer.bias"}
+        seen.append(version_of(store.find("good")))
+        assert [card.version for _, card in store.cards()]
+    writer.join()
+    assert seen == sorted(seen)
+    assert version_of(store.find("best")) == version_of(store.find("good")) == 59
+
+
+@pytest.mark.parametrize(
+    "form", ["{folder}", "{folder}@newest", "{folder}@2", "{store}@2", "drone", "drone@2", "{file}"]
+)
+def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, store, tmp_path, monkeypatch):
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    add(store, 1, 2)
+    place = form.format(folder=store.folder.parent, store=store.folder, file=store.path(2))
+    assert find_policy(place).read_bytes() == store.path(2).read_bytes()
+
+
+def test_a_folder_whose_name_has_the_sign_in_it_is_found(tmp_path):
+    store = PolicyStore(tmp_path / "me@home" / "policies")
+    add(store, 1, 2)
+    assert find_policy(store.folder.parent) == store.path(2)
+    assert find_policy(f"{store.folder.parent}@1") == store.path(1)
+
+
+def test_a_run_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    with pytest.raises(
+        PolicyError, match=r"there are no policies at drone@best: .*looked for drone.policies and .*runs"
+    ):
+        find_policy("drone@best")
+
+
+def test_weights_that_say_nothing_are_passed_over(store):
+    add(store, 1)
+    ACTOR.save(store.path(2))
+    assert not store.add_return(2, 1.0)
+    assert [name for name, _ in store.cards()] == ["1"]
+    assert np.isfinite(CARD.published_at_s)

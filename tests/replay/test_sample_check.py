@@ -1,0 +1,182 @@
+"""What a sample must be before a trainer takes it: checked where it arrives, the worker refused in one line."""
+
+from contextlib import nullcontext
+from functools import partial
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from kit.packets import packet_of
+from kit.rings import DeadLink, ring_of
+
+from tmrl_like.base.factories import completed
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.replay import ReplayMemory, WithDemonstrations
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.replay.sample_check import SampleCheck
+from tmrl_like.testing.fakes import CountingEnv, ListMemory
+from tmrl_like.trainer.trainer_link import TrainerLink
+from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import columns_in, decode_body
+from tmrl_like.wire.schema import schema_of
+
+F32 = np.float32
+ENV = CountingEnv()
+SPACES = ENV.observation_space, ENV.action_space  # Box (2,), Box (1,)
+GOOD = (np.zeros(1, F32), np.ones(2, F32), 1.0, False, False, {})
+
+
+def changed(field, value):
+    names = ("act", "obs", "rew", "terminated", "truncated", "info")
+    return tuple(value if name == field else item for name, item in zip(names, GOOD, strict=True))
+
+
+def block(*samples):
+    data = packet_of(1, *samples)
+    header, body = m.decode(data)
+    return decode_body(header, columns_in(data, body))
+
+
+NOT_FINITE = {
+    "a reward that is NaN": changed("rew", float("nan")),
+    "a reward that is infinite": changed("rew", -float("inf")),
+    "a reward that is too large for float32": changed("rew", np.float64(1e300)),
+    "a reward in an array": changed("rew", np.full((), np.nan)),
+    "an observation that is NaN": changed("obs", np.array([1.0, np.nan], F32)),
+    "an observation whose square is too large for float32": changed("obs", np.array([1e30, 0.0], F32)),
+    "a float64 observation beyond float32": changed("obs", np.array([1e300, 0.0])),
+    "an action that is infinite": changed("act", np.array([np.inf], F32)),
+    "a half float": changed("obs", np.array([np.inf, 0.0], np.float16)),
+}
+
+
+@pytest.mark.parametrize("sample", NOT_FINITE.values(), ids=NOT_FINITE)
+@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
+def test_values_that_are_not_finite_as_float32_are_refused(memory, sample):
+    check = SampleCheck(*SPACES, memory())
+    check.values(block(*[GOOD] * 50))
+    with pytest.raises(MemoryContractError, match=r"(act|obs|rew) holds .*, which is not finite .* float32"):
+        check.values(block(*[GOOD] * 50, sample, GOOD))
+
+
+def test_large_values_that_can_be_learnt_from_are_taken():
+    check = SampleCheck(*SPACES, ReplayMemory())
+    large = (np.zeros(1, F32), np.array([1.8e19, -1e18], F32), 2**63 - 1, False, False, {"x": float("nan")})
+    check.values(block(*[large] * 50))
+
+
+def test_observations_may_be_anything_where_a_preprocessor_comes_first():
+    check = SampleCheck(*SPACES, ReplayMemory(obs_preprocessor=np.nan_to_num))
+    check.values(block(NOT_FINITE["an observation that is NaN"]))
+    with pytest.raises(MemoryContractError):
+        check.values(block(NOT_FINITE["a reward that is NaN"]))
+
+
+TEXTS = {
+    "text": changed("obs", "hello"),
+    "bytes": changed("obs", b"x"),
+    "text among numbers": changed("obs", (np.ones(2, F32), "x")),
+    "a text for an action": changed("act", "left"),
+    "a text for a reward": changed("rew", "1"),
+}
+
+
+@pytest.mark.parametrize("sample", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
+def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
+    check = SampleCheck(*SPACES, memory())
+    check.structure(schema_of(GOOD))
+    with pytest.raises(MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected numbers"):
+        check.structure(schema_of(sample))
+
+
+def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
+    class Texts(ListMemory):
+        takes_text = True
+
+    SampleCheck(*SPACES, Texts()).structure(schema_of(TEXTS["text"]))
+    SampleCheck(spaces.Text(5), SPACES[1], ListMemory()).structure(schema_of(TEXTS["text"]))
+
+
+@pytest.mark.parametrize(
+    "sample", [changed("obs", np.ones(3, F32)), changed("obs", (np.ones(2, F32),) * 2), changed("act", np.ones((1, 1)))]
+)
+def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
+    with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
+        SampleCheck(*SPACES, ReplayMemory()).structure(schema_of(sample))
+    SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))  # any compressor may have made it
+
+
+def test_what_the_memorys_own_compressor_leaves_is_expected():
+    box = spaces.Box(-1.0, 1.0, (1,), F32)
+    tuples = spaces.Tuple((spaces.Box(0, 255, (4, 8, 8), np.uint8), spaces.Discrete(3), box, box))
+    memory = ReplayMemory(act_buf_len=2, frame_stack={0: 4})
+    check = SampleCheck(tuples, box, memory)
+    frame = np.zeros((8, 8), np.uint8)
+    check.structure(schema_of(changed("obs", (frame, 2))))
+    check.structure(schema_of(changed("obs", (np.int64(2), frame))))  # containers, order and dtypes are the memory's
+    with pytest.raises(MemoryContractError):
+        check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
+
+
+@pytest.fixture
+def link():
+    receiver = Receiver(limits=WorkerLimits(turn_s=60.0), check=SampleCheck(*SPACES, ReplayMemory()))
+    link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver)
+    link.session.close(0.0)
+    yield link
+    link.close()
+
+
+@pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])
+def test_the_worker_of_a_bad_sample_is_rejected_by_name_and_the_others_are_taken(link, bad, caplog):
+    sent = []
+    for data in (
+        packet_of(1, bad, worker="bad"),
+        packet_of(1, GOOD, worker="good"),
+        packet_of(2, GOOD, worker="bad"),
+    ):
+        link.on_message(*m.decode(data), data)
+    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    assert [d.receipt.worker for d in link.retrieve()] == ["good"]
+    assert [(d.worker, d.incarnation) for d in sent if isinstance(d, m.Dismissal)] == [("bad", 7)]
+    assert not any(isinstance(message, m.Ack) for message in sent)
+    assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
+    assert link.fleet()["rejected_workers_total"] == 1
+
+
+def test_a_trainer_checks_its_spaces(zmq_house):
+    zmq_house.server()
+    trainer = zmq_house.trainer(ReplayMemory)
+    trainer.link.session.close(0.0)
+    data = packet_of(1, TEXTS["text"])
+    trainer.link.on_message(*m.decode(data), data)
+    assert trainer.link.fleet()["rejected_workers_total"] == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda memory: memory, lambda memory: partial(WithDemonstrations, memory=memory)])
+@pytest.mark.parametrize(
+    ("act_buf_len", "error"),
+    [
+        (1, "the data set is not of the trainer's spaces: obs has arrays of the shapes"),
+        (2, "the data set is not of the trainer's spaces: obs has arrays of the shapes"),
+        (3, None),
+        (5, "the data set is not of the trainer's spaces: .* a tuple of 4"),
+    ],
+)
+def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, error, wrap):
+    space = spaces.Tuple([spaces.Box(-1, 1, (2,))] + [spaces.Box(-1, 1, (1,))] * 3)
+    rows = [Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info(is_reset=k == 0)) for k in range(9)]
+    write_data_set(tmp_path, [Buffer(rows, "a")])
+    given = wrap(partial(ReplayMemory, act_buf_len=act_buf_len))
+    make = completed(given, observation_space=space, action_space=SPACES[1])
+    path = {"demonstrations_path" if "memory" in make.keywords else "dataset_path": tmp_path}
+    with pytest.raises(ConfigError, match=error) if error else nullcontext():
+        make(**path)
+
+
+def test_data_sets_of_memories_whose_compressor_is_not_known_are_the_users_affair(tmp_path):
+    write_data_set(tmp_path, [Buffer([Sample(0, "a", 0.0, False, False, Info())] * 4, "a")])
+    ListMemory(dataset_path=tmp_path)

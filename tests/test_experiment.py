@@ -1,0 +1,148 @@
+"""An experiment in a script: nothing is said twice, and server, worker and trainer are made from it."""
+
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+from kit.ports import free_port
+
+from tmrl_like import Experiment, RolloutWorker, load_experiment, partial
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.config.settings import TrainerSection
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.racing import MirroredLaps, RacingEnv
+from tmrl_like.errors import ConfigError
+from tmrl_like.policies.policy_store import PolicyStore
+from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+
+DRONE = {
+    "env": partial(DroneEnv, act_buf_len=3),
+    "actor": partial(SquashedGaussianActor, hidden_sizes=(8,)),
+    "agent": partial(SACAgent, gamma=0.5),
+    "memory": partial(ReplayMemory, n_steps=2),
+}
+COUNTING = {
+    "env": CountingEnv,
+    "actor": LinearActor,
+    "agent": CountingAgent,
+    "memory": partial(ListMemory, batch_size=4),
+}
+SHORT = {"epochs": 1, "rounds": 2, "steps": 10, "device": "cpu"}
+
+
+class Resetting(ListMemory):
+    def __init__(self, reset_act_buf: bool, **options: Any) -> None:
+        super().__init__(**options)
+
+
+def halved(obs: Any) -> Any:
+    return obs / 2
+
+
+def test_memory_compressor_and_agent_are_told_what_the_other_parts_know() -> None:
+    experiment = Experiment(**DRONE, obs_preprocessor=halved, crc_debug=True)
+    known = {"act_buf_len": 3, "gamma": 0.5, "time_step_duration": 0.05, "n_steps": 2}
+    assert experiment.memory_cls.keywords == known | {"obs_preprocessor": halved, "crc_debug": True}
+    assert experiment.compressor == DropHistory(3)
+    assert experiment.agent_cls.keywords == {"gamma": 0.5, "actor_cls": DRONE["actor"]}
+    training = Experiment(**DRONE, trainer=SHORT).training()
+    assert (training.epochs, training.memory.gamma) == (1, 0.5)
+    assert isinstance(training.agent.get_actor(), SquashedGaussianActor)
+
+
+def test_what_a_part_was_told_itself_stays_and_whole_samples_need_nothing_of_the_environment() -> None:
+    own = DRONE | {"memory": partial(ReplayMemory, act_buf_len=2)}
+    assert Experiment(**own).compressor == DropHistory(2)
+    whole = Experiment(**DRONE, sample_compressor=None)
+    assert whole.compressor is None
+    assert "act_buf_len" not in whole.memory_cls.keywords
+    assert Experiment(**DRONE, sample_compressor=halved).compressor is halved
+
+
+def test_another_environment_in_a_copy_tells_the_memory_anew() -> None:
+    copy = dataclasses.replace(Experiment(**DRONE), env=partial(DroneEnv, act_buf_len=4))
+    assert copy.compressor == DropHistory(4)
+
+
+def test_a_memory_in_a_memory_and_who_mirrors_its_samples_are_told_too() -> None:
+    inner = partial(ReplayMemory, sample_preprocessor=MirroredLaps(seed=1))
+    parts = DRONE | {"env": partial(RacingEnv, inputs="fine"), "memory": partial(WithDemonstrations, memory=inner)}
+    told = Experiment(**parts).memory_cls.keywords["memory"].keywords
+    assert told["gamma"] == 0.5
+    assert len(told["sample_preprocessor"]._mirrored) == 15
+    parts["memory"] = partial(ReplayMemory, sample_preprocessor=MirroredLaps(inputs="keys"))
+    with pytest.raises(ConfigError, match=r"sample_preprocessor\.inputs is 'keys'; expected the environment's, 'fine'"):
+        Experiment(**parts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"trainer": {"epohcs": 3}}, "Experiment: trainer.epohcs: there is no such key; did you mean epochs?"),
+        ({"server": {"port": "many"}}, "Experiment: server.port: expected a whole number, got 'many'"),
+        ({"worker": {"envs": 0}}, "Experiment: worker.envs is 0; expected 1 or more"),
+        ({"run_name": "../up"}, "run_name is '../up'; expected letters"),
+        ({"memory": partial(Resetting, reset_act_buf=False)}, "memory.reset_act_buf is False; expected the env"),
+        (
+            {"memory": lambda nb_steps, device: None, "obs_preprocessor": halved},
+            "obs_preprocessor is given, but the mem",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(wrong: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Experiment(**DRONE | {"env": partial(DroneEnv, reset_act_buf=True)} | wrong)
+    assert str(refused.value).startswith(problem)
+
+
+def test_a_section_may_be_given_as_its_page() -> None:
+    assert Experiment(**DRONE, trainer=TrainerSection(epochs=3)).trainer.epochs == 3
+
+
+def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(own_home: Any) -> None:
+    experiment = Experiment(**COUNTING, run_name="mine", server={"port": free_port()}, trainer=SHORT)
+    heard: list[Any] = []
+    with (
+        experiment.make_server(),
+        experiment.make_worker(env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append) as worker,
+        experiment.make_trainer(sinks=[]) as trainer,
+    ):
+        flight = threading.Thread(target=worker.run)
+        flight.start()
+        with pytest.raises(ConfigError, match="the run mine is in use by process"), experiment.make_trainer():
+            raise AssertionError("two trainers own one run")
+        trainer.run()
+        worker.stop()
+        flight.join()
+    assert trainer.training.total_updates == 20
+    assert heard
+    paths = experiment.paths
+    assert paths.folder == own_home / ".tmrl_like" / "runs" / "mine"
+    assert {"checkpoints", "metrics.jsonl", "policies", "run.json", "run.log"} <= {
+        p.name for p in paths.folder.iterdir()
+    }
+    assert PolicyStore(paths.policies).versions()
+    with experiment.make_standalone(paths.trainer_model) as pilot:
+        assert isinstance(pilot, RolloutWorker)
+        assert pilot.run_episode().steps == 10
+
+
+def test_in_one_process_equal_seeds_give_equal_parameters(own_home: Any) -> None:
+    parts = DRONE | {"env": CountingEnv, "memory": partial(ReplayMemory, batch_size=4)}
+    ends = []
+    for run in ("first", "second"):
+        experiment = Experiment(**parts, run_name=run, seed=3, trainer=SHORT | {"start_training": 10})
+        with experiment.make_in_process(sinks=[]) as trainer:
+            trainer.run()
+        ends.append(trainer.training.agent.get_actor().state_dict())
+    assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
+
+
+def test_a_file_makes_the_same_class() -> None:
+    assert type(load_experiment("drone")) is Experiment
+    assert (
+        load_experiment("drone", parts=()).paths.folder == RunPaths("drone", load_experiment("drone").paths.root).folder
+    )

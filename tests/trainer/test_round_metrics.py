@@ -1,0 +1,107 @@
+"""What a round says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.episodes import episode
+
+from tmrl_like.base import clocks
+from tmrl_like.trainer.round_metrics import RoundMetrics
+from tmrl_like.types import ActionSource, Batch, Buffer, Delivery, StepTiming
+from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.packet import PacketWriter, decode_body
+
+BATCH = Batch(*[torch.zeros(1)] * 6)
+
+
+class Policies:
+    """Those that were published, and when."""
+
+    def __init__(self, newest_version: int = 0, **published_at_s: float) -> None:
+        self.newest_version, self._published_at_s = newest_version, published_at_s
+
+    def published_at(self, version: int) -> float | None:
+        return self._published_at_s.get(f"v{version}")
+
+
+def packed(writer: PacketWriter, count: int, stream: str = "") -> Delivery:
+    body = writer.encode()
+    block = decode_body(SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body)
+    return Delivery(Buffer(blocks=[block], stream=stream))
+
+
+def closed(metrics: RoundMetrics) -> dict[str, Any]:
+    record = {"training_steps_total": 6, "env_steps_total": 3, "workers": 2}
+    metrics.on_round(record)
+    return record
+
+
+def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None:
+    metrics = RoundMetrics(Policies())
+    for i in range(3):
+        metrics.on_step(BATCH, {"loss": torch.tensor(float(i)), "lr": 0.5})
+    record = closed(metrics)
+    assert record["loss"] == pytest.approx(1.0)
+    assert record["lr"] == 0.5
+    assert record["training_steps_per_env_step"] == 2.0
+    assert record["workers"] == 2
+
+
+def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
+    metrics = RoundMetrics(Policies())
+    metrics.on_step(BATCH, {"loss": 0.0})
+    metrics.on_step(BATCH, {"loss": torch.tensor(4.0)})
+    assert closed(metrics)["loss"] == 2.0
+
+
+def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> None:
+    now, writer = clocks.unix_s(), PacketWriter()
+    metrics = RoundMetrics(Policies(8, v3=now - 30))
+    for k in range(11):
+        source = ActionSource.SAFE if k in (0, 1, 2) else ActionSource.POLICY
+        timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)
+        writer.append((0, 0, 0, 0, 0, {}), timing, is_reset=k == 0)
+    metrics.on_samples(packed(writer, 11))
+    record = closed(metrics)
+    assert record["sample_age_p50_s"] == pytest.approx(10, abs=1)
+    assert record["policy_age_p999_s"] == pytest.approx(20, abs=1)
+    assert record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 5
+    assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
+    assert record["safe_action_share"] == pytest.approx(0.2)
+
+
+def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets() -> None:
+    metrics = RoundMetrics(Policies())
+    for stream, acts, resets in (
+        ("a", [0.0, 1.0, 3.0], [0]),
+        ("b", [100.0], []),
+        ("a", [3.5, 9.0, 9.5, 9.5], [1]),
+        ("c", [None, None], []),
+    ):
+        writer = PacketWriter()
+        for k, act in enumerate(acts):
+            value = act if act is None else np.array((act, -act), np.float32)
+            obs = np.zeros(1 + (k in resets))  # another structure: another segment
+            writer.append((value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets)
+        metrics.on_samples(packed(writer, len(acts), stream))
+    assert closed(metrics)["action_change_mean"] == pytest.approx(np.mean([1.0, 2.0, 0.5, 0.5, 0.0]))
+
+
+def test_every_episode_of_every_worker_counts() -> None:
+    metrics = RoundMetrics(Policies())
+    tests = episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)
+    metrics.on_samples(Delivery(Buffer(), tests))
+    metrics.on_samples(Delivery(Buffer(), (episode("a", return_=-10.0),)))
+    record = closed(metrics)
+    assert record["return_test_mean"] == -2.0
+    assert record["episodes_test"] == 2
+    assert record["return_train_mean"] == -10.0
+    assert record["terminated_test_share"] == 1.0
+
+
+def test_a_round_without_episodes_or_steps_has_no_invented_numbers() -> None:
+    record = closed(RoundMetrics(Policies()))
+    assert "return_test_mean" not in record
+    assert record["episodes_test"] == 0

@@ -1,0 +1,13 @@
+"""Where this machine keeps what belongs to tmrl_like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT_VARIABLE = "TMRL_LIKE_HOME"
+
+
+def data_folder() -> Path:
+    """Everything tmrl_like keeps: $TMRL_LIKE_HOME, else ~/.tmrl_like."""
+    return Path(os.environ.get(ROOT_VARIABLE) or Path.home() / ".tmrl_like")

@@ -1,0 +1,182 @@
+"""What `tmrl-like check` says of delays: random actions go in, and it looks when they show."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.base.text import counted
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.envs.actions import held_actions
+from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.worker.worker import RolloutWorker
+
+
+@dataclass
+class RandomDrive:
+    """What happened under random actions.
+
+    Attributes:
+        episodes: of each, its actions as vectors, and its observations, one more.
+        periods_s: time from observation to observation.
+    """
+
+    episodes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+    periods_s: list[float] = field(default_factory=list)
+
+
+def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
+    """Say that it will drive, drive, and print what was found."""
+    env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
+    takes = f", about {steps * worker.loop.env.time_step_s:.0f} s" if worker.loop.env.time_step_s else ""
+    if isinstance(env.action_space, spaces.Box):
+        how = f"up to {excitation:.0%} of half their range away from the default action"
+    else:
+        how = f"another one than the default action in {excitation:.0%} of the steps"
+    print(
+        f"delays: driving {steps} steps{takes} with random actions, {how} "
+        "(--excitation; --delay-steps 0 leaves this out)",
+        flush=True,
+    )
+    drive = worker.run_in_control_thread(
+        lambda supervised: drive_at_random(supervised, steps, excitation, np.random.default_rng(seed))
+    )
+    held = held_actions(env) or 0
+    period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
+    for line in describe_response(*measure(drive, held, seed), held, period_s):
+        print(line)
+
+
+def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator) -> Any:
+    """An action near the default one, independent of all others.
+
+    `excitation`, 0 to 1, is in a Box that part of half its range (where that is infinite: of 1) up to which each number
+    differs from the default's, in other spaces the probability of a draw from the space.
+    """
+    if isinstance(space, spaces.Box):
+        with np.errstate(over="ignore"):
+            half = (space.high.astype(np.float64) - space.low.astype(np.float64)) / 2
+        half = np.where(np.isfinite(half), half, 1.0)
+        action = np.asarray(default, np.float64) + excitation * half * random.uniform(-1.0, 1.0, space.shape)
+        if space.dtype is not None and np.issubdtype(space.dtype, np.integer):
+            action = np.round(action)
+        return np.asarray(np.clip(action, space.low, space.high), space.dtype)
+    if random.random() >= excitation:
+        return default
+    space.seed(int(random.integers(2**31)))
+    return space.sample()
+
+
+def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator) -> RandomDrive:
+    """Do `steps` steps with random actions, and one with the default action at the end; in the control thread."""
+    drive, space, default = RandomDrive(), env.env.action_space, env.default_action
+    ended = True
+    for _ in range(steps):
+        if ended:
+            actions: list[Any] = []
+            observations = [copy.deepcopy(env.reset()[0])]
+            drive.episodes.append((actions, observations))
+            observed_at = time.perf_counter()
+        if env.stopping.is_set():
+            break
+        action = random_action(space, default, excitation, random)
+        obs, _, terminated, truncated, _ = env.step(action)
+        before, observed_at = observed_at, time.perf_counter()
+        drive.periods_s.append(observed_at - before)
+        actions.append(spaces.flatten(space, action))
+        observations.append(copy.deepcopy(obs))
+        ended = bool(terminated or truncated)
+    if not ended:
+        env.step(default)
+    if env.stopping.is_set():
+        raise StoppedError
+    return drive
+
+
+def measure(drive: RandomDrive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
+    """Find when actions show; the `held` past actions at the end of each observation are left out.
+
+    Returns:
+        What shows in numbers; None: there is too little to measure from.
+        What shows in pictures and long arrays, which are reduced first; None: there are none.
+    """
+    seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
+    features, whole = to_features(seen)
+    traces, start = [], 0
+    for actions, observations in drive.episodes:
+        end = start + len(observations)
+        traces.append(Trace(np.array(actions, np.float64), features[start:end]))
+        start = end
+    has_pictures = whole < features.shape[1]
+    pictures = measure_response(traces, slice(whole, None), seed) if has_pictures else None
+    return measure_response(traces, slice(0, whole), seed), pictures
+
+
+def describe_response(
+    numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
+) -> list[str]:
+    """Lines about what `measure` found, and about the action buffer that it asks for.
+
+    `held` past actions are in each observation. `period_s` was measured; None: the environment is not in real time.
+    """
+    if numbers is None:
+        return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]
+    lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []
+    if pictures is not None and pictures.lags:
+        lines += [
+            f"delay in pictures: {_describe_effect(pictures, period_s)}",
+            "note: pictures and long arrays were reduced to a few numbers; what they show is a hint",
+        ]
+    if not lines:
+        return [
+            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise --excitation, or "
+            "--delay-steps; if there should be one, look whether actions arrive"
+        ]
+    if numbers.hidden_state and pictures is None:
+        lines.append(
+            "note: older actions tell more of what comes next than the observation does: it seems to lack something "
+            "that moves, a speed say; add it, or the last observations"
+        )
+    decisive = numbers if numbers.lags or pictures is None else pictures
+    return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
+
+
+def _describe_effect(response: Response, period_s: float | None) -> str:
+    first, last = response.lags[0], response.lags[-1]
+    span = f"shows after {_after(first, period_s)}"
+    if last > first:
+        span = f"first {span}, the last of it after {_after(last, period_s)}"
+    parts = ", ".join(
+        f"{share:.0%} after {counted(lag, 'step')}" for lag, share in enumerate(response.shares) if share > 0
+    )
+    return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
+
+
+def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
+    needed = response.act_buf_len
+    age = counted(needed, "step")
+    not_markov = "warning: the state is not Markov" if is_sure else "unless pictures tell, the state is not Markov"
+    if response.never_ends:
+        return (
+            f"{not_markov}: actions still act after {age}, the longest that was looked at; the observation "
+            "does not show what they do"
+        )
+    if held < needed:
+        return f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set act_buf_len: {needed}"
+    if held > needed:
+        return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
+    return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"
+
+
+def _after(lag: int, period_s: float | None) -> str:
+    if not lag:
+        return "the step itself"
+    age = counted(lag, "step")
+    return age if period_s is None else f"{age} ({lag * period_s * 1e3:.0f} ms)"

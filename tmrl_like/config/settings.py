@@ -1,0 +1,248 @@
+"""The plain values of an experiment: with which numbers it runs, on which server.
+
+Nothing here reads a file, and of other rooms only their pages of options are imported.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tmrl_like.base.folders import data_folder
+from tmrl_like.base.options import at_least
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.errors import ConfigError, expect
+from tmrl_like.server.options import ServerOptions
+from tmrl_like.trainer.options import Schedule, TrainerOptions
+from tmrl_like.transport.addresses import addresses_of, host_and_port
+from tmrl_like.transport.base import TransportOptions
+from tmrl_like.worker.options import WorkerOptions
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSection(ServerOptions):
+    """Where the server is, and how it works.
+
+    Attributes:
+        host: address that workers and trainer dial; of several (a list, or text with commas) workers dial one, and the
+            next one when that is away. Each may have a port of its own, a.example:7791.
+        bind: local address that the server listens on; none: only this machine if `host` is this machine,
+            else all addresses.
+        port: TCP port that the server listens on, and of each host that has none of its own.
+        transport: how bytes travel: zmq or tlspyo.
+        keys_dir: folder with this machine's keys; none: the one in the data folder.
+        engine: addresses of an engine's nodes, with commas: the server gives it the samples, and the trainer takes them
+            from there; none: they go straight to the trainer.
+        engine_credentials: file (.creds) with which this machine's server or trainer proves to the engine who it is;
+            none: its nodes ask for none.
+        engine_ca: certificate, in PEM, that signed those of the engine's nodes; none: this machine trusts them anyway.
+        engine_max_bytes: that the engine keeps for the trainer; beyond, the workers do.
+        limits: of the transport.
+    """
+
+    host: str | tuple[str, ...] = "127.0.0.1"
+    bind: str | None = None
+    port: int = 7790
+    transport: Literal["zmq", "tlspyo"] = "zmq"
+    keys_dir: str | None = None
+    engine: str | None = None
+    engine_credentials: str | None = None
+    engine_ca: str | None = None
+    engine_max_bytes: int = EngineOptions.max_bytes
+    limits: TransportOptions = field(default_factory=TransportOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
+        addresses_of(self.host, self.port)
+        at_least(self, 1 << 20, "engine_max_bytes")
+        self.engine_options("-")
+
+    @property
+    def listens_on(self) -> str:
+        """The local address that the server binds."""
+        if self.bind is not None:
+            return self.bind
+        hosts = map(host_and_port, addresses_of(self.host, self.port))
+        return "127.0.0.1" if all(is_loopback(host) for host, _ in hosts) else "0.0.0.0"
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """What server, workers and trainer are given alike."""
+        keys_dir = None if self.keys_dir is None else Path(self.keys_dir).expanduser()
+        return {"transport": self.transport, "keys_dir": keys_dir, "limits": self.limits}
+
+    @property
+    def dialled(self) -> dict[str, Any]:
+        """What workers and trainer are given alike."""
+        return self.connection | {"server_ip": self.host, "server_port": self.port}
+
+    def engine_options(self, run: str) -> EngineOptions | None:
+        """The engine of a run; None: there is none."""
+        if self.engine is None:
+            return None
+        return EngineOptions(
+            nodes=tuple(self.engine.split(",")),
+            run=run,
+            max_bytes=self.engine_max_bytes,
+            credentials=self.engine_credentials,
+            ca=self.engine_ca,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSection(WorkerOptions):
+    """How a worker runs its environment, and what the command `worker` does with it.
+
+    Attributes:
+        test_episode_interval: a test episode before every k-th training episode; 0: none.
+        keep_best: keep the best run that this machine's workers drive.
+        torch_threads: processor threads of the actor; one disturbs the control loop least.
+        synchronous: collect in lockstep with training: each environment step allows
+            `trainer.max_training_steps_per_env_step` training steps, and each environment waits for those of its step
+            before the last; refused where the environment runs in real time.
+    """
+
+    test_episode_interval: int = 10
+    keep_best: bool = True
+    torch_threads: int = 1
+    synchronous: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "test_episode_interval")
+        at_least(self, 1, "torch_threads")
+
+
+@dataclass(kw_only=True)
+class TrainerSection(TrainerOptions, Schedule):
+    """The schedule of the training, how it is run, and what is kept of it.
+
+    Attributes:
+        torch_threads: processor threads for training; none: all cores of this trainer's share of the machine but one.
+        checkpoint: keep checkpoints, and the samples as they arrive, in the run's folder.
+        tensorboard: write metrics for TensorBoard into the run's folder.
+        wandb: send metrics to Weights & Biases; with WANDB_MODE=offline they stay in the run's folder.
+        wandb_entity: user or team there.
+        wandb_project: project there.
+        wandb_run_id: the same id continues a run; none: the name of the run.
+    """
+
+    torch_threads: int | None = None
+    checkpoint: bool = True
+    tensorboard: bool = False
+    wandb: bool = False
+    wandb_entity: str | None = None
+    wandb_project: str = "tmrl_like"
+    wandb_run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        Schedule.__post_init__(self)
+        TrainerOptions.__post_init__(self)
+        at_least(self, 1, "torch_threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofSection:
+    """What `run --proof` asks of the trained policy, compared with an untrained one.
+
+    Attributes:
+        episodes: test episodes of each.
+        margin: by how many standard errors the mean return must be better.
+        min_terminated_share: share of the trained policy's episodes that must reach a terminal state; where
+            that is a failure, leave it at 0.
+    """
+
+    episodes: int = 20
+    margin: float = 3.0
+    min_terminated_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(self, 2, "episodes")
+        at_least(self, 0, "margin")
+        expect(
+            0 <= self.min_terminated_share <= 1, "min_terminated_share", self.min_terminated_share, "a share, 0 to 1"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The plain values of an experiment: all that can be known without importing the code that it names.
+
+    Attributes:
+        run_name: name of the run; names its folder, runs/RUN_NAME in the data folder.
+        crc_debug: compare every rebuilt transition with the original, bit for bit; slow.
+        seed: seed of the random generators; none: a different one each time.
+        server: see `ServerSection`.
+        worker: see `WorkerSection`.
+        trainer: see `TrainerSection`.
+        proof: see `ProofSection`.
+    """
+
+    run_name: str = "default_run"
+    crc_debug: bool = False
+    seed: int | None = None
+    server: ServerSection = field(default_factory=ServerSection)
+    worker: WorkerSection = field(default_factory=WorkerSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    proof: ProofSection = field(default_factory=ProofSection)
+
+    def __post_init__(self) -> None:
+        fine = bool(_NAME.fullmatch(self.run_name))
+        expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
+        ratio = self.trainer.max_training_steps_per_env_step
+        is_bounded = self.trainer.sample_uses is not None
+        if self.worker.synchronous and ratio == math.inf and not is_bounded:
+            raise ConfigError(
+                f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous expected a finite number"
+            )
+
+    @property
+    def paths(self) -> RunPaths:
+        """This run's files on this machine."""
+        return RunPaths(self.run_name, data_folder())
+
+    @property
+    def engine(self) -> EngineOptions | None:
+        """The engine that this run's samples go through; None: straight from the server to the trainer."""
+        return self.server.engine_options(self.run_name)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "server": ServerSection,
+    "worker": WorkerSection,
+    "trainer": TrainerSection,
+    "proof": ProofSection,
+}
+"""Keys of an experiment that are groups of plain values."""
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "env": (),
+    "actor": ("observation_space", "action_space"),
+    "agent": ("observation_space", "action_space", "device", "actor_cls"),
+    "memory": ("nb_steps", "device", "obs_preprocessor", "crc_debug"),
+    "sample_compressor": (),
+    "obs_preprocessor": (),
+    "agent_scheduler": (),
+    "on_worker_rollout": (),
+    "takeover": ("action_space", "default_action"),
+    "spaces": (),
+}
+"""Keys of an experiment that name code, and the arguments that the framework supplies to each."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, which no other can dial."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,282 @@
+"""Any game that owns a window of the screen: pictures of it in, keys out.
+
+To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
+with `judge`, which says what a step was worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs.action_table import Inputs
+from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
+from tmrl_like.envs.desktop.desktop_screen import Region, Screen
+from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windows_now
+from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.keyboards import Keyboard
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.vision import Frame, History, Shrink
+from tmrl_like.errors import EnvironmentFaultError, expect
+
+PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
+_FIRST_RECORD_WITHIN_S = 5.0
+_RECORD_WITHIN_S = 2.0
+_ENDS_WITHIN_S = 0.2
+
+Axis = tuple[str, str]  # keys for -1 and +1; "" for none
+
+
+class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of a game in a window.
+
+    Observation: the last `frames` pictures, newest last, uint8 [frames, height, width], in colour
+    [frames, height, width, 3]. Action: one number in [-1, 1] for each of `axes`, float32 [A].
+
+    The game and its window are looked for at the first reset, and again at the reset after a fault: a game that
+    was started by `command` is then ended and started again. A fault is a game that ended, a window that is gone
+    or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        command: Sequence[str] | None = None,
+        axes: Sequence[Axis] = (("left", "right"), ("down", "up")),
+        restart_key: str = "",
+        restart_wait_s: float = 0.5,
+        size: tuple[int, int] = (64, 64),
+        grey: bool = True,
+        frames: int = 4,
+        place: tuple[int, int, int, int] | None = None,
+        telemetry_layout: str = "",
+        telemetry_port: int = 0,
+        start_within_s: float = 20.0,
+        frozen_after_s: float = 10.0,
+    ) -> None:
+        """Prepare; touches neither screen nor game.
+
+        Args:
+            title: a part of the window's title.
+            command: starts the game, and is played in a window that was not there before; None: somebody else does.
+            axes: for each number of the action the keys for -1 and +1, held beyond a third of the way; "" for none.
+            restart_key: begins an episode; "" for none.
+            restart_wait_s: the game is ready so long after it.
+            size: height and width of the pictures.
+            grey: pictures without colour.
+            frames: pictures in an observation.
+            place: left, top, width and height that the window's contents shall have; None leaves it alone.
+            telemetry_layout: of a record that the game sends over TCP, as for `struct`; "" for none.
+            telemetry_port: where it listens.
+            start_within_s: the window is there so long after the start. Less than the worker's `hang_timeout_s`.
+            frozen_after_s: a picture that did not change for so long is a game that hangs, telemetry that is silent
+                for so long, or 2 s, too; `.inf`: no picture is.
+
+        Raises:
+            ConfigError: an argument that makes no sense.
+        """
+        self._title = title
+        self._place = Region(*place) if place else None
+        self._axes = [tuple(axis) for axis in axes]
+        seconds = "0 seconds or more"
+        expect(frames >= 1, "frames", frames, "1 or more pictures")
+        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
+        expect(self._place is None or min(self._place[2:]) > 0, "place", place, "left, top, width, height of a window")
+        expect(0 <= restart_wait_s < math.inf, "restart_wait_s", restart_wait_s, seconds)
+        expect(0 <= start_within_s < math.inf, "start_within_s", start_within_s, seconds)
+        expect(frozen_after_s > 0, "frozen_after_s", frozen_after_s, "seconds, more than 0")
+        self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
+        self._telemetry_layout, self._telemetry_port = telemetry_layout, telemetry_port
+        self._start_within_s = start_within_s
+        self._game = GameProcess(command) if command else None
+        self._frozen = FrozenWatch(frozen_after_s)
+        self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
+        self._shrink = Shrink(size, grey=grey)
+        self._images = History(frames)
+        self._frame: Frame | None = None
+        self._screen: Screen | None = None
+        self._keyboard: Keyboard | None = None
+        self._window: Window | None = None
+        self._telemetry: Telemetry | None = None
+
+    # -- what a subclass says ------------------------------------------------------------------------
+
+    def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
+        """What a step was worth.
+
+        Args:
+            frame: the window's contents, uint8 [H, W, 3] RGB.
+            record: the newest telemetry; empty without.
+
+        Returns:
+            Reward, whether the episode terminates, info.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what a step is worth: write judge()")
+
+    def begin_episode(self) -> None:
+        """Bring the game to the beginning of an episode; no key is held."""
+        if self._restart_key and self._keyboard is not None:
+            self._keyboard.tap(self._restart_key)
+            time.sleep(self._restart_wait_s)
+
+    def observe(self, frame: Frame, record: Record) -> list[Any]:
+        """The observation; called once per step, and once by `reset`, after `begin_episode`."""
+        return [self._images(self._shrink(frame))]
+
+    def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
+        """What `info` says beside each observation, of resets as well; called after `judge` and `begin_episode`."""
+        return {}
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        return spaces.Tuple((spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),))
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-1.0, 1.0, (len(self._axes),))
+
+    def get_default_action(self) -> NDArray[np.float32]:
+        return np.zeros(self.get_action_space().shape, np.float32)
+
+    def control(self, action: NDArray[np.float32]) -> None:
+        """Let the game do this from now on."""
+        assert self._keyboard is not None
+        assert self._window is not None
+        if not self._window.has_focus():
+            self._keyboard.close()
+            raise EnvironmentFaultError(f"the window {self._title!r} lost the focus: keys would go elsewhere")
+        pushed = zip(self._axes, action, strict=True)
+        keys = [keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM]
+        self._keyboard.hold(filter(None, keys))
+
+    def let_go(self) -> None:
+        """Stop steering."""
+        if self._keyboard is not None:
+            self._keyboard.close()
+
+    # -- rtgym's interface ---------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        with self._closed_by_errors():
+            self._open()
+            self.let_go()
+            self.begin_episode()
+            self._images.clear()
+            self._frozen.reset()
+            frame, record = self._look()
+            return self.observe(frame, record), self.describe(frame, record)
+
+    def send_control(self, control: NDArray[np.float32] | None) -> None:
+        if control is not None and self._window is not None:
+            with self._closed_by_errors():
+                self.control(control)
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
+        with self._closed_by_errors():
+            frame, record = self._look()
+            reward, terminated, info = self.judge(frame, record)
+            return self.observe(frame, record), reward, terminated, self.describe(frame, record) | info
+
+    def render(self) -> Frame | None:
+        """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
+        return self._frame
+
+    def wait(self) -> None:
+        """Between two episodes."""
+        self.let_go()
+
+    def close(self) -> None:
+        """Let go of everything, and end the game if `command` started it. Twice is fine."""
+        self.let_go()
+        for part in (self._telemetry, self._screen, self._window, self._game):
+            if part is not None:
+                part.close()
+        self._telemetry = self._screen = self._window = self._keyboard = None
+
+    @contextlib.contextmanager
+    def _closed_by_errors(self) -> Iterator[None]:
+        """What raises closes everything, so that no key stays down and the next reset starts from nothing."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Start the game if that is ours to do, and take hold of its window; nothing if all that is done."""
+        if self._window is not None:
+            self._check_alive()
+            focus(self._window)
+            return
+        self.close()
+        self._screen = Screen()
+        others: set[int] = set()
+        within_s = 0.0
+        if self._game is not None:
+            others, within_s = windows_now(), self._start_within_s
+            self._game.start()
+        self._window = find_window(self._title, within_s, others, self._check_alive)
+        if self._place is not None:
+            self._window.place(self._place)
+        focus(self._window)
+        self.open_controls()
+        if self._telemetry_layout:
+            self._telemetry = self.open_telemetry()
+            self._read_telemetry(_FIRST_RECORD_WITHIN_S)
+
+    def open_controls(self) -> None:
+        """Take hold of what the game is steered with."""
+        self._keyboard = Keyboard()
+        self._keyboard.free({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
+
+    def open_telemetry(self) -> Telemetry:
+        """Connect to the game's telemetry."""
+        return Telemetry(self._telemetry_layout, self._telemetry_port)
+
+    def _look(self) -> tuple[Frame, Record]:
+        if self._screen is None or self._window is None:
+            raise EnvironmentFaultError("the game is not open: reset the environment")
+        self._check_alive()
+        frame = self._screen.grab(self._window.region())
+        self._frozen.look(frame)
+        self._frame = frame
+        return frame, self._read_telemetry(self._record_within_s)
+
+    def _read_telemetry(self, within_s: float) -> Record:
+        if self._telemetry is None:
+            return ()
+        try:
+            return self._telemetry.next_record(within_s)
+        except EnvironmentFaultError:
+            if self._game is not None:
+                self._game.wait(_ENDS_WITHIN_S)  # it loses its connections a moment before it has ended
+            self._check_alive()
+            raise
+
+    def _check_alive(self) -> None:
+        if self._game is not None and not self._game.is_alive:
+            raise EnvironmentFaultError(f"the game ended with exit code {self._game.exit_code}")
+
+
+class DesktopGameEnv(RealTimeEnv):
+    """A game in a window, in real time."""
+
+    frame_stacks: ClassVar[dict[int, str | int]] = {0: "interface.frames"}
+
+    def __init__(
+        self,
+        interface: Callable[[], Any],
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        inputs: Inputs | None = None,
+    ) -> None:
+        """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at the first reset."""
+        image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s, inputs=inputs)

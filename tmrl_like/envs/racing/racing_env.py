@@ -1,0 +1,289 @@
+"""A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does not wait.
+
+An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
+`RacingEnv` gives it a clock. The game itself is `game.RacingGame`, a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import gymnasium.spaces as spaces
+import numpy as np
+from numpy.typing import NDArray
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs.action_table import ActionTable, Inputs
+from tmrl_like.envs.racing.racing_drivers import ArrowKeys, FollowTheRoad, record_lap
+from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
+from tmrl_like.envs.racing.view import ImageView, LidarView
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
+from tmrl_like.envs.vision import History
+from tmrl_like.errors import ConfigError, expect
+
+Observation = Literal["lidar", "image"]
+
+_LAP_WITHIN_S = 180.0  # of a demonstration
+_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
+_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
+_COASTING = -0.5  # the pedal's position between brake and gas
+_HALF_ROAD = 6.65  # on the map
+_TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
+_INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
+
+
+class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of the racing game.
+
+    Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
+    of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of pictures, uint8 [history, height, width],
+    in colour [history, height, width, 3] ("image"). Action: float32 [2] in [-1, 1]: steering (left to right), and
+    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that an untrained policy drives off. `info`: see
+    `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half widths of the road.
+
+    Attributes:
+        input_tables: "keys", nine rows: left, straight on, right; of each gas, nothing, brake. "fine", fifteen rows:
+            half way left and right as well.
+    """
+
+    input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
+        name: [(turn, pedal) for turn in turns for pedal in (1.0, _COASTING, -1.0)] for name, turns in _TURNS.items()
+    }
+
+    def __init__(
+        self,
+        observation: Observation = "lidar",
+        history: int = 2,
+        image_size: tuple[int, int] = (64, 64),
+        grey: bool = True,
+        track: int = 1,
+        reward: dict[str, Any] | None = None,
+        trajectory: str | Path | None = None,
+    ) -> None:
+        """Prepare; the game starts with the first reset.
+
+        Args:
+            observation: "lidar" or "image".
+            history: scans or pictures in an observation.
+            image_size: height and width of pictures.
+            grey: pictures have one value per pixel instead of three.
+            track: the game's seed; the demonstration must be of the same track.
+            reward: arguments of `TrajectoryReward`.
+            trajectory: the demonstration, see `tmrl-like record-reward`; None: the one that ships, of track 1.
+        """
+        if observation not in ("lidar", "image"):
+            raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
+        expect(history >= 1, "history", history, "1 or more scans or pictures")
+        expect(track >= 0, "track", track, "the game's seed, 0 or more")
+        self._track = track
+        self._game: RacingGame | None = None
+        self._reward = TrajectoryReward.along(
+            demonstration(track, trajectory), {"half_width": _HALF_ROAD} | (reward or {})
+        )
+        self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        self._history = History(history)
+        self._frame = np.zeros(FRAME_SHAPE, np.uint8)
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        view = self._view
+        seen = spaces.Box(0, view.full, (self._history.length, *view.shape), view.dtype)
+        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(_INSTRUMENTS),), np.float32), seen))
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def get_default_action(self) -> NDArray[np.float32]:
+        return np.array([0.0, _COASTING], np.float32)
+
+    def wait(self) -> None:
+        """After an episode: roll on without gas."""
+        if self._game is not None:
+            self._game.drive(0.0, 0.0, 0.0)
+
+    def send_control(self, control: Any) -> None:
+        if control is not None and self._game is not None:
+            steering, pedal = np.clip(control, -1.0, 1.0).tolist()
+            beyond = pedal - _COASTING
+            gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING)
+            self._game.drive(steering, gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING))
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        if self._game is None:
+            self._game = RacingGame(self._track)
+        else:
+            self._game.restart()
+        self._reward.reset()
+        self._history.clear()
+        state = self._game.look()
+        return self._observe(state), self._reward.info(state["position"])
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+        assert self._game is not None
+        state = self._game.look()
+        reward, terminated = self._reward(state["position"])
+        return self._observe(state), np.float32(reward), terminated, self._reward.info(state["position"])
+
+    def render(self) -> NDArray[np.uint8]:
+        """The game's newest frame that the agent saw, uint8 [96, 96, 3]."""
+        return self._frame
+
+    def close(self) -> None:
+        """End the game."""
+        if self._game is not None:
+            self._game.close()
+
+    def _observe(self, state: Any) -> list[NDArray[Any]]:
+        self._frame = state["frame"]
+        instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
+        return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
+
+
+class RoadDriver:
+    """A program that takes over from a policy at intervals, and follows the road; for `observation: lidar`."""
+
+    is_program = True
+
+    def __init__(
+        self, action_space: spaces.Space[Any], default_action: Any, every_s: float = 20.0, for_s: float = 5.0
+    ) -> None:
+        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
+        if not isinstance(action_space, spaces.Box):
+            raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
+        self._follow = FollowTheRoad()
+        self._every_s, self._for_s = every_s, for_s
+        self._started_at = time.monotonic()
+
+    def __call__(self, obs: tuple[Any, ...]) -> NDArray[np.float32] | None:
+        """Steering and pedal, float32 [2]; None: the policy drives."""
+        if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
+            return None
+        instruments, seen, *_ = obs
+        steering, gas, brake = self._follow.controls(seen[-1], instruments[0] * _INSTRUMENTS["speed"])
+        pedal = _COASTING + (1.0 - _COASTING) * gas / _FULL_GAS - (1.0 + _COASTING) * brake / _FULL_BRAKE
+        return np.clip((steering, pedal), -1.0, 1.0).astype(np.float32)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MirroredLaps:
+    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
+
+    Works on whole batches (tensors [B, …]) and on single transitions (arrays).
+    """
+
+    batched = True
+
+    def __init__(self, seed: int | None = None, inputs: Inputs | None = None) -> None:
+        """Prepare.
+
+        Args:
+            seed: to draw from; None: from another one each time.
+            inputs: the environment's, where actions are numbers of a table's rows.
+
+        Raises:
+            ConfigError: the table does not fit, or the mirror image of a row is not in it.
+        """
+        self._seed, self._inputs = seed, inputs
+        self._random = np.random.default_rng(seed)
+        self._mirrored: NDArray[np.int64] | None = None  # the row that is each row's mirror image
+        if inputs is not None:
+            table = ActionTable(inputs, RacingInterface.input_tables)
+            table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
+            images = np.array(table.inputs) * np.array((-1.0, 1.0), np.float32)
+            for i, image in enumerate(images):
+                if not any(np.array_equal(image, row) for row in table.inputs):
+                    raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image.tolist()}")
+            self._mirrored = np.array([table.nearest(image) for image in images])
+
+    def with_inputs(self, inputs: Inputs | None) -> MirroredLaps:
+        """One that knows the environment's `inputs`; ConfigError: this one was given others."""
+        is_same = self._inputs is None or self._inputs == inputs
+        expect(is_same, "sample_preprocessor.inputs", self._inputs, f"the environment's, {inputs!r:.40}; leave it out")
+        return MirroredLaps(self._seed, inputs)
+
+    def __call__(
+        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+    ) -> tuple[Any, ...]:
+        if self._random.random() < 0.5:
+            return last_obs, act, rew, obs, terminated, truncated
+        return self._mirror(last_obs), self._other_way(act), rew, self._mirror(obs), terminated, truncated
+
+    def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+        instruments, seen, *actions = obs
+        mirrored = -instruments
+        mirrored[..., 0] = instruments[..., 0]  # the speed ahead
+        across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
+        flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
+        return (mirrored, flipped, *map(self._other_way, actions))
+
+    def _other_way(self, action: Any) -> Any:
+        if self._mirrored is not None:
+            is_array = isinstance(action, np.ndarray | np.generic)
+            return (self._mirrored if is_array else action.new_tensor(self._mirrored))[action]
+        if "int" in str(action.dtype):
+            raise ConfigError("actions are numbers of a table's rows: give MirroredLaps the environment's `inputs`")
+        mirrored = action * 1
+        mirrored[..., 0] *= -1
+        return mirrored
+
+
+def demonstration(track: int, file: str | Path | None = None) -> Points:
+    """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there are none."""
+    if file is None and track != 1:
+        raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
+    return load_trajectory(Path(__file__).with_name("track_1.npz") if file is None else file, 2)
+
+
+class RacingEnv(RealTimeEnv):
+    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
+
+    frame_stacks: ClassVar[dict[int, str]] = {1: "history"}
+
+    @also_takes(RacingInterface)
+    def __init__(
+        self,
+        time_step_duration: float = 0.06,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 1,
+        inputs: Inputs | None = None,
+        **game: Any,
+    ) -> None:
+        """As `RacingInterface` and `RealTimeEnv`.
+
+        Raises:
+            MissingExtraError: the game is not installed.
+            ConfigError: there is no demonstration of this track.
+        """
+        require_game()
+        interface = partial(RacingInterface, **game)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
+
+    @staticmethod
+    def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:
+        """Drive around the track once, in real time, for `tmrl-like record-reward`.
+
+        Args:
+            driver: "script" or "keyboard".
+            track: the game's seed.
+            others: the environment's other arguments; they make no difference.
+
+        Returns:
+            Where the car was, [T, 2].
+
+        Raises:
+            ConfigError: no such driver, no display, or not a whole lap.
+            MissingExtraError: the game, or what reads the keyboard, is not installed.
+        """
+        if driver not in ("script", "keyboard"):
+            raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
+        expect(track >= 0, "track", track, "the game's seed, 0 or more")
+        require_game()
+        drive = FollowTheRoad() if driver == "script" else ArrowKeys()
+        with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:
+            return record_lap(game, drive, _LAP_WITHIN_S)

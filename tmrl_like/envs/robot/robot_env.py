@@ -1,0 +1,247 @@
+"""A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does not wait.
+
+The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if you name it. To
+begin an environment of your own, copy this file. Reward per step: minus the distance to the target in metres, minus
+0.1 for not being there; the episode terminates when the tip rests on the target.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.envs.vision import Frame, load_opencv
+from tmrl_like.errors import EnvironmentFaultError
+
+MAX_SPEED = 1.2  # rad/s, each joint: what the agent may ask for, less than the arm can
+LINKS_M = (0.4, 0.3)  # from shoulder to elbow, from elbow to tip
+HOME_RAD = (0.0, 1.35)  # where each episode begins
+TARGETS_RAD = ((-1.0, 1.0), (0.7, 2.0))  # targets are tips of arms with such joints
+REACHED_M = 0.02
+AT_REST_RAD_S = 0.2
+STEP_COSTS = 0.1
+_NEAR_M = 0.01
+_IMAGE_PX, _PX_PER_M = 300, 200
+_FAINT, _ARM, _JOINT, _TARGET = (205, 210, 215), (95, 135, 180), (45, 60, 80), (255, 0, 0)  # RGB
+
+_HOME_GAIN = 5.0  # 1/s
+_AT_HOME_RAD = 0.05
+_HOME_WITHIN_S = 5.0
+_HOME_PERIOD_S = 0.02
+
+_Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of an arm with two joints.
+
+    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
+    the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
+    float32 [2] in [-1.2, 1.2] rad/s.
+    """
+
+    def __init__(self, driver: RobotDriver) -> None:
+        """Touches no robot; the first reset connects it. A trainer makes one, too, to see the spaces."""
+        self._driver = driver
+        self._random = np.random.default_rng()
+        self._target = np.zeros(2, np.float32)
+        self._position_rad = HOME_RAD
+
+    @property
+    def moves_hardware(self) -> bool:
+        """Whether an arm moves that could hurt somebody, so that a worker warns of an untrained policy."""
+        return getattr(self._driver, "moves_hardware", True)
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        bounds = (math.pi, 2 * MAX_SPEED, 1.0, 2 * sum(LINKS_M))
+        return spaces.Tuple([spaces.Box(-bound, bound, (2,)) for bound in bounds])
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-MAX_SPEED, MAX_SPEED, (2,))
+
+    def get_default_action(self) -> _Array:
+        return np.zeros(2, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        if control is not None:
+            self._move(control)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._driver.connect()
+        state = self._go_home()
+        self._target = tip_m(self._random.uniform(*np.transpose(TARGETS_RAD)))
+        return self._observation(state), {}
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+        state = self._read_state()
+        observation = self._observation(state)
+        distance_m = np.linalg.norm(observation[3])
+        rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
+        return observation, np.float32(-distance_m - STEP_COSTS), bool(distance_m < REACHED_M and rests), {}
+
+    def render(self) -> Frame:
+        """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
+        cv2 = load_opencv()
+        image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
+        elbow_m = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
+        shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
+
+        def disc(middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1) -> None:
+            cv2.circle(image, middle, radius, colour, thickness, cv2.LINE_AA)
+
+        disc(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
+        cv2.line(image, shoulder, elbow, _ARM, 14, cv2.LINE_AA)
+        cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
+        disc(shoulder, 12, _JOINT)
+        disc(elbow, 8, _JOINT)
+        disc(_pixel(self._target), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        disc(_pixel(self._target), round(REACHED_M * _PX_PER_M), _TARGET)
+        disc(tip, 4, (0, 0, 0))
+        return image
+
+    def wait(self) -> None:
+        """Between two episodes the arm stands."""
+        self._move((0.0, 0.0))
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def _read_state(self) -> RobotState:
+        state = self._driver.read_state()
+        if state.is_stopped:
+            raise EnvironmentFaultError("the robot's emergency stop is on")
+        return state
+
+    def _move(self, velocity_rad_s: Any) -> None:
+        self._driver.send_command(RobotCommand((float(velocity_rad_s[0]), float(velocity_rad_s[1]))))
+
+    def _go_home(self) -> RobotState:
+        """Move to where episodes begin. An arm that does not get there is stopped: something is in its way."""
+        deadline_s = time.monotonic() + _HOME_WITHIN_S
+        while time.monotonic() < deadline_s:
+            state = self._read_state()
+            way_rad = np.subtract(HOME_RAD, state.position_rad)
+            if np.abs(way_rad).max() < _AT_HOME_RAD and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S:
+                self._move((0.0, 0.0))
+                return state
+            self._move(np.clip(_HOME_GAIN * way_rad, -MAX_SPEED, MAX_SPEED))
+            time.sleep(_HOME_PERIOD_S)
+        self._driver.emergency_stop()
+        raise EnvironmentFaultError(f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop")
+
+    def _observation(self, state: RobotState) -> list[_Array]:
+        self._position_rad = state.position_rad
+        angle = sum(state.position_rad)  # of the forearm
+        along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
+        tip = tip_m(state.position_rad)
+        way = np.array((along, left)) @ (self._target - tip)
+        return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
+
+
+class RobotEnv(RealTimeEnv):
+    """The arm at 20 Hz, with the last `act_buf_len` actions in its observation."""
+
+    def __init__(
+        self,
+        driver: Callable[[], RobotDriver] = SimulatedArm,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 60,
+        act_buf_len: int = 2,
+    ) -> None:
+        """As `RealTimeEnv`, of what `driver` makes; the first reset connects it."""
+        super().__init__(partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len)
+
+
+class TargetUpClose:
+    """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the tip's.
+
+    (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way, actions…), same shapes, with
+    `near = 0.7 way / sqrt(|way| + 0.01 m)`, by axis: steep close to the target and flat far from it.
+
+    Works on one observation (arrays) and on a batch of them (tensors [B, 2]).
+    """
+
+    batched = True
+
+    def __call__(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+        position, velocity, _, way, *actions = obs
+        near = 0.7 * way / (abs(way) + _NEAR_M) ** 0.5
+        return (position, velocity, near, way, *actions)
+
+
+class OtherTargets:
+    """Sample preprocessor: what the arm did on its way to one target is seen as on its way to another.
+
+    Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in the same way whatever
+    its target, so most transitions of a batch get the target of another one, with the reward and the end that belong
+    to it. Works on whole batches (tensors [B, …]), after `TargetUpClose`; single transitions stay as they are.
+    """
+
+    batched = True
+
+    def __init__(self, seed: int | None = None, share: float = 0.8) -> None:
+        """`share` of the transitions get another target, drawn from this seed; None: from another one each time."""
+        self._random = np.random.default_rng(seed)
+        self._share = share
+
+    def __call__(
+        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+    ) -> tuple[Any, ...]:
+        if act.ndim < 2:
+            return last_obs, act, rew, obs, terminated, truncated
+        moved = np.flatnonzero(self._random.random(len(act)) < self._share)
+        source = np.arange(len(act))
+        source[moved] = self._random.integers(len(act), size=len(moved))
+        x, y, cos, sin = _tips(obs[0])
+        along, left = obs[3].unbind(-1)
+        target = (x + cos * along - sin * left)[source], (y + sin * along + cos * left)[source]
+        last_obs, obs = _towards(last_obs, *target), _towards(obs, *target)
+        distance_m = obs[3].norm(dim=-1)
+        rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
+        rew, terminated = rew.clone(), terminated.clone()
+        rew[moved] = -distance_m[moved] - STEP_COSTS
+        terminated[moved] = ((distance_m < REACHED_M) & rests)[moved].to(terminated.dtype)
+        return last_obs, act, rew, obs, terminated, truncated
+
+
+def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, ...]:
+    """Observations as `TargetUpClose` shows them, with these targets, in m, each [B]."""
+    x, y, cos, sin = _tips(obs[0])
+    way = obs[3].clone()
+    way[:, 0] = cos * (target_x - x) + sin * (target_y - y)
+    way[:, 1] = cos * (target_y - y) - sin * (target_x - x)
+    return TargetUpClose()((*obs[:3], way, *obs[4:]))
+
+
+def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
+    """Joint positions [B, 2] -> the tip's x and y in m, cosine and sine of the forearm's angle, each [B]."""
+    shoulder, both = position_rad[:, 0], position_rad.sum(-1)
+    upper_m, fore_m = LINKS_M
+    cos, sin = both.cos(), both.sin()
+    return upper_m * shoulder.cos() + fore_m * cos, upper_m * shoulder.sin() + fore_m * sin, cos, sin
+
+
+def tip_m(position_rad: Any) -> _Array:
+    """Where the tip is: x and y in m, float32 [2], from the joint positions [2]."""
+    shoulder, both = position_rad[0], position_rad[0] + position_rad[1]
+    upper_m, fore_m = LINKS_M
+    x = upper_m * math.cos(shoulder) + fore_m * math.cos(both)
+    y = upper_m * math.sin(shoulder) + fore_m * math.sin(both)
+    return np.array((x, y), np.float32)
+
+
+def _pixel(point_m: Any) -> tuple[int, int]:
+    """Column and row of a point; the shoulder is in the middle, x goes to the right, y up."""
+    middle = _IMAGE_PX // 2
+    return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(float(point_m[1]) * _PX_PER_M)

@@ -1,0 +1,290 @@
+"""TrackMania 2020: drive a track as fast as you can, by what the screen shows.
+
+The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
+is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record-reward`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from tmrl_like.envs.action_table import Inputs
+from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
+from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.real_time import also_takes
+from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
+from tmrl_like.envs.vision import Frame, History, RangeFinder
+from tmrl_like.errors import ConfigError
+
+PORT = 9000
+LAYOUT = "<11f"
+HINT = "is a race on, and the OpenPlanet plugin TMRL_GrabData loaded (F3, Developer, Reload plugin)?"
+SPACING_M = 0.1
+REWARD = {"forward_limit": 500, "failure_countdown": 10, "max_distance": 100.0, "end_of_track_reward": 100.0}
+KEYS = (("", "up"), ("", "down"), ("left", "right"))  # throttle, brake, steering
+
+_LIDAR_PLACE = (0, 40, 958, 488)  # left, top, width, height of the window's contents
+_IMAGE_PLACE = (0, 40, 256, 128)
+_LIDAR_ANGLES = range(90, -91, -10)
+_LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
+_LIDAR_FROM_PX = 20
+_BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
+_POP_UP_AFTER_S = 0.5
+_DRIVER_WITHIN_S = 10.0
+_INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}  # in the observation
+
+
+class CarReport(NamedTuple):
+    """What the plugin sends about the car, once per picture of the game."""
+
+    speed: float  # m/s
+    distance: float  # m since the start
+    x: float  # m
+    y: float
+    z: float
+    steering: float  # -1 to 1
+    throttle: float  # 0 to 1
+    is_braking: float  # 0 or 1
+    has_finished: float  # 0 or 1
+    gear: float
+    rpm: float
+
+
+def is_car(record: Record) -> bool:
+    """Whether these eleven numbers can be a `CarReport`."""
+    car = CarReport(*record)
+    return (
+        all(map(math.isfinite, car))
+        and car.is_braking in (0.0, 1.0)
+        and car.has_finished in (0.0, 1.0)
+        and abs(car.steering) <= 1.0
+        and 0.0 <= car.throttle <= 1.0
+        and abs(car.speed) < 1000.0
+        and car.gear.is_integer()
+    )
+
+
+class Lidar:
+    """Distances from the car to the black borders of the road: 19 directions, from right over ahead to left."""
+
+    def __init__(self) -> None:
+        self._shape = (0, 0)
+
+    def __call__(self, frame: Frame) -> NDArray[np.float32]:
+        """A frame, uint8 [H, W, 3], becomes pixels, float32 [19]."""
+        if frame.shape[:2] != self._shape:
+            self._shape = height, width = frame.shape[:2]
+            row, column = height * 44 // 49, width // 2
+            self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
+            rows, columns = np.ogrid[:height, :width]
+            self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
+        road = (frame[..., 0] >= _BORDER_BELOW) | (frame[..., 1] >= _BORDER_BELOW) | (frame[..., 2] >= _BORDER_BELOW)
+        return self._ranges(road | self._near)
+
+
+class TrackManiaInterface(DesktopGameInterface):
+    """rtgym interface of TrackMania 2020.
+
+    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last `frames` views: pictures,
+    uint8 [frames, height, width], or lidar measurements, float32 [frames, 19]. Action: throttle, brake and steering,
+    float32 [3] in [-1, 1]; below 0 there is neither throttle nor brake. `info`: see `TrajectoryReward.info`, in metres.
+
+    Attributes:
+        input_tables: "keys", twelve rows: up, nothing, down, up and down; of each straight on, left and right.
+    """
+
+    input_tables: ClassVar[dict[str, list[tuple[float, float, float]]]] = {
+        "keys": [(up, down, turn) for up, down in ((1, 0), (0, 0), (0, 1), (1, 1)) for turn in (0, -1, 1)]
+    }
+
+    def __init__(
+        self,
+        trajectory: str,
+        view: Literal["image", "lidar"] = "lidar",
+        size: tuple[int, int] = (64, 64),
+        frames: int = 4,
+        gamepad: Callable[[], Gamepad] | None = XboxGamepad,
+        reward: dict[str, Any] | None = None,
+        title: str = "Trackmania",
+        command: Sequence[str] | None = None,
+        port: int = PORT,
+        restart_wait_s: float = 1.5,
+    ) -> None:
+        """Prepare; game and trajectory are looked for at the first reset.
+
+        Args:
+            trajectory: file of the demonstration.
+            view: what is seen of the screen.
+            size: height and width of the pictures.
+            frames: views in an observation.
+            gamepad: makes the gamepad; None: the keyboard steers.
+            reward: arguments of `TrajectoryReward` other than `REWARD`.
+            title: a part of the window's title.
+            command: starts the game; None: you do.
+            port: where the plugin listens.
+            restart_wait_s: how long the countdown before a race takes.
+        """
+        super().__init__(
+            title,
+            command,
+            axes=KEYS,
+            restart_wait_s=restart_wait_s,
+            size=size,
+            frames=frames,
+            place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
+            telemetry_layout=LAYOUT,
+            telemetry_port=port,
+            frozen_after_s=math.inf,  # telemetry shows it
+        )
+        self._lidar = Lidar() if view == "lidar" else None
+        self._ranges = History(frames)
+        self._make_gamepad = gamepad
+        self._gamepad: Gamepad | None = None
+        self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
+        self._has_finished = False
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
+        if self._lidar is None:
+            return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
+        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, (self._ranges.length, len(_LIDAR_ANGLES)))))
+
+    def observe(self, frame: Frame, record: Record) -> list[Any]:
+        car = CarReport(*record)
+        instruments = [
+            np.array([getattr(car, name)], np.float32).clip(*limits) for name, limits in _INSTRUMENTS.items()
+        ]
+        if self._lidar is None:
+            return [*instruments, *super().observe(frame, record)]
+        return [*instruments, self._ranges(self._lidar(frame))]
+
+    def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
+        car = CarReport(*record)
+        reward, terminated = self._reward((car.x, car.y, car.z))
+        self._has_finished = bool(car.has_finished)
+        if self._has_finished and self._reward.index != self._reward.last:
+            return reward + self._reward_arguments["end_of_track_reward"], True, {}
+        return reward, terminated, {}
+
+    def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
+        car = CarReport(*record)
+        info = self._reward.info((car.x, car.y, car.z))
+        return info | {"progress": np.float32(1.0)} if self._has_finished else info
+
+    @cached_property
+    def _reward(self) -> TrajectoryReward:
+        points = resample(load_trajectory(Path(self._trajectory).expanduser(), 3), SPACING_M)
+        return TrajectoryReward.along(points, self._reward_arguments)
+
+    def _open(self) -> None:
+        self._reward.reset()  # is made here, before a game is started in vain
+        super()._open()
+
+    def begin_episode(self) -> None:
+        if self._has_finished:  # away with the pop-up of the finish
+            self._tap("b", "delete")
+            time.sleep(_POP_UP_AFTER_S)
+            self._tap("a", "enter")
+        self._tap("b", "delete")
+        time.sleep(self._restart_wait_s)
+        self._reward.reset()
+        self._ranges.clear()
+        self._has_finished = False
+
+    def _tap(self, button: str, key: str) -> None:
+        if self._gamepad is not None:
+            self._gamepad.tap(button)
+        elif self._keyboard is not None:
+            self._keyboard.tap(key)
+
+    def open_telemetry(self) -> Telemetry:
+        return Telemetry(LAYOUT, self._telemetry_port, is_valid=is_car, hint=HINT)
+
+    def open_controls(self) -> None:
+        if self._make_gamepad is None:
+            super().open_controls()
+        else:
+            self._gamepad = self._make_gamepad()
+
+    def control(self, action: NDArray[np.float32]) -> None:
+        if self._gamepad is None:
+            super().control(action)
+            return
+        throttle, brake, steering = action.tolist()
+        self._gamepad.move((steering, 0.0), left_trigger=max(brake, 0.0), right_trigger=max(throttle, 0.0))
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self._gamepad is not None:
+            self._gamepad.move()
+
+    def close(self) -> None:
+        super().close()
+        if self._gamepad is not None:
+            self._gamepad.close()
+            self._gamepad = None
+
+
+class TrackManiaEnv(DesktopGameEnv):
+    """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
+
+    frame_stacks: ClassVar[dict[int, str | int]] = {3: "frames"}
+
+    @also_takes(TrackManiaInterface)
+    def __init__(
+        self,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        inputs: Inputs | None = None,
+        **game: Any,
+    ) -> None:
+        """As `TrackManiaInterface` and `RealTimeEnv`."""
+        super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len, inputs)
+
+    @staticmethod
+    def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
+        """Take down where you drive, from now or the next start on to the finish, for `tmrl-like record-reward`.
+
+        Args:
+            driver: "keyboard": you, with whatever steers the game.
+            port: where the plugin listens.
+            others: the environment's other arguments; they make no difference.
+
+        Returns:
+            Where the car was, [T, 3].
+
+        Raises:
+            ConfigError: another driver.
+            EnvironmentAwayError: the game is not there, or fell silent.
+        """
+        if driver != "keyboard":
+            raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --driver keyboard")
+        with contextlib.closing(Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)) as telemetry:
+            cars = [CarReport(*telemetry.next_record(_DRIVER_WITHIN_S))]
+            while cars[0].has_finished:  # the race before
+                cars = [CarReport(*telemetry.next_record(_DRIVER_WITHIN_S))]
+            while not cars[-1].has_finished:
+                cars.append(CarReport(*telemetry.next_record(_DRIVER_WITHIN_S)))
+        return np.array([(car.x, car.y, car.z) for car in cars], np.float32)
+
+
+def get_environment(trajectory: str, **arguments: Any) -> TrackManiaEnv:
+    """TrackMania 2020 as a Gymnasium environment, for use without server, worker and trainer.
+
+    Args:
+        trajectory: file of the demonstration.
+        **arguments: as for `TrackManiaEnv`.
+    """
+    return TrackManiaEnv(trajectory=trajectory, **arguments)

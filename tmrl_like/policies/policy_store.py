@@ -1,0 +1,206 @@
+"""A run's policies on disk: the newest versions for a while, those with a tag for good.
+
+    policies/
+      1200.safetensors    version 1200
+      best.safetensors    the tag `best`, a name of its own for the same file
+
+Each is a whole policy file (`policy_file`), which is never changed: another one takes its name, in one step. So anybody
+may read at any time, and what one process removes stays whole for another one that has it open.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tmrl_like.base.files import disk, link_atomically, remove_drafts
+from tmrl_like.base.folders import data_folder
+from tmrl_like.base.text import suggestion
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.policy_file import PolicyCard, read_card, read_policy, write_policy
+from tmrl_like.policies.weight_file import Weights
+
+log = logging.getLogger("tmrl_like.policies")
+
+FOLDER = "policies"  # in the run's
+NEWEST = "newest"
+BEST = "best"
+
+_SUFFIX = ".safetensors"
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+
+class PolicyStore:
+    """The folder. Any number of processes may read it and tag, one adds versions."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is made until there is something to keep."""
+        self.folder = folder
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name[0] != "."]
+
+    def versions(self) -> list[int]:
+        """Those that are kept for a while, oldest first."""
+        return sorted(int(name) for name in self._names() if name.isdecimal())
+
+    def tags(self) -> list[str]:
+        """By name."""
+        return sorted(name for name in self._names() if not name.isdecimal())
+
+    def path(self, name: str | int) -> Path:
+        """Where a version or a tag is, if it is there."""
+        return self.folder / f"{name}{_SUFFIX}"
+
+    def cards(self) -> Iterator[tuple[str, PolicyCard]]:
+        """What is there, by version or tag; what is removed meanwhile is left out."""
+        for name in [*map(str, self.versions()), *self.tags()]:
+            try:
+                card = read_card(self.path(name))
+            except FileNotFoundError:
+                continue
+            except PolicyError as error:
+                log.warning("%s; it is passed over", error)
+                continue
+            if card is not None:
+                yield name, card
+
+    def find(self, which: str) -> Path:
+        """The file of a version, a tag or `newest`: the newest version that is whole.
+
+        Raises:
+            PolicyError: there is none.
+        """
+        versions, tags = self.versions(), self.tags()
+        for version in reversed(versions) if which == NEWEST else ():
+            try:
+                read_policy(self.path(version))
+                return self.path(version)
+            except (PolicyError, OSError) as error:
+                if version == versions[0]:
+                    raise
+                log.warning("%s; taking the version before", error)
+        if self.path(which).is_file():
+            return self.path(which)
+        for name, card in self.cards():
+            if which == str(card.version):
+                return self.path(name)
+        kept = f"versions {versions[0]} to {versions[-1]}" if versions else "no versions"
+        more = suggestion(which, tags) if tags and not which.isdecimal() else f"tags: {', '.join(tags) or 'none'}"
+        raise PolicyError(
+            f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the trainer's machine: there "
+            "`tmrl-like policies export` writes a file, which can be copied"
+        )
+
+    # -- the trainer ---------------------------------------------------------------------------------
+
+    def add(self, weights: Weights, card: PolicyCard) -> Path:
+        """Keep a version. OSError: it cannot be written."""
+        path = self.path(card.version)
+        write_policy(path, weights, card)
+        return path
+
+    def add_return(self, version: int, return_: float) -> bool:
+        """A version's test episode ended. Whether `best` is another one now.
+
+        That is the version whose mean return, less its standard error, is highest. Few versions have enough episodes to
+        say how much these differ, so the standard deviation is that of all versions together.
+
+        Raises:
+            PolicyError: the version is not kept any more.
+            OSError: it cannot be written.
+        """
+        path = self.find(str(version))
+        card, weights = read_policy(path)
+        if card is None:
+            return False
+        write_policy(path, weights, _with_return(card, return_))
+        cards = {name: card for name, card in self.cards() if card.return_ is not None}
+        tested = {card.version: name for name, card in reversed(cards.items())}  # the version's name rather than a tag
+        kept = [cards[name] for name in tested.values()]
+        squares = sum(card.std**2 * (card.episodes - 1) for card in kept)
+        std = math.sqrt(squares / max(1, sum(card.episodes - 1 for card in kept)))
+        at_least = {card.version: (card.return_ or 0.0) - std / math.sqrt(card.episodes) for card in kept}
+        best = max(sorted(at_least, reverse=True), key=at_least.__getitem__)
+        if tested[best] != BEST:
+            link_atomically(self.path(tested[best]), self.path(BEST))
+        return BEST not in cards or cards[BEST].version != best
+
+    def collect(self, at_most: int) -> int:
+        """Remove all versions but the newest, one at least; how many were removed."""
+        removed = 0
+        remove_drafts(self.folder)
+        for version in self.versions()[: -max(1, at_most)]:
+            try:
+                disk.remove(self.path(version))
+                removed += 1
+            except OSError:  # Windows, where somebody reads it: the next time then
+                continue
+        return removed
+
+    # -- anybody -------------------------------------------------------------------------------------
+
+    def tag(self, which: str, name: str) -> Path:
+        """Keep a policy for good, under a name of its own; one that has the name loses it.
+
+        Raises:
+            ConfigError: no name for a tag.
+            PolicyError: there is no such policy.
+            OSError: it cannot be written.
+        """
+        if not _TAG.fullmatch(name) or name == NEWEST:
+            raise ConfigError(f"the tag is {name!r}; expected a letter, then letters, digits, '.', '_' and '-'")
+        link_atomically(self.find(which), self.path(name))
+        disk.sync_folder(self.folder)
+        return self.path(name)
+
+
+def _with_return(card: PolicyCard, return_: float) -> PolicyCard:
+    """With one test episode more: mean and standard deviation move on (Welford, 1962)."""
+    before, episodes = return_ if card.return_ is None else card.return_, card.episodes + 1
+    mean = before + (return_ - before) / episodes
+    squares = card.std**2 * max(0, card.episodes - 1) + (return_ - before) * (return_ - mean)
+    std = math.sqrt(squares / max(1, card.episodes))
+    return msgspec.structs.replace(card, return_=mean, std=std, episodes=episodes)
+
+
+def split_place(where: str | Path) -> tuple[Path, str]:
+    """`RUN`, `RUN@TAG`, `RUN@1200`, the same with a folder -> the folder of the policies, and which one.
+
+    Raises:
+        PolicyError: there is no such run.
+    """
+    place, _, which = (str(where), "", "") if Path(where).is_dir() else str(where).rpartition("@")
+    place, which = (place, which) if place else (which, "")
+    folders = [folder for run in (Path(place), data_folder() / "runs" / place) for folder in (run / FOLDER, run)]
+    folder = next((folder for folder in folders if next(folder.glob(f"*{_SUFFIX}"), None)), None)
+    if folder is None:
+        raise PolicyError(
+            f"there are no policies at {where}: expected a policy file, a run's folder or its name, with @TAG or "
+            f"@VERSION behind it; looked for {folders[0]} and {folders[2]}"
+        )
+    return folder, which or NEWEST
+
+
+def find_policy(where: str | Path, own: Path | None = None) -> Path:
+    """The policy file that `where` names: a file, or one of a run's policies as in `split_place`.
+
+    With the folder of a run's `own` policies a version or a tag alone is one of these.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    if Path(where).is_file():
+        return Path(where)
+    folder, which = split_place(where) if own is None or "@" in str(where) else (own, str(where))
+    return PolicyStore(folder).find(which)

@@ -1,0 +1,114 @@
+"""What an environment repeats in its observations: described once, for the compressor and for the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tmrl_like.base import tree
+from tmrl_like.base.factories import taken_apart
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.types import Action, Observation, SampleCompressor
+
+FrameStack: TypeAlias = int | Mapping[str | int, int]
+"""How many frames a stack holds: of the observation itself, or of its items by key or position; 0: no stack."""
+
+
+def stacks_in(frame_stack: FrameStack) -> dict[tree.Path, int]:
+    """How many frames each stack holds, by its place in the observation."""
+    if isinstance(frame_stack, Mapping):
+        return {(key,): size for key, size in frame_stack.items()}
+    return {(): frame_stack} if frame_stack else {}
+
+
+@dataclass(frozen=True)
+class DropHistory:
+    """The compressor of `ReplayMemory`: of each stack only the newest frame travels, and no action buffer.
+
+    `ReplayMemory.compressor(…)` makes one from the memory's own arguments.
+
+    Attributes:
+        act_buf_len: how many actions the environment appends to its observations, as in rtgym's configuration.
+        frame_stack: see `ReplayMemory`.
+    """
+
+    act_buf_len: int = 0
+    frame_stack: FrameStack = 0
+
+    def __post_init__(self) -> None:
+        if self.act_buf_len < 0:
+            raise ConfigError(f"act_buf_len is {self.act_buf_len}; it counts actions, 0 or more")
+        stacks = stacks_in(self.frame_stack)
+        if any(type(size) is not int or size < 1 for size in stacks.values()):
+            raise ConfigError(f"frame_stack is {self.frame_stack}; it counts frames: 4, or {{item: 4}}")
+        if self.act_buf_len and () in stacks:
+            raise ConfigError(
+                f"frame_stack is {self.frame_stack} and act_buf_len {self.act_buf_len}: with an action buffer the "
+                "observation is a tuple; say which item is the stack, e.g. {0: 4}"
+            )
+
+    def __call__(
+        self, act: Action, obs: Observation, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any], /
+    ) -> tuple[Any, ...]:
+        """Return the sample with the observation reduced to what is new in it; raises as `reduced`."""
+        return act, self.reduced(obs), rew, terminated, truncated, info
+
+    def reduced(self, obs: Observation) -> Observation:
+        """What is new in an observation.
+
+        Raises:
+            MemoryContractError: it is not what `act_buf_len` and `frame_stack` say.
+        """
+        if self.act_buf_len:
+            if type(obs) is not tuple or len(obs) <= self.act_buf_len:
+                raise MemoryContractError(
+                    f"the compressor got an observation that is {_describe(obs)}; with act_buf_len {self.act_buf_len} "
+                    f"it must be a tuple that ends in {self.act_buf_len} actions (act_in_obs and act_buf_len of the "
+                    "environment)"
+                )
+            obs = obs[: len(obs) - self.act_buf_len]
+        if isinstance(self.frame_stack, Mapping):
+            return self._with_newest_items(obs, self.frame_stack)
+        return _newest(obs, self.frame_stack, "the observation") if self.frame_stack else obs
+
+    def _with_newest_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
+        if type(obs) is not tuple and type(obs) is not dict:
+            raise MemoryContractError(
+                f"frame_stack names the items {list(stacks)}, but the observation is a {type(obs).__name__}, no tuple "
+                "or dict"
+            )
+        items: Any = obs.copy() if type(obs) is dict else list(obs)
+        for key, size in stacks.items():
+            try:
+                items[key] = _newest(items[key], size, f"obs[{key!r}]")
+            except (KeyError, IndexError, TypeError):
+                raise MemoryContractError(
+                    f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, does not have"
+                ) from None
+        return items if type(obs) is dict else tuple(items)
+
+
+def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
+    """The compressor that belongs to a memory: a class, or a `partial` of one with its arguments.
+
+    Returns:
+        What the class's `compressor` makes of the arguments; None: samples travel whole.
+    """
+    cls, arguments = taken_apart(memory_cls)
+    return cls.compressor(**arguments)  # type: ignore[attr-defined,no-any-return]
+
+
+def _newest(stack: Any, size: int, name: str) -> Any:
+    if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
+        found = f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
+        raise MemoryContractError(
+            f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is {found}"
+        )
+    return stack[-1]
+
+
+def _describe(obs: Observation) -> str:
+    return f"a tuple of {len(obs)}" if type(obs) is tuple else f"a {type(obs).__name__}"

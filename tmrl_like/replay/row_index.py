@@ -1,0 +1,169 @@
+"""Which stored sample follows which, and which transitions are whole: the index of `ReplayMemory`.
+
+Samples of all workers lie in one ring of rows, in the order of arrival. Per row the row before it in its stream is
+kept, its `parent`. An episode begins with one row for each action of its first action buffer, so that a walk of that
+length from any later row of the episode stays within it. No transition ends in a reset, so the parent of any row that a
+transition ends in is the row that it starts from.
+
+Stacks of frames are walked in the same way, except that a walk stays at every reset: the first frame of an episode is
+repeated.
+
+A walk can go on as long as it meets older rows: where a stream begins a row is its own parent, and a parent that the
+ring has overwritten is newer. A transition is whole when all rows are there that its older observation is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.replay.row_set import Array, Flags, Rows, RowSet
+
+
+class RowIndex:
+    """The index of a ring of `capacity` rows.
+
+    Attributes:
+        written: samples ever stored; the next one goes to row `written % capacity`.
+        parent: int32 [capacity], see above.
+        following: int32 [capacity], the next row of the stream, if there is one; None where transitions have one step.
+        is_reset: bool [capacity].
+        older_frame: as `parent`, but the row itself at each reset; None where there are no stacks.
+        steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a row has so far;
+            None where all have one.
+        training: the rows that whole transitions end in.
+        held_out: those of them that are never trained on; None: there are none.
+    """
+
+    def __init__(
+        self, capacity: int, act_buf_len: int = 0, frames: int = 0, n_steps: int = 1, holds_out: bool = False
+    ) -> None:
+        """An empty index; memory is taken up as rows are written.
+
+        `act_buf_len` actions and stacks of `frames` are put together again; a transition has at most `n_steps`.
+        """
+        self.capacity = capacity
+        self.written = 0
+        self.parent = np.zeros(capacity, np.int32)
+        self.following = np.zeros(capacity, np.int32) if n_steps > 1 else None
+        self.is_reset = np.zeros(capacity, np.bool_)
+        self.older_frame = np.zeros(capacity, np.int32) if frames > 1 else None
+        self.steps = np.zeros(capacity, np.min_scalar_type(n_steps)) if n_steps > 1 else None
+        self._begins = np.zeros(capacity if n_steps > 1 else 0, np.bool_)
+        self._n_steps = n_steps
+        self._actions, self._frames = max(1, act_buf_len), frames
+        self._longest = max(self._actions, frames)
+        self.training = RowSet(capacity)
+        self.held_out = RowSet(capacity) if holds_out else None
+        self._newest: dict[str, int] = {}  # the sequence number of each stream's newest row, in their order
+        self._jumps: dict[int, int] = {}  # rows behind which a stream does not go on in the next row, and where it does
+
+    @property
+    def room(self) -> int:
+        """How many samples the next `extend` takes: as far as the end of the ring."""
+        return self.capacity - self.written % self.capacity
+
+    def extend(self, stream: str, is_reset: Flags, is_held_out: Flags | None = None) -> int:
+        """Make room for the next n <= `room` samples of a stream; returns the first row that they go to.
+
+        Transitions that end in a sample that `is_held_out` go to `held_out`, the others to `training`.
+        """
+        n, first = len(is_reset), self.written % self.capacity
+        rows, new = np.arange(first, first + n), slice(first, first + n)
+        shortened = self._overwrite(rows)
+        previous = self._newest.pop(stream, None)
+        before = rows - 1
+        before[0] = first if previous is None else previous % self.capacity
+        self.parent[new] = before
+        if previous is not None and previous + 1 < self.written:
+            self._jumps[previous % self.capacity] = first
+        if self.following is not None:
+            self.following[before] = rows
+        if self.older_frame is not None:
+            self.older_frame[new] = np.where(is_reset, rows, before)
+        self.is_reset[new] = is_reset
+        self.written += n
+        self._newest[stream] = self.written - 1
+        if len(shortened):
+            self._take_out(shortened[~self._are_whole(shortened)])
+        whole = self._are_whole(rows)
+        if self.held_out is not None and is_held_out is not None:
+            self.held_out.add(rows[whole & is_held_out])
+            whole &= ~is_held_out
+        self.training.add(rows[whole])
+        return first
+
+    def count_steps(self, row: int, begins: Flags) -> None:
+        """Count the newest n steps, to `row` and those behind it; `begins`, bool [n]: of no earlier transition."""
+        assert self.steps is not None
+        rows: Rows = np.arange(row, row + len(begins))
+        self._begins[rows] = begins
+        self.steps[rows] = 1
+        for count in range(2, self._n_steps + 1):
+            rows = rows[~self._begins[rows]]
+            before = self.parent[rows].astype(np.intp)
+            rows = before[self._age(before) > self._age(rows)]
+            self.steps[rows] = count
+
+    def back_to_reset(self, row: int) -> Iterator[int]:
+        """A row, and those before it in its episode."""
+        while not self.is_reset[row]:
+            yield row
+            before = int(self.parent[row])
+            if self._age(before) <= self._age(row):
+                return
+            row = before
+
+    def _overwrite(self, rows: Rows) -> Rows:
+        """Forget what is in the n rows to come; returns those whose history may reach back there, oldest first."""
+        if self.written < self.capacity:
+            return rows[:0]
+        self._take_out(rows)
+        oldest = self.written + len(rows) - self.capacity
+        while self._newest and self._newest[stream := next(iter(self._newest))] < oldest:
+            del self._newest[stream]
+        ends = [row for row in rows[:-1].tolist() if row in self._jumps] + [int(rows[-1])]
+        shortened = dict.fromkeys(row for end in ends for row in self._behind(end))
+        for end in ends:
+            self._jumps.pop(end, None)
+        return np.array([row for row in shortened if not rows[0] <= row <= rows[-1]], np.intp)
+
+    def _behind(self, row: int) -> Iterator[int]:
+        """The next rows of a stream, as many as may need this one."""
+        for _ in range(self._longest):
+            after = self._jumps.get(row, (row + 1) % self.capacity)
+            if self.parent[after] != row or self._age(after) >= self._age(row):
+                return
+            yield after
+            row = after
+
+    def _are_whole(self, rows: Rows) -> Flags:
+        """Which rows, of n, end a transition whose history is there: bool [n]."""
+        walk = follow(self.parent, rows, self._longest)
+        age = self._age(walk)
+        is_there = age[1:] > age[:-1]
+        whole: Flags = ~self.is_reset[rows] & is_there[: self._actions].all(axis=0)
+        if self.older_frame is not None:
+            is_there[1:] |= np.logical_or.accumulate(self.is_reset[walk[1:-1]], axis=0)
+            whole &= is_there[: self._frames].all(axis=0)
+        return whole
+
+    def _age(self, rows: Any) -> Any:
+        """How many samples have been written since that of a row, or of each of several."""
+        return (self.written - 1 - rows) % self.capacity
+
+    def _take_out(self, rows: Rows) -> None:
+        self.training.take_out(rows)
+        if self.held_out is not None:
+            self.held_out.take_out(rows)
+
+
+def follow(links: Array, rows: Rows, steps: int) -> Rows:
+    """Follow `parent`, `older_frame` or `following`: int [steps + 1, *rows.shape], `rows` themselves first."""
+    walked = np.empty((steps + 1, *rows.shape), np.intp)
+    walked[0] = rows
+    for k in range(steps):
+        walked[k + 1] = links.take(walked[k])
+    return walked

@@ -1,0 +1,234 @@
+"""What a sample must be: of the form of the spaces, as the first one that was stored, and finite.
+
+`SampleCheck` looks at what arrives at a trainer, before it reaches any memory; `ReplayMemory`, whose samples come from
+data sets and logs as well, compares their structure with that of its first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.base import tree
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.wire.packet import SampleBlock
+from tmrl_like.wire.schema import (
+    ArrayLeaf,
+    DictNode,
+    Leaf,
+    Node,
+    PlainLeaf,
+    TupleNode,
+    fill,
+    leaves_of,
+    schema_of,
+)
+
+Space: TypeAlias = gymnasium.Space[Any]
+Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
+"""Of the arrays of each field, sorted."""
+
+NUMBERS = ("rew", "terminated", "truncated")
+NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
+_LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
+_PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
+_SINGLE: list[tuple[int, ...]] = [()]
+
+
+class FieldForm(NamedTuple):
+    """A field of a sample, or an item of its info."""
+
+    name: str
+    node: Node
+    first: int  # which leaf of the sample its first one is
+    leaves: list[tuple[str, Leaf]]  # left to right, with where they are, e.g. `obs[2]`
+
+
+def parts_of(schema: Node) -> dict[str, FieldForm]:
+    """The fields of samples of one structure, and the items of their info as `item(name)`."""
+    assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
+    info = schema.items[len(NAMES)]
+    items = zip(map(item, info.keys), info.items, strict=True) if isinstance(info, DictNode) else ()
+    parts: dict[str, FieldForm] = {}
+    first = 0
+    for name, node in (*zip(NAMES, schema.items, strict=False), *items):
+        leaves = fill(node, iter(leaves_of(node)))
+        parts[name] = FieldForm(
+            name, node, first, [(name + tree.name_of(path), leaf) for path, leaf in tree.walk(leaves)]
+        )
+        first += len(parts[name].leaves)
+    return parts
+
+
+def item(name: str | int) -> str:
+    """How an item of info is called."""
+    return f"info[{name!r}]"
+
+
+def shape_of(leaf: Leaf) -> tuple[int, ...]:
+    """The shape of a leaf in one sample."""
+    return leaf.shape if isinstance(leaf, ArrayLeaf) else ()
+
+
+def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:
+    """The dtype of a leaf's column; raises MemoryContractError for text, bytes and None."""
+    if not isinstance(leaf, PlainLeaf):
+        return np.dtype(leaf.dtype)
+    if leaf.kind not in _PLAIN_DTYPE:
+        raise MemoryContractError(
+            f"{name} is a Python {leaf.kind}; ReplayMemory stores arrays and numbers: drop it in the sample_compressor"
+        )
+    return _PLAIN_DTYPE[leaf.kind]
+
+
+def refuse_no_number(part: FieldForm) -> None:
+    """Raise MemoryContractError for what is not a single number."""
+    if not isinstance(part.node, Leaf) or math.prod(shape_of(part.node)) != 1:
+        raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
+    dtype_of(part.node, part.name)
+
+
+def refuse_change(first: FieldForm, now: FieldForm, casting: Any) -> None:
+    """Refuse samples whose leaves cannot be cast to those of the first one.
+
+    Raises:
+        MemoryContractError: another structure, shape or dtype; the message names the leaf.
+    """
+    if now.node == first.node:
+        return
+    if len({repr(fill(part.node, repeat(None))) for part in (first, now)}) > 1:
+        began, is_now = (", ".join(path for path, _ in part.leaves) or "empty" for part in (first, now))
+        raise MemoryContractError(f"{first.name} has changed its structure: it began as {began} and is now {is_now}")
+    for (path, leaf), (_, other) in zip(first.leaves, now.leaves, strict=True):
+        dtype, other_dtype = dtype_of(leaf, path), dtype_of(other, path)
+        if shape_of(other) != shape_of(leaf) or not np.can_cast(other_dtype, dtype, casting):
+            raise MemoryContractError(
+                f"{path} began as {dtype} {shape_of(leaf)} and is now {other_dtype} {shape_of(other)}: it must keep "
+                "its dtype and shape; convert it in the environment or in the sample_compressor"
+            )
+
+
+def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
+    """Raise MemoryContractError where a sample lacks an item of info."""
+    if name not in parts:
+        there = ", ".join(other[5:-1] for other in list(parts)[len(NAMES) :])
+        raise MemoryContractError(
+            f"info has no {name[5:-1]}, which the memory keeps in a column; it has {there or 'nothing'}: let the "
+            "environment give it, or the actor beside its action, or take it out of the memory's columns"
+        )
+
+
+def expected_shapes(observation_space: Space, action_space: Space, memory: MemoryDataloading) -> Shapes:
+    """The shapes that samples have where they arrive; none where a compressor of the user's own may run.
+
+    Raises:
+        MemoryContractError: the memory's own compressor does not take observations of this space.
+    """
+    obs = memory.compressed(copy.deepcopy(observation_space).sample())
+    if obs is None:
+        return {}
+    act = copy.deepcopy(action_space).sample()
+    return {"act": _shapes_of(act), "obs": _shapes_of(obs)} | dict.fromkeys(NUMBERS, _SINGLE)
+
+
+def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
+    """Raise MemoryContractError where arrays have other shapes, in any order, than those that are expected."""
+    for name, shapes in expected.items():
+        found = sorted(shape_of(leaf) for _, leaf in parts[name].leaves)
+        if found != shapes and not (shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]):
+            raise MemoryContractError(
+                f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's spaces and the memory's "
+                "compressor say"
+            )
+
+
+class SampleCheck:
+    """Refuses samples that training could not use, whatever worker they come from. Any one thread.
+
+    Where the spaces hold numbers the samples do (a memory with `takes_text` excepted). Where the memory's own
+    compressor is known, arrays have the shapes of the spaces, in any order; dtypes are the memory's to compare.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space, memory: MemoryDataloading) -> None:
+        """Work out what is expected; nothing of the memory is used later."""
+        spaces_of = {"act": action_space, "obs": observation_space}
+        self._numeric = [name for name in NAMES if name not in spaces_of or _is_numeric(spaces_of[name])]
+        if memory.takes_text:
+            self._numeric = []
+        self._shapes: Shapes = {}
+        if len(self._numeric) == len(NAMES):
+            with contextlib.suppress(MemoryContractError):  # its compressor says so on the workers
+                self._shapes = expected_shapes(observation_space, action_space, memory)
+        self._items = [*map(item, memory.columns)]
+        is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
+        self._finite = ["act", "rew", *([] if is_raw else ["obs"]), *self._items]
+        self._floats_of = lru_cache(maxsize=256)(self._checked)
+
+    def structure(self, schema: Node) -> None:
+        """Raise MemoryContractError, with place and both, where a sample's structure is not that of the spaces."""
+        self._floats_of(schema)
+
+    def values(self, block: SampleBlock) -> None:
+        """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square in float32 is."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for segment in block.segments:
+                for index, name in self._floats_of(segment.schema):
+                    _refuse_not_finite(segment.leaves[index], name)
+
+    def _checked(self, schema: Node) -> list[tuple[int, str]]:
+        """Index and name of each leaf that holds floats and must be finite."""
+        parts = parts_of(schema)
+        for _, path, leaf in _leaves_in(parts, self._numeric):
+            if isinstance(leaf, PlainLeaf) and leaf.kind in ("str", "bytes"):
+                raise MemoryContractError(
+                    f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory that takes text where "
+                    "they hold numbers sets takes_text = True)"
+                )
+        for _, path, leaf in _leaves_in(parts, self._items):
+            dtype_of(leaf, path)
+        refuse_other_shapes(parts, self._shapes)
+        return [(i, path) for i, path, leaf in _leaves_in(parts, self._finite) if _is_float(leaf)]
+
+
+def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> Iterator[tuple[int, str, Leaf]]:
+    """The leaves of those parts that are there: which of the sample's, where, and what."""
+    for part in (parts[name] for name in names if name in parts):
+        for index, (path, leaf) in enumerate(part.leaves, start=part.first):
+            yield index, path, leaf
+
+
+def _is_float(leaf: Leaf) -> bool:
+    return leaf.kind == "float" if isinstance(leaf, PlainLeaf) else np.dtype(leaf.dtype).kind == "f"
+
+
+def _is_numeric(space: Space) -> bool:
+    numeric = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    return all(isinstance(part, numeric) for part in tree.leaves(space))
+
+
+def _shapes_of(value: Any) -> list[tuple[int, ...]]:
+    return sorted(map(shape_of, leaves_of(schema_of(value))))
+
+
+def _refuse_not_finite(column: np.ndarray[Any, Any], name: str) -> None:
+    """`column` is [N, ...] of floats."""
+    flat = column.astype(np.float32, copy=False).reshape(-1)
+    if math.isfinite(np.dot(flat, flat)):
+        return
+    is_fine = np.abs(flat) <= _LARGEST
+    if not is_fine.all():
+        worst = column.reshape(-1)[int(np.argmin(is_fine))]
+        raise MemoryContractError(
+            f"{name} holds {worst}, which is not finite when it is squared as float32: scale or clip it in the "
+            "environment"
+        )

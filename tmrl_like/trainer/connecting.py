@@ -1,0 +1,121 @@
+"""What makes the connection of a training with its workers: over a server, over an engine, or as a script wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import tmrl_like.config.config_constants as cfg
+from tmrl_like.delivery.folder import new_name
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.errors import ConfigError, expect
+from tmrl_like.session.ring import Ring, connect_to_one
+from tmrl_like.trainer.fleet import Fleet
+from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.saver import Saver
+from tmrl_like.trainer.schedule import TrainerInterface, TrainingOffline
+from tmrl_like.trainer.trainer_link import TrainerLink
+from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of
+from tmrl_like.wire.messages import Rank
+from tmrl_like.wire.spaces import describe_spaces
+
+
+class TrainerConnection(TrainerInterface, Protocol):
+    """What a trainer has of its workers.
+
+    Attributes:
+        workers: their condition.
+    """
+
+    workers: Fleet
+
+    def report(self, record: dict[str, Any]) -> None:
+        """Let who watches have a record of the metrics."""
+
+    def close(self) -> None:
+        """Leave. Twice is fine."""
+
+
+@dataclass(frozen=True)
+class LinkParts:
+    """What a connection works with.
+
+    Attributes:
+        training: what is trained.
+        receiver: what is known of the workers' samples.
+        saver: keeps policies; None: nobody does.
+        newest_version: of the policy published last, by an earlier process of this training; 0: none was.
+        options: how the trainer runs the training.
+    """
+
+    training: TrainingOffline
+    receiver: Receiver
+    saver: Saver | None
+    newest_version: int
+    options: TrainerOptions
+
+    @property
+    def freshness(self) -> FreshnessLimits:
+        """What keeps samples that are too old out of the memory."""
+        return FreshnessLimits(self.training.max_sample_age_s, self.training.max_policy_lag_versions)
+
+    def over(self, ring: Ring, name: str | None) -> TrainerLink:
+        """The connection over one to a server, or to an engine."""
+        training, ranks = self.training, self.training.ranks
+        try:
+            return TrainerLink(
+                ring,
+                name or new_name(),
+                describe_spaces(training.observation_space, training.action_space),
+                self.receiver,
+                self.freshness,
+                self.saver,
+                self.newest_version,
+                self.options.worker_stalled_after_s,
+                Rank(ranks.rank, ranks.size, ranks.group),
+            )
+        except BaseException:
+            ring.close()
+            raise
+
+
+Connect: TypeAlias = Callable[[LinkParts], TrainerConnection]
+
+
+def how_to_connect(
+    connect: Connect | EngineOptions | None,
+    server_ip: str | Sequence[str] | None,
+    server_port: int | None = None,
+    transport: str = "zmq",
+    keys_dir: str | Path | None = None,
+    name: str | None = None,
+    limits: TransportOptions | None = None,
+) -> Connect:
+    """What makes the connection, by a trainer's arguments; ConfigError: they name several servers."""
+    if isinstance(connect, EngineOptions):
+        return lambda parts: _over_engine(connect, parts, name)
+    if connect is not None:
+        return connect
+    port = cfg.PORT if server_port is None else server_port
+    servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
+    if len(servers) > 1:
+        raise ConfigError(
+            f"the trainer dials one server, and server.host names {len(servers)}: what workers send to the "
+            "others reaches it over an engine only (server.engine); without one name its server (server.host)"
+        )
+    keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
+    return lambda parts: parts.over(connect_to_one(transport, servers, "", keys, limits), name)
+
+
+def _over_engine(engine: EngineOptions, parts: LinkParts, name: str | None) -> TrainerLink:
+    from tmrl_like.engine.reader import Reader
+    from tmrl_like.engine.subjects import MAX_RANKS
+
+    most = f"at most {MAX_RANKS}, where there is an engine"
+    size = parts.training.ranks.size
+    expect(size <= MAX_RANKS, "the number of trainers", size, most)
+    return parts.over(Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True), name)

@@ -1,0 +1,154 @@
+"""One round of training in numbers. docs/metrics.md explains each name; every name carries its unit.
+
+Nothing here reads a tensor before the round ends: losses stay on the device until `on_round`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from tmrl_like.base import clocks
+from tmrl_like.trainer.watch import Listener
+from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
+
+_PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9}
+
+
+class PublishedPolicies(Protocol):
+    """What is known of the policies that were published: see `trainer.schedule.TrainerInterface`."""
+
+    def published_at(self, version: int) -> float | None: ...
+
+    @property
+    def newest_version(self) -> int: ...
+
+
+class RoundMetrics(Listener):
+    """Collects during one round, summarises at its end.
+
+    Attributes:
+        episodes: reported in this round, of whichever worker.
+    """
+
+    def __init__(
+        self,
+        policies: PublishedPolicies,
+        epoch: int = 0,
+        round_: int = 0,
+        total_updates: int = 0,
+        total_samples: int = 0,
+    ) -> None:
+        """The round begins after so many training steps and samples."""
+        self.episodes: list[EpisodeStats] = []
+        self._policies = policies
+        self._numbers = {"epoch": epoch, "round": round_}
+        self._began = total_updates, total_samples
+        self._started = time.monotonic()
+        self._idle_s = 0.0
+        self._steps: dict[str, list[Any]] = defaultdict(list)
+        self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays, by metric; {}: percentiles
+        self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
+
+    @property
+    def duration_s(self) -> float:
+        """Since it began."""
+        return max(time.monotonic() - self._started, 1e-9)
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Time spent in here is waiting for samples."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._idle_s += time.monotonic() - start
+
+    def on_step(self, batch: Batch, metrics: dict[str, Any]) -> None:
+        """`metrics` are numbers or 0-dimensional tensors."""
+        for name, value in metrics.items():
+            self._steps[name].append(value)
+
+    def on_samples(self, delivery: Delivery) -> None:
+        self.episodes += delivery.episodes
+        for block in delivery.buffer.blocks:
+            self._add_timing(block, delivery.ahead_s)
+            self._add_actions(block, delivery.buffer.stream)
+
+    def _add_timing(self, block: Block, ahead_s: float) -> None:
+        add, timing, is_step = self._of_samples, block.timing, ~block.is_reset
+        observed_at_s = timing.observed_at_s - ahead_s
+        add["sample_age_{}_s"].append(clocks.unix_s() - observed_at_s)
+        add["inference_{}_s"].append(timing.inference_s[is_step])
+        add["period_error_{}_s"].append(timing.period_error_s[is_step])
+        add["demonstration_share"].append(np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT)))
+        add["safe_action_share"].append(timing.source[is_step] == ActionSource.SAFE)
+        add["takeover_share"].append(np.isin(timing.source[is_step], TAKEN_OVER))
+        published = timing.policy_version[timing.policy_version > 0]
+        add["policy_staleness_{}_versions"].append(np.maximum(self._policies.newest_version - published, 0))
+        for version in np.unique(published):
+            published_s = self._policies.published_at(int(version))
+            if published_s is not None:
+                add["policy_age_{}_s"].append(observed_at_s[timing.policy_version == version] - published_s)
+
+    def _add_actions(self, block: Block, stream: str) -> None:
+        """By how much actions differ from those before them, of one stream."""
+        start = 0
+        for segment in block.segments:
+            act, is_step = segment.tree()[0], ~block.is_reset[start : start + segment.rows]
+            start += segment.rows
+            if isinstance(act, np.ndarray) and act.dtype.kind == "f":
+                before = self._newest_act.get(stream, act[:0])
+                change = np.abs(np.diff(np.concatenate((before, act)), axis=0))
+                self._of_samples["action_change_mean"].append(change[is_step[len(is_step) - len(change) :]].ravel())
+                self._newest_act[stream] = act[-1:].copy()
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """Summarise; the record has the totals of training steps and samples."""
+        steps, samples = record["training_steps_total"], record["env_steps_total"]
+        new_steps, new_samples = steps - self._began[0], samples - self._began[1]
+        record |= self._numbers | {
+            "round_duration_s": self.duration_s,
+            "idle_s": self._idle_s,
+            "training_steps_per_s": new_steps / max(self.duration_s - self._idle_s, 1e-9),
+            "env_steps_per_s": new_samples / self.duration_s,
+            "training_steps_per_env_step": steps / max(samples, 1),
+        }
+        if new_samples:
+            record["training_steps_per_env_step_round"] = new_steps / new_samples
+        for name, parts in self._of_samples.items():
+            values = np.concatenate(parts)
+            if len(values):
+                shown = np.percentile(values, [*_PERCENTILES.values()]) if "{}" in name else [values.mean()]
+                record |= {name.format(p): float(value) for p, value in zip(_PERCENTILES, shown, strict=False)}
+        record |= _summary("test", [e for e in self.episodes if e.test])
+        record |= _summary("train", [e for e in self.episodes if not e.test])
+        record |= {name: _mean(values) for name, values in self._steps.items()}
+
+
+def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
+    if not episodes:
+        return {f"episodes_{kind}": 0}
+    n = len(episodes)
+    return {
+        f"episodes_{kind}": n,
+        f"return_{kind}_mean": sum(e.return_ for e in episodes) / n,
+        f"episode_length_{kind}_steps": sum(e.steps for e in episodes) / n,
+        f"terminated_{kind}_share": sum(e.terminated for e in episodes) / n,
+        f"faults_{kind}": sum(bool(e.fault) for e in episodes),
+    }
+
+
+def _mean(values: Sequence[Any]) -> float:
+    """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))
+    if tensors:
+        total += float(torch.stack([tensor.detach().float().mean() for tensor in tensors]).sum())
+    return total / len(values)

@@ -1,0 +1,283 @@
+"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the training thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tmrl_like.base import clocks, script
+from tmrl_like.base.budgets import Lines, Turns
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import DivergedError, NoWorkerError
+from tmrl_like.metrics.sinks import as_line
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
+from tmrl_like.session.ring import Ring
+from tmrl_like.session.session import Session
+from tmrl_like.trainer.fleet import Fleet
+from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.saver import Publication, Saver
+from tmrl_like.trainer.worker_clocks import WorkerClocks
+from tmrl_like.types import Delivery, Receipt
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import split_policy
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_TICK_S = 0.05
+_VERSIONS_KEPT = 10_000
+_REPORTS_KEPT = 500
+_SHORTAGE_AGAIN_S = 60.0
+_UNREAD_BYTES = 1000  # about; what a packet that waits takes beside its message
+
+
+class TrainerLink:
+    """Implements `TrainerConnection` over a session with the server.
+
+    Attributes:
+        session: keeps the connection; raises what ended it.
+        workers: their condition.
+        newest_version: the policy published last; 0: none.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        name: str,
+        spaces: m.Spaces,
+        receiver: Receiver | None = None,
+        freshness: FreshnessLimits | None = None,
+        saver: Saver | None = None,
+        version: int = 0,
+        worker_stalled_after_s: float = 30.0,
+        rank: m.Rank = m.ALONE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect, without waiting for the server.
+
+        `receiver` knows what the memory holds already, and `version` is that of the policy published last, both by
+        an earlier process of this training. `saver` keeps what is published.
+        `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of several trainers rank 0
+        publishes.
+        """
+        self._where = ring.where
+        self._receiver = receiver or Receiver()
+        limits = self._receiver.limits
+        self._clock = clock
+        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes, self._clock)
+        self._turn_left_s = self._turn_s = limits.turn_s
+        self._freshness = freshness or FreshnessLimits()
+        self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
+        self._inbox: deque[Delivery] = deque()
+        self._arrived = threading.Event()
+        self.workers = Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
+        self._rank = rank
+        self._publishes = rank.number == 0
+        self._clocks = WorkerClocks(says=self._publishes)
+        self._reports: deque[dict[str, Any]] = deque(maxlen=_REPORTS_KEPT)
+        self._lock = threading.Lock()  # for what both threads change of the publications
+        self._next_publication: Publication | None = None
+        self._publication: Publication | None = None  # being sent, or sent last
+        self._frames: Iterator[bytes] = iter(())  # of the publication, that are not sent yet …
+        self._frame: bytes | None = None  # … behind this one; None: all are sent
+        self._memory: list[WeightsCopy] = []  # of the publications, and what is not needed any more
+        self._divergence: DivergedError | None = None
+        self._published: dict[int, float] = {}
+        self.newest_version = version
+        self._saver = saver
+        path, run = None if saver is None else saver.path, self._receiver.run
+        self.session = Session(
+            *(ring, self, "trainer", name), spaces=spaces, model_path=path, rank=rank, run=run, clock=clock
+        )
+
+    # -- the training thread -------------------------------------------------------------------------
+
+    def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
+        """Take what has arrived, oldest first.
+
+        Raises:
+            RefusedError, CredentialsError: the connection ended for good.
+            DivergedError: weights that were to be published are not finite.
+        """
+        self.session.check()
+        if self._divergence is not None:
+            raise self._divergence
+        self._arrived.clear()
+        if not self._inbox and timeout_s > 0:
+            self._arrived.wait(timeout_s)
+        deliveries = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        return [d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)]
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """The memory has the samples of these; the store follows, and the acknowledgement."""
+        self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
+        self.session.wake()
+
+    def reject(self, receipt: Receipt, reason: str) -> None:
+        self._receiver.reject(receipt, reason)
+        self.session.wake()
+
+    def note_trained(self, receipt: Receipt) -> None:
+        self._receiver.note_trained(receipt)
+        self.session.wake()
+
+    def report(self, record: dict[str, Any]) -> None:
+        """Let watchers have a record of the metrics; what the connection does not take is not sent again."""
+        if self._publishes:
+            self._reports.append(record)
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        """Publish the weights: copy them, the connection's thread does the rest. Of those that wait the newest is sent.
+
+        Weights that are not finite are not sent; `retrieve` raises.
+
+        Raises:
+            PolicyError: a dtype that weights cannot have.
+        """
+        version = self.newest_version + 1
+        publication = self._copy(model, version) if self._publishes else None
+        with self._lock:
+            self._next_publication = publication
+            self._published[version] = clocks.unix_s()
+            self._published.pop(version - _VERSIONS_KEPT, None)
+            self.newest_version = version
+        if publication is not None and self._saver is not None:
+            self._saver.save(publication)
+        self.session.wake()
+        return version
+
+    def _copy(self, model: ActorModule, version: int) -> Publication:
+        """The weights, in memory that no publication needs any more, if there is any of their form."""
+        parameters = model.state_dict()
+        form, held = form_of(parameters), [] if self._saver is None else self._saver.held
+        with self._lock:
+            self._next_publication = None  # its memory may be written over
+            in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
+            self._memory = [weights for weights in self._memory if weights.form == form or id(weights) in in_use]
+            weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
+            if weights is None:  # which takes longer than to copy
+                weights = WeightsCopy(form)
+                self._memory.append(weights)
+        weights.fill(parameters)
+        return Publication(version, time.time(), weights)
+
+    def published_at(self, version: int) -> float | None:
+        return self._published.get(version)
+
+    def fleet(self) -> dict[str, float]:
+        stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
+        return self.workers.metrics(self.newest_version) | self._receiver.metrics() | stale
+
+    def who_is_missing(self) -> str:
+        missing, rank = self.workers.describe() or "no worker has come", self._rank
+        if rank.size > 1:
+            missing = (
+                f"rank {rank.number} gets those of the workers that their names give it: start {rank.size} at least, "
+                f"with names that end in numbers, worker-1, worker-2, …; {missing}"
+            )
+        if not self.session.connected:
+            missing = f"there is no connection to the server at {self._where}; before that: {missing}"
+        failure = script.failures.get(self._where)
+        if failure and not self.workers.is_driving():
+            raise NoWorkerError(f"the worker of this script has failed, and no other one drives: {failure}")
+        return missing
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what waits, leave. Twice is fine."""
+        self.session.close(flush_s)
+
+    # -- the connection's thread (`session.Role`) ----------------------------------------------------
+
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+        """A server without a policy gets the last one again."""
+        if welcome.policy_wanted:
+            with self._lock:
+                self._next_publication = self._next_publication or self._publication
+
+    def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
+        """Samples, to be read in turns, and signs of life."""
+        if isinstance(message, m.SamplePacket):
+            ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
+
+            def admit(packet: m.SamplePacket) -> bool:
+                return self._freshness.admit(packet, clocks.unix_s(), self.newest_version, ahead_s)
+
+            taken = self._receiver.take(message, body, data, self._clock(), admit)
+            deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
+            self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
+            self._read_unread()
+        elif isinstance(message, m.Beat):
+            self._clocks.on_beat(message)
+            if self._publishes:  # else it is only to be reminded
+                self.workers.on_beat(message, self.newest_version)
+            if message.condition.awaits:
+                self._receiver.remind(message.worker)
+
+    def _read_unread(self) -> None:
+        """Read packets, for what is left of the turn; those beyond wait for the next one."""
+        if self._turn_left_s <= 0:
+            return
+        try:
+            self._turn_left_s -= self._unread.work(self._inbox.append, self._turn_left_s)
+        except MemoryError:  # that packet, and what lies behind it, is not acknowledged
+            self._turn_left_s = 0.0
+            line = "no memory is left for samples that arrive: training goes on, and the workers send them again"
+            self._say_short("memory", logging.ERROR, line)
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        """Read what waits, hand it over, store what is in the memory; send acknowledgements and policy frames."""
+        self._turn_left_s = self._turn_s
+        self._read_unread()
+        self._turn_left_s = self._turn_s
+        if self._inbox:
+            self._arrived.set()
+        try:
+            self._receiver.write(self._clock())
+        except MemoryError:  # what is not stored is not acknowledged
+            line = "no memory is left to store samples: training goes on, and they are stored later"
+            self._say_short("memory", logging.ERROR, line)
+        if not connected:
+            return 0.0 if self._unread else _TICK_S
+        is_sent = self._send_policy(send)  # first, so that a worker in lockstep has it when it goes on
+        for message in self._receiver.due():
+            if not send(m.encode(message)):
+                self._receiver.not_said(message)
+        while self._reports:
+            send(m.encode(m.Report(), as_line(self._reports.popleft()).encode()))
+        return 0.0 if self._unread else _TICK_S if is_sent else 0.001
+
+    def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
+        """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""
+        if self._frame is None:
+            with self._lock:
+                policy, self._next_publication = self._next_publication, None
+                self._publication = policy or self._publication
+            self._frames = iter(()) if policy is None else self._frames_of(policy)
+            self._frame = next(self._frames, None)
+        while self._frame is not None:
+            if not send(self._frame):
+                return False
+            self._frame = next(self._frames, None)
+        return self._next_publication is None
+
+    def _frames_of(self, policy: Publication) -> Iterator[bytes]:
+        """None of a policy that may not leave."""
+        weights = policy.weights
+        try:
+            weights.wait()
+            refuse_diverged(weights.tensors)
+        except DivergedError as error:
+            self._divergence = error
+        else:
+            yield from split_policy(weights.content, policy.version, policy.published_at_s)
+
+    def pending(self) -> bool:
+        return bool(self._receiver.pending or self._frame or self._next_publication)
+
+    def beat(self) -> m.Beat:
+        return m.Beat()

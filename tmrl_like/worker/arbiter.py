@@ -1,0 +1,153 @@
+"""Who drives: whoever took over, the policy (or an expert that ignores new ones), or the safe action."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.policies.action_check import finite_check
+from tmrl_like.policies.weight_file import Weights
+from tmrl_like.types import ActionSource, ObsPreprocessor
+from tmrl_like.wire.condition import Condition
+from tmrl_like.worker.intake import PolicyIntake
+from tmrl_like.worker.returned import outline
+from tmrl_like.worker.takeover import Takeover
+
+_CALM_S = 1.0
+
+
+@dataclass(eq=False)
+class Arbiter:
+    """Chooses each action, and says whose it is.
+
+    The safe action drives where the policy is too old or missing, and in place of an action that is not finite. Such an
+    incident begins with the first step that the safe action drives, and is over when the policy has driven for a
+    second. Each is logged once, and so is its end.
+
+    Attributes:
+        env: what is driven; its log takes the lines of the control thread.
+        actor: the instance that acts now; `intake` has the other ones.
+        intake: where policies come from.
+        counts: takes the policy's version, the steps of the safe action, and, as alarm, what an incident is about.
+        max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for ever, and the actor may
+            drive before any policy was received.
+        safe_action: an action of the space; None: the environment's default action.
+        takeover: who may drive in place of the policy; None: nobody.
+        obs_preprocessor: applied to what the actor sees; None: nothing is.
+        source: whose the actor's actions are: the policy's or, where policies that arrive are ignored, an expert's.
+        has_policy: whether one was received or read from a file.
+        received_at: `time.perf_counter()` when the one that drives was received; 0: none was.
+        expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is none.
+    """
+
+    env: SupervisedEnv
+    actor: Any
+    intake: PolicyIntake
+    counts: Condition
+    max_policy_age_s: float = math.inf
+    safe_action: Any = None
+    takeover: Takeover | None = None
+    obs_preprocessor: ObsPreprocessor | None = None
+
+    def __post_init__(self) -> None:
+        self.source = ActionSource.POLICY
+        self.has_policy = False
+        self.received_at = 0.0
+        self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
+        self._is_finite = finite_check(self.env.env.action_space)
+        self._published_at_s = 0.0
+        self._safe_at = 0.0  # of the newest step that the safe action drove
+        self._safe_steps_before = 0  # the incident
+
+    def choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
+        """The action to send, and whose it is; `now` is `time.perf_counter()`. For the control loop, at each step."""
+        if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
+            return act, self.takeover.source
+        if now > self.expires_at and not self.is_expert:
+            return self._safe(now), ActionSource.SAFE
+        try:
+            act = self.act(obs, test)
+        except Exception as error:
+            space = self.env.env.observation_space
+            if space.contains(obs):
+                raise
+            raise EnvironmentFaultError(
+                "the policy raised on an observation that is not in the environment's observation space: expected "
+                f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
+            ) from error
+        if not self._is_finite(act):
+            return self._safe(now, f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
+        if self.counts.alarm and now - self._safe_at > _CALM_S:
+            self._end_incident()
+        return act, self.source
+
+    def act(self, obs: Any, test: bool) -> Any:
+        """The actor's action for a raw observation."""
+        if self.obs_preprocessor is not None:
+            obs = self.obs_preprocessor(obs)
+        self.intake.probe.newest = obs
+        return self.actor.act_(obs, test)
+
+    def _safe(self, now: float, why: str = "") -> Any:
+        counts = self.counts
+        if not counts.alarm:
+            if not why:
+                is_old = f"no new policy has been received for {self.max_policy_age_s:g} s"
+                why = is_old if self.has_policy else "no policy has been received yet"
+            counts.alarm = f"the safe action drives: {why}"
+            self._safe_steps_before = counts.safe_steps
+            self.env.log.add(logging.ERROR, "%s", counts.alarm)
+        counts.safe_steps += 1
+        self._safe_at = now
+        return copy.deepcopy(self.env.default_action if self.safe_action is None else self.safe_action)
+
+    def _end_incident(self) -> None:
+        steps = self.counts.safe_steps - self._safe_steps_before
+        self.env.log.add(logging.INFO, "the policy drives again; the safe action drove %d steps", steps)
+        self.counts.alarm = ""
+
+    # -- policies ------------------------------------------------------------------------------------
+
+    @property
+    def is_expert(self) -> bool:
+        """Whether policies that arrive are ignored."""
+        return self.source is ActionSource.EXPERT
+
+    def be_expert(self, expert: bool) -> None:
+        """Ignore policies that arrive from now on, or no more."""
+        self.source = ActionSource.EXPERT if expert else ActionSource.POLICY
+
+    def refresh(self) -> bool:
+        """Act with the newest policy from now on; False: there is no newer one."""
+        policy = self.intake.take(self.actor)
+        if policy is None:
+            return False
+        self.actor = policy.actor
+        is_repeated = (policy.version, policy.published_at_s) == (self.counts.policy_version, self._published_at_s)
+        self._published_at_s = policy.published_at_s
+        if not is_repeated:  # by a server, to whoever comes back
+            self.received_at = policy.received_at
+        self._renew(policy.version, self.received_at)
+        return True
+
+    def use_weights(self, weights: Weights, version: int) -> None:
+        """Act with these from now on, in the thread of the environment, without the checks of those that arrive."""
+        self.actor.load_weights(weights)
+        self.received_at = time.perf_counter()
+        self._renew(version, self.received_at)
+
+    def load_file(self, path: Path) -> None:
+        """Act with weights from the disk; raises as `PolicyIntake.load_file`."""
+        self._renew(self.intake.load_file(self.actor, path), time.perf_counter())
+
+    def _renew(self, version: int, since: float) -> None:
+        self.counts.policy_version = version
+        self.has_policy = True
+        self.expires_at = since + self.max_policy_age_s

@@ -1,0 +1,157 @@
+"""The link's half of a policy's way to the control loop: what is received is checked before it can be taken."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.errors import DecodingError, PolicyError
+from tmrl_like.policies.network import Network
+from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, refuse_not_finite, write_weights
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import PolicyAssembler
+from tmrl_like.worker.slots import PolicySlots
+
+log = logging.getLogger("tmrl_like.worker")
+
+_ALARM_CHARACTERS = 1000
+_MAX_WAITING = 10
+
+
+class Verdicts:
+    """Says which policies are refused, and why, once for as long as the reason stays the same.
+
+    Attributes:
+        alarm: why the newest policy was refused; empty: it was not.
+    """
+
+    def __init__(self) -> None:
+        self.alarm = ""
+        self._refused = 0
+        self._reason = ""
+
+    def refuse(self, version: int, error: Exception) -> None:
+        """The policy is not fit to act."""
+        self._refused += 1
+        if str(error) != self._reason:
+            self._reason = str(error)
+            self.alarm = f"policy {version} is refused, the one before stays: {error}"[:_ALARM_CHARACTERS]
+            log.error("%s", self.alarm)
+
+    def accept(self, version: int) -> None:
+        """The policy is fit to act."""
+        if self.alarm:
+            log.info("policy %d is fit to act again; %d were refused", version, self._refused)
+        self._refused, self._reason, self.alarm = 0, "", ""
+
+
+class PolicyGate:
+    """Receives policies into slots that are free, checks them, and has the newest ready.
+
+    Attributes:
+        verdicts: on those that were received.
+    """
+
+    def __init__(
+        self, slots: PolicySlots, actor: str, manifest: Manifest, network: Network | None, probes: np.ndarray[Any, Any]
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            slots: where policies go.
+            actor: name of the actor's class, for messages.
+            manifest: what a policy must hold.
+            network: what a policy computes; None: this process does not know, and the other one probes.
+            probes: float32 [N, R], flat observations that a policy must have an answer to.
+        """
+        self.verdicts = Verdicts()
+        self._slots = slots
+        self._actor = actor
+        self._manifest = manifest
+        self._network = network
+        self._probes = probes
+        self._slot = 0
+        self._received = Weights(manifest, b"")
+        self._assembler = PolicyAssembler(self._memory_for)
+
+    def _memory_for(self, manifest: Manifest) -> memoryview:
+        """A slot, where the policy that begins has the right parameters."""
+        refuse_misfit(self._actor, self._manifest, manifest)
+        self._slot = self._slots.free_slot()
+        memory = memoryview(self._slots.slots[self._slot].data)
+        self._received = Weights(manifest, memory)
+        return memory
+
+    def add(self, frame: m.PolicyFrame, body: memoryview) -> int:
+        """Take a frame; returns the word of the policy that is ready with it, or 0."""
+        try:
+            if self._assembler.add(frame, body) is None:
+                return 0
+            received_at = time.perf_counter()
+            self._check()
+        except (DecodingError, PolicyError) as error:
+            self.verdicts.refuse(frame.version, error)
+            return 0
+        self.verdicts.accept(frame.version)
+        return self._slots.publish(self._slot, frame.version, frame.published_at_s, received_at)
+
+    def _check(self) -> None:
+        weights = self._slots.slots[self._slot]
+        if list(self._received.manifest) != list(self._manifest):  # the same in another order
+            came = self._received._replace(data=bytes(weights.data)).arrays()
+            for name, values in weights.arrays().items():
+                values[...] = came[name]
+        refuse_not_finite(weights)
+        if self._network is not None:
+            self._network.bind(weights.arrays())
+            newest = self._slots.input[None].copy()
+            real = newest if np.isfinite(newest).all() else newest[:0]
+            self._network.check(np.vstack((self._probes, real)))
+
+
+class PolicyFiles:
+    """Keeps received weights on disk: the newest at `path`, every k-th for good.
+
+    The connection's thread hands them over; another one writes them, however slow the disk is.
+    """
+
+    def __init__(self, path: Path | None, history_prefix: Path | None, history_every: int) -> None:
+        self.path = path
+        self._history_prefix = history_prefix
+        self._history_every = history_every
+        self._count = 0
+        self._failed = False
+        self._newest: deque[tuple[Path, Weights]] = deque(maxlen=1)
+        self._history: deque[tuple[Path, Weights]] = deque(maxlen=_MAX_WAITING)
+
+    def add(self, version: int, weights: Weights) -> None:
+        """Take a copy, to be written. Where too many wait the oldest are left out."""
+        self._count += 1
+        is_historic = self._history_prefix and self._history_every and self._count % self._history_every == 0
+        if not (self.path or is_historic):
+            return
+        copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)  # others go on meanwhile
+        if self.path:
+            self._newest.append((self.path, copy))
+        if self._history_prefix and is_historic:
+            stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
+            name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
+            self._history.append((self._history_prefix.with_name(name), copy))
+
+    def write(self) -> None:
+        """Write what waits. A full disk does not stop the worker; it is logged once."""
+        try:
+            for waiting in (self._newest, self._history):
+                while waiting:
+                    write_weights(*waiting.popleft())
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)
+            self._failed = True

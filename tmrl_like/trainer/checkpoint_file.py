@@ -56,6 +56,7 @@ class Checkpoint(NamedTuple):
 
     head: Head
     body: memoryview
+    path: Path
 
 
 def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
@@ -104,12 +105,12 @@ def read_newest(folder: Path) -> Checkpoint | None:
     return None
 
 
-def put_damaged_aside(folder: Path, whole: Head) -> None:
+def put_damaged_aside(newest: Checkpoint) -> None:
     """Rename what is newer than the newest that is whole: else it would be kept as the one before the next."""
-    for number, path in _files_in(folder).items():
-        if number > whole.number:
-            with contextlib.suppress(OSError):
-                path.replace(folder / f"damaged-{path.name}")
+    paths = list(_files_in(newest.path.parent).values())
+    for path in paths[paths.index(newest.path) + 1 :]:
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(f"damaged-{path.name}"))
 
 
 def read_head(folder: Path) -> Head | None:
@@ -139,7 +140,7 @@ def _read(path: Path) -> Checkpoint:
     body = memoryview(data)[end + 1 :]
     if head.format == FORMAT and (len(body), zlib.crc32(body)) != (head.size_bytes, head.checksum):
         raise ValueError("its checksum does not match")
-    return Checkpoint(head, body)
+    return Checkpoint(head, body, path)
 
 
 def _of_another_format(folder: Path, number: int) -> CheckpointError:

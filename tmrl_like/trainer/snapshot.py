@@ -82,7 +82,7 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
             f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give the experiment the "
             "values that it was made with, or start over: run --fresh, or another --run_name"
         ) from error
-    put_damaged_aside(path, found.head)
+    put_damaged_aside(found)
     return found.head
 
 

@@ -115,6 +115,17 @@ def test_batches_may_change_their_size():
     assert_equal(compiled, page)
 
 
+def test_a_batch_that_comes_again_before_the_actor_s_turn_is_seen_by_the_statistics_of_its_step():
+    page, compiled = (agent(SACAgent, BOX, how, policy_delay=3) for how in ("off", "auto"))
+    for made in (page, compiled):
+        train(made, BOX, 1)
+        torch.manual_seed(9)
+        again = batch(BOX, 7)
+        for _ in range(6):
+            made.train(again)
+    assert_equal(compiled, page)
+
+
 def test_a_learning_rate_and_a_loaded_state_count():
     through, saved = (agent(SACAgent, BOX, "auto") for _ in range(2))
     train(through, BOX, 3)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.memories import gather
 from list_memory import ListMemory
 
 from tmrl_like.base import tree
@@ -21,17 +22,6 @@ from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, 
 from tmrl_like.types import Buffer, Info, Sample
 
 LENGTH = 3
-
-
-def gather(memory, items):
-    """The batch of these items."""
-    size, memory.batch_size = memory.batch_size, len(items)
-    memory.sample_indices = lambda: np.asarray(items)
-    memory.seed(0)
-    batch = memory.sample()
-    del memory.sample_indices
-    memory.batch_size = size
-    return batch
 
 
 def columns_of(memory, *fields):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.memories import gather
 
 from tmrl_like.errors import ConfigError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory
@@ -15,17 +16,6 @@ from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
 from tmrl_like.types import Batch, Buffer, Info, Sample
 
 GAMMA = 0.9
-
-
-def gather(memory, items):
-    """The batch of these items."""
-    size, memory.batch_size = memory.batch_size, len(items)
-    memory.sample_indices = lambda: np.asarray(items)
-    memory.seed(0)
-    batch = memory.sample()
-    del memory.sample_indices
-    memory.batch_size = size
-    return batch
 
 
 def episode(rewards, terminated=False, truncated=False, start=0.0):

@@ -56,6 +56,7 @@ class CompiledGradients:
         gamma: float | Tensor,
     ) -> dict[str, float]:
         """Of `critic_loss`, by the critics; returns the metrics."""
+        self._seen = None  # a batch may come again, and the statistics that see it have moved on
         next_x_BI = self._act(batch.next_obs)
         members = draw_critics()
         next_q_MB = self._targets.forward(next_x_BI, None if members is None else members.numpy())[..., 0]
@@ -73,7 +74,6 @@ class CompiledGradients:
     def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
         x_BI = self._act(obs)
-        self._seen = None  # what is seen of the same observations changes with the next step
         q_NB = self._critics.forward(x_BI)[..., 0]
         q_B = q_NB.mean(axis=0) if of_mean else q_NB.min(axis=0)
         chosen_NB = np.ones_like(q_NB) if of_mean else (q_NB == q_B).astype(np.float32)

@@ -66,14 +66,15 @@ def train(
         stopper.on_stop = trainer.stop
         trainer.training.refuse_finished(trainer.training.epoch, trainer.training.elapsed_s)
         if is_first:
+            text = as_yaml(data)
             reloading.tuning, reloading.kept = trainer.training.tuning, paths.folder / "experiment.yaml"
-            write_atomically(reloading.kept, as_yaml(data).encode())
+            write_atomically(reloading.kept, text.encode())
             about = {
                 "command": shlex.join(
                     psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
                 ),
                 "env": "",
-                "experiment": as_yaml(data),
+                "experiment": text,
                 "experiment_file": str(Path(find_experiment(arguments.experiment)).resolve()),
             }
             further.enter_context(reloading)

@@ -23,12 +23,13 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
-from tmrl_like.replay.sample_check import Space, expected_shapes, item, refuse_other_shapes
+from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
 from tmrl_like.replay.streams import info_of
 from tmrl_like.replay.table import Arrival, SegmentFit, Table
 from tmrl_like.replay.transitions import Rebuilder
 from tmrl_like.types import Batch, Buffer, Info, Transition
 from tmrl_like.wire.rows import EPISODES
+from tmrl_like.wire.spaces import Space
 
 _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 8, 1 << 20
 

@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -33,8 +32,8 @@ from tmrl_like.wire.schema import (
     leaves_of,
     schema_of,
 )
+from tmrl_like.wire.spaces import Space
 
-Space: TypeAlias = gymnasium.Space[Any]
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
 """Of the arrays of each field, sorted."""
 

@@ -18,7 +18,7 @@ from tmrl_like.agents import (
     dense_sac,
 )
 from tmrl_like.agents.agent import modules_of
-from tmrl_like.agents.dense import Dense
+from tmrl_like.agents.dense import forward, network_of
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 from tmrl_like.types import Batch
@@ -180,7 +180,7 @@ def test_an_error_that_is_not_finite_stays_one():
     critic = no_grad(EnsembleCritic(spaces.Box(-1.0, 1.0, (3,)), BOX, hidden_sizes=(8,)))
     x = np.zeros((4, 6), np.float32)
     x[1, 2] = np.nan
-    values = Dense(critic, len(x)).forward(x)
+    values = forward(network_of(critic, len(x)), x, np.arange(2))
     assert np.isnan(values[:, 1]).all()
     assert np.isfinite(values[:, [0, 2, 3]]).all()
 

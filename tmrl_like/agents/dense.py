@@ -1,7 +1,7 @@
 """Dense networks compiled for the CPU: passes forward and back.
 
-At the sizes that robots learn with, a training step in torch is mostly calls. Here a pass through N networks is one
-call of a function that numba compiles: matrix products from BLAS, and what is between them in one sweep over memory.
+At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a call of a function that
+numba compiles: matrix products from BLAS, and what is between them in one sweep over memory.
 Shape names: N networks side by side, M of them that are asked, B batch, I inputs, O outputs of a layer.
 """
 
@@ -10,28 +10,34 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numpy as np
 import torch
 from numba import config, njit, types
 from numba.extending import get_cython_function_address
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tmrl_like.agents.ensemble import MLP
+from tmrl_like.policies.network import Floats
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set")
 
 log = logging.getLogger("tmrl_like.agents")
 
-_Array = np.ndarray[Any, Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Integers: TypeAlias = NDArray[np.int64]
+
 _EPS = np.float32(1e-5)  # of torch's layer normalisation
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
+_SOURCES = sorted(Path(__file__).parent.glob("dense*.py"))
 _SGEMM = "tmrl_like_sgemm"
 _letter, _int, _float = map(types.CPointer, (types.uint8, types.int32, types.float32))
 _sgemm: Any = types.ExternalFunction(
@@ -44,7 +50,7 @@ _sgemm: Any = types.ExternalFunction(
 """BLAS: (transpose a, transpose b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), all of them pointers."""
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Function) -> Function:
     """Compile when first called, and keep that on disk where possible.
 
     NaN and infinity stay what they are; sums may be taken in another order.
@@ -53,11 +59,12 @@ def compiled(function: Callable[..., Any]) -> Any:
     try:
         made = njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to write to
-        return njit(**options)(function)
+        return cast(Function, njit(**options)(function))
     kept = made._cache
+    kept._cache_file._source_stamp = [path.stat().st_mtime_ns for path in _SOURCES]  # they call each other's functions
     for name in ("load_overload", "save_overload"):
         setattr(kept, name, functools.partial(_where_possible, kept.cache_path, getattr(kept, name)))
-    return made
+    return cast(Function, made)
 
 
 def _where_possible(folder: str, call: Callable[..., Any], *args: Any) -> Any:
@@ -89,72 +96,76 @@ def find_sgemm() -> None:
     llvmlite.binding.add_symbol(_SGEMM, address or get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 
 
-class Dense:
-    """A batch through the layers of an actor or of critics, and back. What a call returns holds until the next one.
+class Parameters(NamedTuple):
+    """Those of each layer of N networks, or their gradients. Without normalisation gain and offset are [N, 0]."""
 
-    Attributes:
-        y: the output of the last `forward`, [N, B, O].
-        d: the derivative of a loss by y, to be filled before going back; [N, B, O].
+    weights: tuple[Floats, ...]  # [N, I, O], of an nn.Linear [1, O, I]
+    biases: tuple[Floats, ...]  # [N, O]
+    gains: tuple[Floats, ...]  # [N, O]
+    offsets: tuple[Floats, ...]  # [N, O]
+
+
+class Trace(NamedTuple):
+    """What a pass leaves behind in each layer, for the way back."""
+
+    y: tuple[Floats, ...]  # [N, B, O], the outputs
+    d: tuple[Floats, ...]  # [N, B, O], the derivative of a loss by them
+    normed: tuple[Floats, ...]  # [N, B, O], what is normalised
+    scale: tuple[Floats, ...]  # [N, B], 1 / standard deviation
+
+
+class Network(NamedTuple):
+    """N networks of one form as compiled functions take them, for batches of one size.
+
+    The parameters are those of the module. Of one that is not trained, there are no gradients to go back to.
     """
 
-    def __init__(self, module: Any, num_rows: int) -> None:
-        """Make the buffers for batches of `num_rows`; `module` has `hidden`, `norms` and `head`."""
-        self._transposed = isinstance(module.head, nn.Linear)
-        self._layers = _layers_of(module, lambda parameter: parameter.detach().numpy())
-        is_trained = module.head.weight.requires_grad
-        self._gradients = _layers_of(module, lambda parameter: parameter.grad.numpy()) if is_trained else self._layers
-        shapes = [(len(bias), num_rows, bias.shape[1]) for _, bias, *_ in self._layers]
-        self._buffers = tuple((*(zeros(*shape) for _ in range(3)), zeros(*shape[:2])) for shape in shapes)
-        self.y, self.d, *_ = self._buffers[-1]
-        self._all = np.arange(len(self.y))
-
-    def forward(self, x: _Array, members: _Array | None = None) -> _Array:
-        """Linear, layer normalisation where there is one, ReLU; the last layer linear.
-
-        Args:
-            x: [B, I], contiguous: the input that all networks share.
-            members: int64 [M], which networks to ask; None: all.
-
-        Returns:
-            y, or the M of it that were asked.
-        """
-        self._x, asked = x, self._all if members is None else members
-        _forward(x, asked, self._layers, self._buffers, self._transposed)
-        return self.y[: len(asked)]
-
-    def learn(self) -> None:
-        """After a `forward` of all networks: from d to the gradients of the parameters."""
-        _backward(self._x, self._layers, self._gradients, self._buffers, zeros(0, 0, 0), self._transposed)
-
-    def back_to_x(self) -> _Array:
-        """After a `forward` of all networks: from d to the derivative by x, of each network, [N, B, I]."""
-        d_x = np.empty((len(self._all), *self._x.shape), np.float32)
-        _backward(self._x, self._layers, self._gradients, self._buffers, d_x, self._transposed)
-        return d_x
+    parameters: Parameters
+    gradients: Parameters
+    trace: Trace
+    transposed: bool  # weights are [O, I]
 
 
-def zeros(*shape: int) -> _Array:
+def network_of(module: MLP, num_rows: int) -> Network:
+    """Make the description, and room for the trace, of an actor or of critics; ImportError: see `find_sgemm`."""
+    find_sgemm()
+    transposed, is_trained = isinstance(module.head, nn.Linear), all(p.requires_grad for p in module.head.parameters())
+    parameters = _parameters_of(module, transposed, lambda values: values.detach())
+    gradients = parameters
+    if is_trained:
+        gradients = _parameters_of(module, transposed, lambda values: cast(Tensor, values.grad))
+    shapes = [(len(bias), num_rows, bias.shape[1]) for bias in parameters.biases]
+    y, d, normed = (tuple(zeros(*shape) for shape in shapes) for _ in range(3))
+    trace = Trace(y, d, normed, scale=tuple(zeros(*shape[:2]) for shape in shapes))
+    return Network(parameters, gradients, trace, transposed)
+
+
+def zeros(*shape: int) -> Floats:
     """float32."""
     return np.zeros(shape, np.float32)
 
 
-def _layers_of(module: Any, see: Callable[[Any], _Array]) -> tuple[tuple[_Array, ...], ...]:
-    """What there is to see of the parameters of each layer: weight [N, I, O] (of an nn.Linear [1, O, I]), bias [N, O],
-    and of its layer normalisation gain and offset [N, O]; without one [N, 0].
-    """
-    linears = (*module.hidden, module.head)
-    n = 1 if isinstance(module.head, nn.Linear) else len(module.head.weight)
-    layers = []
-    for linear, norm in itertools.zip_longest(linears, module.norms):
-        weight = see(linear.weight)
-        behind = (zeros(n, 0), zeros(n, 0)) if norm is None else (see(norm.weight), see(norm.bias))
-        rows = (values.reshape(n, values.size // n) for values in (see(linear.bias), *behind))
-        layers.append((weight.reshape(n, *weight.shape[-2:]), *rows))
-    return tuple(layers)
+def _parameters_of(module: MLP, transposed: bool, see: Callable[[Any], Tensor]) -> Parameters:
+    """What there is to see of them."""
+    linears = *module.hidden, module.head
+    weights = [see(linear.weight).numpy() for linear in linears]
+    n = 1 if transposed else len(weights[0])
+    none = (zeros(n, 0),) * (len(linears) - len(module.norms))
+    return Parameters(
+        weights=tuple(weight.reshape(n, *weight.shape[-2:]) for weight in weights),
+        biases=tuple(_rows(n, see(linear.bias)) for linear in linears),
+        gains=tuple(_rows(n, see(norm.weight)) for norm in module.norms) + none,
+        offsets=tuple(_rows(n, see(norm.bias)) for norm in module.norms) + none,
+    )
+
+
+def _rows(n: int, values: Tensor) -> Floats:
+    rows: Floats = values.numpy().reshape(n, values.numel() // n)
+    return rows
 
 
 @compiled
-def _multiply(a: Any, b: Any, c: Any, transpose_a: bool, transpose_b: bool) -> None:
+def _multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
     """Give c = a b, with each of them transposed or not. In Fortran's order of memory that is c^T = b^T a^T."""
     depth = a.shape[0] if transpose_a else a.shape[1]
     sizes = np.array([c.shape[1], c.shape[0], depth, b.shape[1], a.shape[1], c.shape[1]], np.int32)
@@ -168,23 +179,35 @@ def _multiply(a: Any, b: Any, c: Any, transpose_a: bool, transpose_b: bool) -> N
 
 
 @compiled
-def _forward(x: Any, members: Any, layers: Any, buffers: Any, transposed: bool) -> None:
+def forward(network: Network, x: Floats, members: Integers) -> Floats:
+    """Linear, layer normalisation where there is one, ReLU; the last layer linear.
+
+    Args:
+        network: its trace is filled, that of M networks.
+        x: [B, I], contiguous: the input that all networks share.
+        members: [M], which networks to ask.
+
+    Returns:
+        The outputs of these, [M, B, O]; they hold until the next call.
+    """
+    weights, biases, gains, offsets = network.parameters
+    last = len(weights) - 1
     for m in range(len(members)):
         n, inputs = members[m], x
-        for i in range(len(layers)):
-            weight, bias, gain, offset = layers[i]
-            ys, _, normed, scale = buffers[i]
-            y = ys[m]
-            _multiply(inputs, weight[n], y, False, transposed)
-            if gain.shape[1] > 0:
-                _normalise(y, bias[n], gain[n], offset[n], normed[m], scale[m])
+        for i in range(last + 1):
+            y = network.trace.y[i][m]
+            _multiply(inputs, weights[i][n], y, False, network.transposed)
+            if gains[i].shape[1] > 0:
+                normed, scale = network.trace.normed[i][m], network.trace.scale[i][m]
+                _normalise(y, biases[i][n], gains[i][n], offsets[i][n], normed, scale)
             else:
-                _add_bias(y, bias[n], i < len(layers) - 1)
+                _add_bias(y, biases[i][n], i < last)
             inputs = y
+    return network.trace.y[-1][: len(members)]
 
 
 @compiled
-def _add_bias(y: Any, bias: Any, rectify: bool) -> None:
+def _add_bias(y: Floats, bias: Floats, rectify: bool) -> None:
     """In place of y [B, O]: bias, and ReLU."""
     for b in range(y.shape[0]):
         for o in range(y.shape[1]):
@@ -193,7 +216,7 @@ def _add_bias(y: Any, bias: Any, rectify: bool) -> None:
 
 
 @compiled
-def _normalise(y: Any, bias: Any, gain: Any, offset: Any, normed: Any, scale: Any) -> None:
+def _normalise(y: Floats, bias: Floats, gain: Floats, offset: Floats, normed: Floats, scale: Floats) -> None:
     """In place of y [B, O]: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std, are kept."""
     size = np.float32(y.shape[1])
     for b in range(y.shape[0]):
@@ -213,42 +236,44 @@ def _normalise(y: Any, bias: Any, gain: Any, offset: Any, normed: Any, scale: An
 
 
 @compiled
-def _backward(x: Any, layers: Any, gradients: Any, buffers: Any, d_x: Any, transposed: bool) -> None:
-    """To d_x, or, where it is empty, to the gradients."""
-    learn = d_x.size == 0
-    for n in range(len(buffers[0][0])):
-        for i in range(len(layers) - 1, -1, -1):
-            weight, _, gain, _ = layers[i]
-            d_weight, d_bias, d_gain, d_offset = gradients[i]
-            ys, ds, normed, scale = buffers[i]
-            inputs, y, d = x if i == 0 else buffers[i - 1][0][n], ys[n], ds[n]
-            if i < len(layers) - 1:
-                _back_through_relu(d, y)
-            if gain.shape[1] > 0:
+def backward(network: Network, x: Floats, d_x: Floats) -> None:
+    """After a `forward` of all networks with x: from the derivative by the outputs, which is to be in the trace, to
+    d_x [N, B, I], or, where that is empty, to the gradients of the parameters.
+    """
+    weights, _, gains, _ = network.parameters
+    d_weights, d_biases, d_gains, d_offsets = network.gradients
+    ys, ds, normed, scale = network.trace
+    learn, last = d_x.size == 0, len(weights) - 1
+    for n in range(len(ys[0])):
+        for i in range(last, -1, -1):
+            inputs, d = x if i == 0 else ys[i - 1][n], ds[i][n]
+            if i < last:
+                _back_through_relu(d, ys[i][n])
+            if gains[i].shape[1] > 0:
                 if learn:
-                    _learn_norm(d, normed[n], d_gain[n], d_offset[n])
-                _back_through_norm(d, gain[n], normed[n], scale[n])
-            if learn and transposed:
-                _multiply(d, inputs, d_weight[n], True, False)
+                    _learn_norm(d, normed[i][n], d_gains[i][n], d_offsets[i][n])
+                _back_through_norm(d, gains[i][n], normed[i][n], scale[i][n])
+            if learn and network.transposed:
+                _multiply(d, inputs, d_weights[i][n], True, False)
             elif learn:
-                _multiply(inputs, d, d_weight[n], True, False)
+                _multiply(inputs, d, d_weights[i][n], True, False)
             if learn:
-                _sum_rows(d, d_bias[n])
+                _sum_rows(d, d_biases[i][n])
             if i > 0:
-                _multiply(d, weight[n], buffers[i - 1][1][n], False, not transposed)
+                _multiply(d, weights[i][n], ds[i - 1][n], False, not network.transposed)
             elif not learn:
-                _multiply(d, weight[n], d_x[n], False, not transposed)
+                _multiply(d, weights[i][n], d_x[n], False, not network.transposed)
 
 
 @compiled
-def _back_through_relu(d: Any, y: Any) -> None:
+def _back_through_relu(d: Floats, y: Floats) -> None:
     for b in range(d.shape[0]):
         for o in range(d.shape[1]):
             d[b, o] = d[b, o] if y[b, o] > ZERO else ZERO
 
 
 @compiled
-def _learn_norm(d: Any, normed: Any, d_gain: Any, d_offset: Any) -> None:
+def _learn_norm(d: Floats, normed: Floats, d_gain: Floats, d_offset: Floats) -> None:
     """The gradients of gain and offset [O]."""
     d_gain[:] = ZERO
     d_offset[:] = ZERO
@@ -259,7 +284,7 @@ def _learn_norm(d: Any, normed: Any, d_gain: Any, d_offset: Any) -> None:
 
 
 @compiled
-def _back_through_norm(d: Any, gain: Any, normed: Any, scale: Any) -> None:
+def _back_through_norm(d: Floats, gain: Floats, normed: Floats, scale: Floats) -> None:
     """In place of d [B, O], the derivative behind layer normalisation: that before it."""
     size = np.float32(d.shape[1])
     for b in range(d.shape[0]):
@@ -275,7 +300,7 @@ def _back_through_norm(d: Any, gain: Any, normed: Any, scale: Any) -> None:
 
 
 @compiled
-def _sum_rows(d: Any, total: Any) -> None:
+def _sum_rows(d: Floats, total: Floats) -> None:
     total[:] = ZERO
     for b in range(d.shape[0]):
         for o in range(d.shape[1]):

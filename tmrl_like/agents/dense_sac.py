@@ -1,187 +1,305 @@
 """The gradients of SAC's losses, compiled for the CPU, for the networks of vectors that ship.
 
 The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N critics, M critics in
-the target, B batch, A actions, F features, I inputs of the critics: features and actions, O outputs of the actor: means
-and logarithms of standard deviations.
+the target, B batch, A actions, R numbers of an observation, F features, I inputs of the critics: features and actions,
+O outputs of the actor: means and logarithms of standard deviations.
 """
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N803, N806
+# ruff: noqa: N803, N806, N815
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.dense import ONE, ZERO, Dense, compiled, find_sgemm, zeros
+from tmrl_like.agents.dense import (
+    ONE,
+    ZERO,
+    Integers,
+    Network,
+    backward,
+    compiled,
+    find_sgemm,
+    forward,
+    network_of,
+    zeros,
+)
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.observations import RunningNorm
+from tmrl_like.policies.network import Floats
 from tmrl_like.types import Batch
 
-_Array = np.ndarray[Any, Any]
+Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
+"""What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds of log std."""
+
+TWO, HALF = np.float32(2.0), np.float32(0.5)
+HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
+
+
+class Scaling(NamedTuple):
+    """What rows are multiplied by, and what is added then."""
+
+    scale: Floats
+    shift: Floats
+
+
+class Statistics(NamedTuple):
+    """The arrays of a `RunningNorm`."""
+
+    which: Integers
+    batches: NDArray[np.float64]  # [1], how many counted
+    mean: NDArray[np.float64]
+    mean_square: NDArray[np.float64]
+    scale: Floats
+    shift: Floats
+
+
+class Drawn(NamedTuple):
+    """Actions that the actor drew for a batch of observations, and what the critics see of both."""
+
+    features_BF: Floats
+    x_BI: Floats  # features, then actions
+    act_BA: Floats  # tanh(u), in [-1, 1]
+    std_BA: Floats
+    log_prob_B: Floats
 
 
 class CompiledGradients:
-    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does.
+    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does."""
 
-    Actions are tanh(u) here, in [-1, 1]. What a call returns holds until the next one.
-    """
-
-    def __init__(self, actor: SquashedGaussianActor, critic: EnsembleCritic, critic_target: EnsembleCritic) -> None:
+    def __init__(
+        self,
+        actor: SquashedGaussianActor,
+        critic: EnsembleCritic,
+        critic_target: EnsembleCritic,
+        obs_norm: RunningNorm | None,
+    ) -> None:
         """Take networks whose parameters and gradients stay where they are from the first call on.
 
         Raises:
             ImportError: there is no BLAS.
         """
-        self._networks = actor, critic, critic_target
-        self._encoder, self._rescale_act = actor.encoder, critic.rescale_act
-        self._limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
-        self._num_rows = 0  # that the buffers are made for
-        self._seen: tuple[Any, _Array] | None = None  # observations of this step, as features
+        self._modules = actor, critic, critic_target, obs_norm
+        self._num_rows = 0  # that there is room for
+        self._encoder, rescale = actor.encoder, actor.encoder.rescale
+        self._rescale = Scaling(rescale.scale.numpy(), rescale.shift.numpy())
+        if self._encoder.one_hot is not None:  # the encoder itself scales
+            self._rescale = Scaling(zeros(self._encoder.size) + ONE, zeros(self._encoder.size))
+        self._rescale_act = Scaling(critic.rescale_act.scale.numpy(), critic.rescale_act.shift.numpy())
+        self._all = np.arange(critic.n_critics)
+        if obs_norm is not None:
+            count, mean, square = (values.numpy() for values in (obs_norm.count, obs_norm.mean, obs_norm.mean_square))
+            self._statistics = Statistics(
+                obs_norm.which.numpy(), count.reshape(1), mean, square, obs_norm.scale.numpy(), obs_norm.shift.numpy()
+            )
         find_sgemm()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledGradients:
-        return CompiledGradients(*copy.deepcopy(self._networks, memo))
+        return CompiledGradients(*copy.deepcopy(self._modules, memo))
 
-    @torch.no_grad()
+    def count(self, obs_BR: Tensor) -> None:
+        """As `RunningNorm.update`, without ranks."""
+        _count(obs_BR.numpy(), self._statistics)
+
     def of_critics(
-        self,
-        batch: Batch,
-        draw_critics: Callable[[], Tensor | None],
-        entropy_coef: float,
-        gamma: float | Tensor,
+        self, batch: Batch, draw_critics: Callable[[], Tensor | None], entropy_coef: float, gamma: float | Tensor
     ) -> dict[str, float]:
         """Of `critic_loss`, by the critics; returns the metrics."""
-        self._seen = None  # a batch may come again, and the statistics that see it have moved on
-        next_x_BI = self._act(batch.next_obs)
+        obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
+        self.draw(self._noise_BA)
         members = draw_critics()
-        next_q_MB = self._targets.forward(next_x_BI, None if members is None else members.numpy())[..., 0]
-        act_BA = self._rescale_act.forward(batch.act.reshape(self._num_rows, -1).float())
-        features_BF = self._see(batch.obs)
-        self._seen = batch.obs, features_BF
-        q_NB = self._critics.forward(np.concatenate((features_BF, act_BA.numpy()), axis=1))[..., 0]
         gamma_B = gamma.numpy() if isinstance(gamma, Tensor) else np.full(self._num_rows, gamma, np.float32)
-        values = batch.rew.numpy(), batch.terminated.numpy(), next_q_MB, self._log_prob_B, entropy_coef, gamma_B
-        loss, q, target = _back_through_critic_loss(*values, q_NB, self._critics.d[..., 0])
-        self._critics.learn()
+        act_BA = batch.act.reshape(self._num_rows, -1).float().numpy()
+        loss, q, target = _critic_gradients(
+            self._networks,
+            self._all if members is None else members.numpy(),
+            self._drawing,
+            (obs, next_obs, act_BA, batch.rew.numpy(), batch.terminated.numpy(), gamma_B),
+            self._rescale_act,
+            entropy_coef,
+        )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
 
-    @torch.no_grad()
     def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
-        x_BI = self._act(obs)
-        q_NB = self._critics.forward(x_BI)[..., 0]
-        q_B = q_NB.mean(axis=0) if of_mean else q_NB.min(axis=0)
-        chosen_NB = np.ones_like(q_NB) if of_mean else (q_NB == q_B).astype(np.float32)
-        self._critics.d[..., 0] = chosen_NB / (chosen_NB.sum(axis=0) * -len(q_B))
-        d_x_NBI, entropy_weight = self._critics.back_to_x(), np.float32(entropy_coef / len(q_B))
-        _back_through_squash(d_x_NBI, entropy_weight, *self._drawn, self._actor.d[0])
-        self._actor.learn()
-        entropy = -float(self._log_prob_B.mean())
-        return {"loss_actor": -entropy_coef * entropy - float(q_B.mean()), "entropy_nats": entropy}
+        seen = self._see(obs)
+        self.draw(self._noise_BA)
+        loss, entropy = _actor_gradients(self._networks, self._drawing, seen, entropy_coef, of_mean)
+        return {"loss_actor": loss, "entropy_nats": entropy}
 
     def draw(self, noise_BA: Tensor) -> None:
         """Fill in the noise of the actions of one batch."""
         noise_BA.normal_()
 
-    def _act(self, obs: Any) -> _Array:
-        """Draw actions; what the critics see then, [B, I]."""
-        features_BF = self._see(obs)
-        if len(features_BF) != self._num_rows:
-            self._make_buffers(len(features_BF))
-        self._actor.forward(features_BF)
-        self.draw(self._noise_BA)
-        _squash(*self._drawn, self._log_prob_B)
-        return np.concatenate((features_BF, self._act_BA), axis=1)
+    def _see(self, obs: Any) -> Floats:
+        """What `_rescale` makes features of: the numbers of observations [B, R], or, with categories, [B, F]."""
+        encoder = self._encoder
+        seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
+        if len(seen) != self._num_rows:
+            self._make_room(len(seen))
+        return seen
 
-    def _see(self, obs: Any) -> _Array:
-        """What actor and critics see of observations, [B, F]."""
-        if self._seen is not None and self._seen[0] is obs:
-            return self._seen[1]
-        return np.ascontiguousarray(self._encoder.forward(obs).numpy())
-
-    def _make_buffers(self, num_rows: int) -> None:
+    def _make_room(self, num_rows: int) -> None:
         self._num_rows = num_rows
-        self._actor, self._critics, self._targets = (Dense(network, num_rows) for network in self._networks)
-        (outputs_BO,) = self._actor.y
-        self._noise_BA = torch.zeros(num_rows, outputs_BO.shape[1] // 2)
-        noise_BA = self._noise_BA.numpy()
-        self._act_BA, self._log_prob_B = np.zeros_like(noise_BA), zeros(num_rows)
-        self._drawn = outputs_BO, noise_BA, *self._limits, self._act_BA, np.zeros_like(noise_BA)
+        actor, critic, target, _ = self._modules
+        self._networks = network_of(actor, num_rows), network_of(critic, num_rows), network_of(target, num_rows)
+        self._noise_BA = torch.zeros(num_rows, actor.spec.num_outputs // 2)
+        limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
+        self._drawing = self._noise_BA.numpy(), self._rescale, limits
 
 
 @compiled
-def _squash(outputs_BO: Any, noise_BA: Any, low: float, high: float, act_BA: Any, std_BA: Any, log_prob_B: Any) -> None:
-    """From mean and log std of u to tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
+def _critic_gradients(
+    networks: tuple[Network, Network, Network],
+    members: Integers,
+    drawing: Drawing,
+    batch: tuple[Floats, Floats, Floats, Floats, Floats, Floats],
+    rescale_act: Scaling,
+    entropy_coef: float,
+) -> tuple[float, float, float]:
+    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets.
+
+    Args:
+        networks: actor, critics and their targets.
+        members: [M], whose values make the target.
+        drawing: for the actions that follow.
+        batch: obs, next_obs [B, R], act [B, A], rew, terminated, gamma [B].
+        rescale_act: to [-1, 1].
+        entropy_coef: alpha.
+    """
+    actor, critics, targets = networks
+    obs_BR, next_obs_BR, act_BA, rew_B, terminated_B, gamma_B = batch
+    drawn = _act(actor, drawing, next_obs_BR)
+    next_q_MB1 = forward(targets, drawn.x_BI, members)
+    x_BI = np.empty_like(drawn.x_BI)
+    first = x_BI.shape[1] - act_BA.shape[1]
+    _scale(obs_BR, drawing[1], x_BI[:, :first])
+    _scale(act_BA, rescale_act, x_BI[:, first:])
+    q_NB1, d_NB1 = forward(critics, x_BI, np.arange(len(critics.trace.y[0]))), critics.trace.d[-1]
+    num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
+    for b in range(num_rows):
+        next_v = next_q_MB1[:, b, 0].min() - np.float32(entropy_coef) * drawn.log_prob_B[b]
+        target = rew_B[b] + gamma_B[b] * (ONE - terminated_B[b]) * next_v
+        target_sum += target
+        for n in range(len(q_NB1)):
+            error = q_NB1[n, b, 0] - target
+            d_NB1[n, b, 0] = error / np.float32(num_rows)
+            loss += 0.5 * error * error
+            q_sum += q_NB1[n, b, 0]
+    backward(critics, x_BI, np.empty((0, 0, 0), np.float32))
+    return loss / num_rows, q_sum / q_NB1.size, target_sum / num_rows
+
+
+@compiled
+def _actor_gradients(
+    networks: tuple[Network, Network, Network], drawing: Drawing, obs_BR: Floats, entropy_coef: float, of_mean: bool
+) -> tuple[float, float]:
+    """Of `actor_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`."""
+    actor, critics, _ = networks
+    drawn = _act(actor, drawing, obs_BR)
+    q_NB1 = forward(critics, drawn.x_BI, np.arange(len(critics.trace.y[0])))
+    num_critics, num_rows = q_NB1.shape[:2]
+    d_NB1, q_sum, log_prob_sum = critics.trace.d[-1], 0.0, 0.0
+    for b in range(num_rows):
+        q, chosen = q_NB1[0, b, 0], num_critics
+        if not of_mean:
+            for n in range(1, num_critics):
+                q = min(q, q_NB1[n, b, 0])
+            chosen = 0
+            for n in range(num_critics):
+                chosen += q_NB1[n, b, 0] == q
+        for n in range(num_critics):
+            counts = of_mean or q_NB1[n, b, 0] == q
+            d_NB1[n, b, 0] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
+            q_sum += q_NB1[n, b, 0] / chosen if counts else 0.0
+        log_prob_sum += drawn.log_prob_B[b]
+    d_x_NBI = np.empty((num_critics, *drawn.x_BI.shape), np.float32)
+    backward(critics, drawn.x_BI, d_x_NBI)
+    _back_through_squash(actor, drawing, drawn, d_x_NBI, np.float32(entropy_coef / num_rows))
+    backward(actor, drawn.features_BF, np.empty((0, 0, 0), np.float32))
+    entropy = -log_prob_sum / num_rows
+    return -entropy_coef * entropy - q_sum / num_rows, entropy
+
+
+@compiled
+def _count(x_BR: Floats, statistics: Statistics) -> None:
+    """Count a batch in running means, and write what they make of scale and shift; see `RunningNorm`."""
+    which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
+    count[0] += 1.0
+    weight = 1.0 / min(count[0], HORIZON)
+    for u in range(len(which_U)):
+        r, total, total_square = which_U[u], 0.0, 0.0
+        for b in range(len(x_BR)):
+            x = np.float64(x_BR[b, r])
+            total += x
+            total_square += x * x
+        mean_U[u] += weight * (total / len(x_BR) - mean_U[u])
+        mean_square_U[u] += weight * (total_square / len(x_BR) - mean_square_U[u])
+        scale = 1.0 / math.sqrt(max(mean_square_U[u] - mean_U[u] * mean_U[u], SMALLEST_VAR))
+        scale_R[r], shift_R[r] = scale, -scale * mean_U[u]
+
+
+@compiled
+def _scale(rows: Floats, scaling: Scaling, scaled: Floats) -> None:
+    for b in range(rows.shape[0]):
+        for r in range(rows.shape[1]):
+            scaled[b, r] = rows[b, r] * scaling.scale[r] + scaling.shift[r]
+
+
+@compiled
+def _act(actor: Network, drawing: Drawing, obs_BR: Floats) -> Drawn:
+    """Draw actions for observations: tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
-    num_actions = noise_BA.shape[1]
+    noise_BA, rescale, (low, high) = drawing
+    num_rows, num_actions = noise_BA.shape
+    num_features = actor.parameters.weights[0].shape[2]
+    features_BF = np.empty((num_rows, num_features), np.float32)
+    _scale(obs_BR, rescale, features_BF)
+    outputs_BO = forward(actor, features_BF, np.arange(1))[0]
+    x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
+    x_BI[:, :num_features] = features_BF
+    act_BA, std_BA, log_prob_B = np.empty_like(noise_BA), np.empty_like(noise_BA), np.empty(num_rows, np.float32)
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
-    for b in range(noise_BA.shape[0]):
+    for b in range(num_rows):
         total = -constant
         for a in range(num_actions):
             noise, log_std = noise_BA[b, a], min(max(outputs_BO[b, num_actions + a], low), high)
             std_BA[b, a] = np.exp(log_std)
             u = outputs_BO[b, a] + std_BA[b, a] * noise
-            small = np.exp(np.float32(-2.0) * abs(u))
+            small = np.exp(-TWO * abs(u))
             tanh = (ONE - small) / (ONE + small)
             act_BA[b, a] = tanh if u >= ZERO else -tanh
-            total += np.float32(2.0) * (abs(u) + np.log(ONE + small)) - log_std - np.float32(0.5) * noise * noise
+            x_BI[b, num_features + a] = act_BA[b, a]
+            total += TWO * (abs(u) + np.log(ONE + small)) - log_std - HALF * noise * noise
         log_prob_B[b] = total
+    return Drawn(features_BF, x_BI, act_BA, std_BA, log_prob_B)
 
 
 @compiled
 def _back_through_squash(
-    d_x_NBI: Any,
-    entropy_weight: float,
-    outputs_BO: Any,
-    noise_BA: Any,
-    low: float,
-    high: float,
-    act_BA: Any,
-    std_BA: Any,
-    d_outputs_BO: Any,
+    actor: Network, drawing: Drawing, drawn: Drawn, d_x_NBI: Floats, entropy_weight: np.float32
 ) -> None:
     """The derivative by the critics' inputs, and by each log pi -> that by mean and log std of u."""
-    num_actions = act_BA.shape[1]
-    first = d_x_NBI.shape[2] - num_actions
-    for b in range(act_BA.shape[0]):
+    outputs_BO, d_outputs_BO = actor.trace.y[-1][0], actor.trace.d[-1][0]
+    noise_BA, _, (low, high) = drawing
+    num_rows, num_actions = noise_BA.shape
+    first = drawn.features_BF.shape[1]
+    for b in range(num_rows):
         for a in range(num_actions):
-            d_act, act = ZERO, act_BA[b, a]
-            for n in range(d_x_NBI.shape[0]):
+            d_act, act = ZERO, drawn.act_BA[b, a]
+            for n in range(len(d_x_NBI)):
                 d_act += d_x_NBI[n, b, first + a]
-            d_u = d_act * (ONE - act * act) + np.float32(2.0) * entropy_weight * act
+            d_u = d_act * (ONE - act * act) + TWO * entropy_weight * act
             d_outputs_BO[b, a] = d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high
-            d_log_std = d_u * std_BA[b, a] * noise_BA[b, a] - entropy_weight
+            d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
             d_outputs_BO[b, num_actions + a] = d_log_std if inside else ZERO
-
-
-@compiled
-def _back_through_critic_loss(
-    rew_B: Any,
-    terminated_B: Any,
-    next_q_MB: Any,
-    next_log_prob_B: Any,
-    entropy_coef: float,
-    gamma_B: Any,
-    q_NB: Any,
-    d_q_NB: Any,
-) -> tuple[float, float, float]:
-    """`td_target` and the derivative of `critic_loss`; returns the loss, and the means of values and targets."""
-    num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
-    for b in range(num_rows):
-        next_v = next_q_MB[:, b].min() - np.float32(entropy_coef) * next_log_prob_B[b]
-        target = rew_B[b] + gamma_B[b] * (ONE - terminated_B[b]) * next_v
-        target_sum += target
-        for n in range(len(q_NB)):
-            error = q_NB[n, b] - target
-            d_q_NB[n, b] = error / np.float32(num_rows)
-            loss += 0.5 * error * error
-            q_sum += q_NB[n, b]
-    return loss / num_rows, q_sum / q_NB.size, target_sum / num_rows

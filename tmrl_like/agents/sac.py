@@ -285,7 +285,7 @@ class SACAgent(TrainingAgent):
         try:
             from tmrl_like.agents.dense_sac import CompiledGradients
 
-            return CompiledGradients(self.actor, self.critic, self.critic_target)
+            return CompiledGradients(self.actor, self.critic, self.critic_target, self.obs_norm)
         except Exception as error:  # of an installation that is broken, of any kind
             log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
             return None
@@ -310,7 +310,7 @@ class SACAgent(TrainingAgent):
     @property
     def entropy_coef(self) -> float:
         """Alpha."""
-        return float(self.temperature().item())
+        return math.exp(self.temperature.log_coef.item())
 
     @entropy_coef.setter
     def entropy_coef(self, value: float) -> None:
@@ -364,7 +364,11 @@ class SACAgent(TrainingAgent):
     def _normalize(self, batch: Batch) -> Batch:
         """Count a batch in the running statistics, which the networks normalise by; with its rewards scaled."""
         if self.obs_norm is not None:
-            self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
+            obs_BR = self.obs_norm.flatten(batch.obs)
+            if self.compiled is not None and self.ranks is None:
+                self.compiled.count(obs_BR)
+            else:
+                self.obs_norm.update(obs_BR, self.ranks)
         return self._scale_rewards(batch)
 
     def _scale_rewards(self, batch: Batch) -> Batch:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError
+from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
 from tmrl_like.policies.probe import PolicyProbe
@@ -23,13 +23,17 @@ def without_torch(class_path: str) -> str:
     """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without torch: that one's path.
 
     Else the path itself, as it is where there is no such package: whoever imports the class says so.
+
+    Raises:
+        ConfigError: what the package says is no mapping.
     """
     package, _, name = class_path.rpartition(".")
     try:
-        known: Mapping[str, str] = import_object(f"{package}.WITHOUT_TORCH")
+        known = import_object(f"{package}.WITHOUT_TORCH")
     except TmrlLikeError:
         return class_path
-    return known.get(name, class_path)
+    expect(isinstance(known, Mapping), f"{package}.WITHOUT_TORCH", known, "a mapping of class names to import paths")
+    return str(known.get(name, class_path))
 
 
 @dataclass(frozen=True, repr=False)

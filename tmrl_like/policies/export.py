@@ -37,7 +37,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
 
     from tmrl_like.policies.actor import ActorModule, to_batch_of_one
 
-    actor = policy.actor if isinstance(policy.actor, ActorModule) else policy.actor.in_torch()
+    actor: ActorModule = policy.actor.in_torch()
     if type(actor).best_actions is ActorModule.best_actions:
         raise PolicyError(
             f"a {type(actor).__name__} cannot be written as ONNX: give it a method best_actions(obs), which makes "

@@ -6,19 +6,17 @@ torch is imported where tensors are made: a worker, which wants a memory's compr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
+from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
     import torch
-
-_shape_of = attrgetter("shape")
 
 
 def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
@@ -66,12 +64,12 @@ def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
         raise MemoryContractError(f"{name} cannot be stacked into a tensor: {error}") from None
 
 
-def _stack_arrays(values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def _stack_arrays(values: Sequence[Array]) -> Array:
     """`np.stack`, in a third of its time where the arrays have dimensions."""
-    shape = values[0].shape
-    if not shape or list(map(_shape_of, values)).count(shape) != len(values):
+    shapes = {value.shape for value in values}
+    if len(shapes) > 1 or () in shapes:
         return np.stack(values)
-    return np.concatenate(values).reshape(len(values), *shape)
+    return np.concatenate(values).reshape(len(values), *values[0].shape)
 
 
 def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
@@ -82,7 +80,7 @@ def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
         raise MemoryContractError(f"{name} is not one number per transition: {values[0]!r:.80}") from None
 
 
-def to_tensor(array: np.ndarray[Any, Any], device: str) -> torch.Tensor:
+def to_tensor(array: Array, device: str) -> torch.Tensor:
     """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has no such dtype."""
     import torch
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack
-from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading, Six
 from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
@@ -26,7 +26,7 @@ from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_sh
 from tmrl_like.replay.streams import info_of
 from tmrl_like.replay.table import Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
-from tmrl_like.types import Batch, Buffer, Info, Transition
+from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
 
@@ -90,7 +90,7 @@ class ReplayMemory(MemoryDataloading):
         self._index = RowIndex(max(1, int(memory_size)), page)
         self._rebuilder: Rebuilder | None = None  # before the first step: columns need its dtypes
         self._resets_only: list[Arrival] = []  # what came before it
-        self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
+        self._originals: dict[int, Six | None] = {}  # CRC debugging: row -> what the environment produced
         self._drawn: list[Batch] = []  # and not given out yet
         self._at_once = 1  # batches to draw next
         super().__init__(device, memory_size=memory_size, **options)
@@ -120,7 +120,7 @@ class ReplayMemory(MemoryDataloading):
                 "frame_stack that it was recorded with, and the trainer that environment"
             ) from None
 
-    def compressed(self, obs: Any) -> Any:
+    def compressed(self, obs: Observation) -> Observation:
         """What its own compressor leaves of an observation.
 
         Raises:
@@ -271,6 +271,6 @@ class ReplayMemory(MemoryDataloading):
         return self.rng.integers(0, len(self), self.batch_size)
 
 
-def _with_six(batch: Batch, six: Sequence[Any]) -> Batch:
+def _with_six(batch: Batch, six: Six) -> Batch:
     """A copy with these six, and what is beside them as it was."""
     return batch._replace(**dict(zip(Batch._fields, six, strict=True)))

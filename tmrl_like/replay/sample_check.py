@@ -20,6 +20,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array
+from tmrl_like.types import Observation
 from tmrl_like.wire.packet import SampleBlock
 from tmrl_like.wire.schema import (
     ArrayLeaf,
@@ -218,7 +219,7 @@ def _may_be_text(space: Space) -> bool:
     return not all(isinstance(part, numeric) for part in tree.leaves(space))
 
 
-def _shapes_of(value: Any) -> list[tuple[int, ...]]:
+def _shapes_of(value: Observation) -> list[tuple[int, ...]]:
     return sorted(leaf.shape if isinstance(leaf, ArrayLeaf) else () for leaf in leaves_of(schema_of(value)))
 
 

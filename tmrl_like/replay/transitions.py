@@ -24,19 +24,20 @@ change with phi.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tmrl_like.replay.collate import to_tensor
+from tmrl_like.replay.contract import Six
 from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex, follow
 from tmrl_like.replay.row_set import Array, Rows
 from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.table import Column, Table
-from tmrl_like.types import Batch
+from tmrl_like.types import Action, Batch, Observation
 
 _POTENTIAL = item("potential")
 
@@ -103,7 +104,7 @@ class Rebuilder:
             for k, (last_obs, act, obs) in enumerate(self._ends_of(rows, ends, device))
         ]
 
-    def original(self, row: int, originals: dict[int, Any], gamma: float) -> tuple[Any, ...] | None:
+    def original(self, row: int, originals: Mapping[int, Six | None], gamma: float) -> Six | None:
         """CRC debugging: what the environment produced of the transition that begins with the step to a row.
 
         `originals` are single steps, by their rows.
@@ -118,7 +119,7 @@ class Rebuilder:
         rew = _summed(rewards, counts, _powers(gamma, self.options.n_steps)).item()
         return (*steps[0][:2], rew, *steps[-1][3:6])
 
-    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Any, Any, Any]]:
+    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Observation, Action, Observation]]:
         """Of each of M batches: observation before, action, and observation after a step, or a sequence of steps.
 
         The first actions led to `rows`, int [M, B], the last ones to `ends`, int [M, B].

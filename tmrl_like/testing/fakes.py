@@ -15,6 +15,7 @@ from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Batch, Buffer, Transition
+from tmrl_like.wire.spaces import Space
 
 Obs = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -67,7 +68,7 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
 class LinearActor(ActorModule):
     """One linear layer over a flat observation; explores with nothing."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__(observation_space, action_space)
         self.layer = torch.nn.Linear(math.prod(observation_space.shape or ()), 1)
         torch.nn.init.zeros_(self.layer.weight)
@@ -95,9 +96,7 @@ class ListMemory(MemoryDataloading):
 class CountingAgent(TrainingAgent):
     """Learns nothing: each training step adds 1 to the actor's bias."""
 
-    def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"
-    ) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, device: str = "cpu") -> None:
         super().__init__(observation_space, action_space, device)
         self.actor = LinearActor(observation_space, action_space)
         self.steps = 0

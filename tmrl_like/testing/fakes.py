@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -20,26 +21,26 @@ from tmrl_like.wire.spaces import Space
 Obs = np.ndarray[Any, np.dtype[np.float32]]
 
 
+@dataclass(eq=False, repr=False)
 class CountingEnv(gymnasium.Env[Obs, Obs]):
     """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after `episode_steps`.
 
-    Args:
+    Attributes:
         episode_steps: an episode terminates after so many steps.
         step_s: how long a step takes, in seconds.
         raise_at: raise in the step with this number, counted over all episodes; 0: never.
         hang_at: sleep for `hang_s` in the step with this number; 0: never.
     """
 
-    def __init__(
-        self, episode_steps: int = 10, step_s: float = 0.0, raise_at: int = 0, hang_at: int = 0, hang_s: float = 1.0
-    ) -> None:
+    episode_steps: int = 10
+    step_s: float = 0.0
+    raise_at: int = 0
+    hang_at: int = 0
+    hang_s: float = 1.0
+
+    def __post_init__(self) -> None:
         self.observation_space = spaces.Box(0.0, 1e6, (2,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self._episode_steps = episode_steps
-        self._step_s = step_s
-        self._raise_at = raise_at
-        self._hang_at = hang_at
-        self._hang_s = hang_s
         self.total_steps = 0
         self._episode = 0
         self._step = 0
@@ -53,13 +54,13 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
     def step(self, action: Obs) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         self.total_steps += 1
         self._step += 1
-        if self._step_s:
-            time.sleep(self._step_s)
-        if self.total_steps == self._raise_at:
+        if self.step_s:
+            time.sleep(self.step_s)
+        if self.total_steps == self.raise_at:
             raise RuntimeError("the motor is on fire")
-        if self.total_steps == self._hang_at:
-            time.sleep(self._hang_s)
-        return self._obs(), float(self._step), self._step >= self._episode_steps, False, {}
+        if self.total_steps == self.hang_at:
+            time.sleep(self.hang_s)
+        return self._obs(), float(self._step), self._step >= self.episode_steps, False, {}
 
     def _obs(self) -> Obs:
         return np.array([self._episode, self._step], np.float32)

@@ -52,7 +52,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
             super().__init__()
             self.actor = actor
 
-        def forward(self, *leaves: Any) -> Any:
+        def forward(self, *leaves: torch.Tensor) -> torch.Tensor:
             return actor.best_actions(tree.fill(obs, iter(leaves)))
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of other packages that are not installed

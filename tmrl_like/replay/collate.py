@@ -6,20 +6,23 @@ torch is imported where tensors are made: a worker, which wants a memory's compr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     import torch
 
+Six: TypeAlias = tuple[Any, ...]
+"""Of a transition: last_obs, act, rew, obs, terminated, truncated."""
 
-def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
+
+def collate_batch(transitions: Sequence[Six], device: str) -> Batch:
     """Stack (last_obs, act, rew, obs, terminated, truncated) tuples; raises as `stack`.
 
     Observations and actions keep structure and dtypes; reward and flags become float32 [B].
@@ -39,7 +42,7 @@ def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
     )
 
 
-def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
+def stack(values: Sequence[Observation], device: str, name: str = "value") -> Observation:
     """B values of one structure -> the structure with tensors [B, ...] on `device` as leaves.
 
     Numbers become tensors [B] of numpy's dtype for them (a Python float float64, as on the worker).
@@ -51,7 +54,7 @@ def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
     return tree.fill(values[0], iter(tensors))
 
 
-def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+def _stacked(values: Sequence[Observation], device: str, name: str) -> torch.Tensor:
     if not tree.is_leaf(values[0]):
         raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
     import torch
@@ -72,7 +75,7 @@ def _stack_arrays(values: Sequence[Array]) -> Array:
     return np.concatenate(values).reshape(len(values), *values[0].shape)
 
 
-def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+def float_vector(values: Sequence[object], device: str, name: str) -> torch.Tensor:
     """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else MemoryContractError."""
     try:
         return to_tensor(np.array(values, np.float32).reshape(len(values)), device)

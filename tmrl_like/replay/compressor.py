@@ -88,7 +88,7 @@ class DropHistory:
         return items if type(obs) is dict else tuple(items)
 
 
-def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
+def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
     """The compressor that belongs to a memory: a class, or a `partial` of one with its arguments.
 
     Returns:

@@ -12,13 +12,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
-from tmrl_like.replay.collate import collate_batch
+from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
@@ -34,9 +34,6 @@ from tmrl_like.types import (
 )
 
 log = logging.getLogger("tmrl_like.replay")
-
-Six: TypeAlias = tuple[Any, ...]
-"""Of a transition: last_obs, act, rew, obs, terminated, truncated."""
 
 _SIX = Transition._fields[:6]
 _TRIES_PER_TRANSITION = 100

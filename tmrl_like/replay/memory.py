@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.errors import ConfigError, MemoryContractError, expect
+from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
-from tmrl_like.replay.contract import MemoryDataloading, Six
+from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet

@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.replay.collate import to_tensor
-from tmrl_like.replay.contract import Six
+from tmrl_like.replay.collate import Six, to_tensor
 from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex, follow
 from tmrl_like.replay.row_set import Array, Rows

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.policies.actor import ActorModule
@@ -18,7 +19,8 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Batch, Buffer, Transition
 from tmrl_like.wire.spaces import Space
 
-Obs = np.ndarray[Any, np.dtype[np.float32]]
+Obs: TypeAlias = NDArray[np.float32]
+InfoItems: TypeAlias = dict[str, Any]
 
 
 @dataclass(eq=False, repr=False)
@@ -45,13 +47,13 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
         self._episode = 0
         self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: InfoItems | None = None) -> tuple[Obs, InfoItems]:
         super().reset(seed=seed)
         self._episode += 1
         self._step = 0
         return self._obs(), {}
 
-    def step(self, action: Obs) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Obs) -> tuple[Obs, float, bool, bool, InfoItems]:
         self.total_steps += 1
         self._step += 1
         if self.step_s:
@@ -102,7 +104,7 @@ class CountingAgent(TrainingAgent):
         self.actor = LinearActor(observation_space, action_space)
         self.steps = 0
 
-    def train(self, batch: Batch) -> dict[str, Any]:
+    def train(self, batch: Batch) -> dict[str, torch.Tensor]:
         self.steps += 1
         with torch.no_grad():
             self.actor.layer.bias.add_(1.0)

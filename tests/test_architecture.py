@@ -37,7 +37,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "delivery": (*_GROUND, "wire"),
     "engine": (*_GROUND, "wire", "transport"),
     "envs": ("errors", "base"),
-    "policies": ("errors", "base", "wire"),
+    "policies": (*_GROUND, "wire"),
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),

@@ -86,8 +86,8 @@ def held_bytes(memory: ReplayMemory) -> int:
     """All arrays: columns and index."""
     columns = [column.array for field in memory._rebuilder.table.fields.values() for column in field.columns]
     parts = [*vars(memory._index).values(), *vars(memory._index.training).values()]
-    index = [value for value in parts if isinstance(value, np.ndarray)]
-    return sum(array.nbytes for array in (*columns, *index))
+    arrays = {id(value): value for value in (*columns, *parts) if isinstance(value, np.ndarray)}
+    return sum(array.nbytes for array in arrays.values())
 
 
 def filled_tutorial(columns: dict[str, Any]) -> MemoryDataloading:

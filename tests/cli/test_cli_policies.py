@@ -77,6 +77,8 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(
         (["tag", "tiny@9", "good"], "there is no policy 9"),
         (["tag", "tiny@3", "12"], "the tag is '12'; expected a letter"),
         (["export", "tiny@bst", "f"], "there is no policy bst in"),
+        (["export", "tiny@3", "f.onnx"], "the file is 'f.onnx'; expected a name that ends in .safetensors"),
+        (["export", "tiny@3", "f.safetensors", "--onnx"], "expected a name that ends in .onnx"),
         (["prune", "tiny", "--untag", "good"], "--untag good: there is no such tag"),
         (["prune", "tiny", "--keep", "0"], "0 is not 1 or more"),
         (["lst", "tiny"], "there is no 'lst'; did you mean list?"),

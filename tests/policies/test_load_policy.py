@@ -122,6 +122,13 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
         load_policy(path)
 
 
+def test_a_package_whose_names_without_torch_are_no_mapping_is_named(tmp_path, monkeypatch):
+    path = written(tmp_path / "p", Own(OBS, ACT, hidden_sizes=(8,)))
+    monkeypatch.setattr(sys.modules[__name__], "WITHOUT_TORCH", ["Own"], raising=False)
+    with pytest.raises(PolicyError, match=rf"{__name__}.WITHOUT_TORCH is \['Own'\]; expected a mapping of class names"):
+        load_policy(path, allow=HERE)
+
+
 def test_what_the_file_could_not_say_may_be_given(tmp_path):
     actor = LinearActor(OBS, spaces.Box(-1.0, 1.0, (1,)))
     path = written(tmp_path / "p", actor, lambda obs: obs, actor="its argument table is an array")

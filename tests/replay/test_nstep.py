@@ -171,8 +171,8 @@ def test_batches_hold_what_the_items_are(is_debugged, n_steps):
 def test_crc_debugging_finds_a_wrong_step_inside_a_return():
     memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
     steps = ActionBufferEnv(1, 0).take(100)
-    memory.append(packed(steps, "w"))
-    memory._rebuilder.table.fields["rew"].columns[0].array[50] += 1
+    wrong = next(step.sample for step in steps[50:] if not step.is_reset)
+    memory.append(packed(steps, "w", lambda sample: sample._replace(rew=sample.rew + (sample is wrong))))
     with pytest.raises(PipelineMismatchError, match="rew"):
         [memory[item] for item in range(len(memory))]
 

@@ -13,7 +13,7 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.document import is_experiment_file
-from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.load_policy import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
@@ -31,6 +31,8 @@ def main(arguments: Arguments) -> int:
         place = _of_experiment(arguments.place)
         if arguments.action == "export":
             source, file = find_policy(place), Path(arguments.file)
+            suffix = ".onnx" if arguments.onnx else ".safetensors"
+            expect(file.suffix == suffix, "the file", str(file), f"a name that ends in {suffix} (--onnx writes .onnx)")
             if arguments.onnx:
                 policy = load_policy(source, allow=arguments.allow)
                 write_onnx(policy, file)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
+from tmrl_like.types import Action
 from tmrl_like.wire.spaces import Space
 
 _SHORT = 40  # numbers; beyond, a dot product is faster
 _ROUNDING = 1e-5  # of an action's size, and at least that much
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: object) -> bool:
     """Whether no number in an action, or an observation, is NaN or infinite. Of one space: `finite_check`."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fc":
@@ -31,14 +31,14 @@ def is_finite(value: Any) -> bool:
     return all(map(is_finite, value.values())) if isinstance(value, dict) else True
 
 
-def finite_check(space: Space) -> Callable[[Any], bool]:
+def finite_check(space: Space) -> Callable[[Action], bool]:
     """`is_finite`; of a space that is a short vector, or a Tuple of these as most are, several times as fast."""
     is_tuple = isinstance(space, spaces.Tuple)
     for part in space.spaces if isinstance(space, spaces.Tuple) else (space,):
         if not (isinstance(part, spaces.Box) and len(part.shape) == 1 and part.shape[0] <= _SHORT):
             return is_finite
 
-    def check(value: Any) -> bool:
+    def check(value: Action) -> bool:
         parts = value if is_tuple else (value,)
         try:
             numbers = itertools.chain.from_iterable([part.tolist() for part in parts])
@@ -49,12 +49,12 @@ def finite_check(space: Space) -> Callable[[Any], bool]:
     return check
 
 
-def action_problem(action: Any, space: Space) -> str:
+def action_problem(action: Action, space: Space) -> str:
     """Why an action is not one of a space; empty: it is. Bounds of a Box may be missed by rounding."""
     return next(filter(None, (_leaf_problem(part, of) for _, of, part in tree.walk(space, action))), "")
 
 
-def _leaf_problem(action: Any, space: Space) -> str:
+def _leaf_problem(action: Action, space: Space) -> str:
     if not isinstance(space, spaces.Box):
         return "" if space.contains(action) else f"{action!r:.80} is not in {space}"
     try:

@@ -15,8 +15,9 @@ from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import Manifest, OnDisk, Weights, refuse_misfit
+from tmrl_like.policies.weight_file import Actor, Manifest, OnDisk, Weights, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.types import Action, Observation
 from tmrl_like.wire.spaces import Space
 
 _SPACES = "observation_space", "action_space"
@@ -51,7 +52,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         self.device = "cpu"
 
     @abstractmethod
-    def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
+    def act(self, obs: Observation, test: bool = False) -> np.ndarray[Any, Any]:
         """Choose an action. Runs without gradients.
 
         Args:
@@ -63,7 +64,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
             The action as a numpy array of the action space's shape (a leading dimension of 1 is fine).
         """
 
-    def best_actions(self, obs: Any) -> torch.Tensor:
+    def best_actions(self, obs: Observation) -> torch.Tensor:
         """What `act` does with `test=True`, for a batch and in torch alone: what is written as ONNX. Optional.
 
         Args:
@@ -77,7 +78,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """
         raise NotImplementedError
 
-    def act_(self, obs: Any, test: bool = False) -> Any:
+    def act_(self, obs: Observation, test: bool = False) -> Action:
         """Collate one raw observation, call `act`, and give the action the action space's shape."""
         with torch.inference_mode():
             action = self.act(to_batch_of_one(obs, self.device), test)
@@ -102,9 +103,13 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """What its weights are: of each parameter and buffer, by name, dtype and shape."""
         return manifest_of(form_of(self.state_dict()))
 
-    def in_numpy(self) -> Any:
+    def in_numpy(self) -> Actor | None:
         """An actor that does the same without torch, on the same memory; None: there is none."""
         return None
+
+    def in_torch(self) -> ActorModule:
+        """Itself."""
+        return self
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """A copy of parameters and buffers on the CPU, as they are now."""
@@ -144,10 +149,10 @@ def refuse_device(device: str) -> None:
         raise ConfigError(f"device is {device!r}; torch has no such device on this machine: {problem}") from None
 
 
-def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
+def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
     """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
 
-    def tensor(leaf: Any) -> torch.Tensor:
+    def tensor(leaf: Observation) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor):
             return leaf[None].to(device)
         # a copy: environments may reuse the array of an earlier observation
@@ -156,7 +161,7 @@ def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
     return tree.map_leaves(tensor, obs)
 
 
-def fit_action(action: Any, space: Space) -> Any:
+def fit_action(action: Action, space: Space) -> Action:
     """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
 
     An action of a Discrete space becomes a number: environments use it as a key.

@@ -37,7 +37,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
 
     from tmrl_like.policies.actor import ActorModule, to_batch_of_one
 
-    actor = policy.actor if isinstance(policy.actor, ActorModule) else policy.actor.in_torch()
+    actor: ActorModule = policy.actor.in_torch()
     if type(actor).best_actions is ActorModule.best_actions:
         raise PolicyError(
             f"a {type(actor).__name__} cannot be written as ONNX: give it a method best_actions(obs), which makes "
@@ -52,7 +52,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
             super().__init__()
             self.actor = actor
 
-        def forward(self, *leaves: Any) -> Any:
+        def forward(self, *leaves: torch.Tensor) -> torch.Tensor:
             return actor.best_actions(tree.fill(obs, iter(leaves)))
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of other packages that are not installed

@@ -10,10 +10,12 @@ from typing import Any
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError
+from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
 from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.weight_file import Actor
+from tmrl_like.types import Action, Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space, make_space
 
 _OURS = __name__.partition(".")[0]
@@ -23,13 +25,17 @@ def without_torch(class_path: str) -> str:
     """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without torch: that one's path.
 
     Else the path itself, as it is where there is no such package: whoever imports the class says so.
+
+    Raises:
+        ConfigError: what the package says is no mapping.
     """
     package, _, name = class_path.rpartition(".")
     try:
-        known: Mapping[str, str] = import_object(f"{package}.WITHOUT_TORCH")
+        known = import_object(f"{package}.WITHOUT_TORCH")
     except TmrlLikeError:
         return class_path
-    return known.get(name, class_path)
+    expect(isinstance(known, Mapping), f"{package}.WITHOUT_TORCH", known, "a mapping of class names to import paths")
+    return str(known.get(name, class_path))
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,8 +50,8 @@ class Policy:
         metadata: all that its file says of it.
     """
 
-    actor: Any
-    obs_preprocessor: Callable[[Any], Any] | None
+    actor: Actor
+    obs_preprocessor: ObsPreprocessor | None
     observation_space: Space
     action_space: Space
     metadata: PolicyCard
@@ -55,7 +61,7 @@ class Policy:
         """The trainer's number."""
         return self.metadata.version
 
-    def act(self, obs: Any, test: bool = True) -> Any:
+    def act(self, obs: Observation, test: bool = True) -> Action:
         """The action for one raw observation, as the environment gives and takes them; `test`: the best one."""
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
@@ -70,8 +76,8 @@ def load_policy(
     where: str | Path,
     *,
     allow: Sequence[str] = (),
-    actor: Callable[..., Any] | None = None,
-    obs_preprocessor: Callable[[Any], Any] | None = None,
+    actor: Callable[..., Actor] | None = None,
+    obs_preprocessor: ObsPreprocessor | None = None,
 ) -> Policy:
     """Load a policy; it has passed the checks that a worker makes before one drives.
 
@@ -111,14 +117,14 @@ def _described(part: Any, name: str) -> Any:
     return part
 
 
-def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Any]:
+def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
     factory, target = _factory_of(code, allow, without_torch)
     if not (isinstance(target, type) and hasattr(target, "act_") and hasattr(target, "load_weights")):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
 
 
-def _preprocessor_of(code: Code, allow: Sequence[str]) -> Callable[[Any], Any]:
+def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
     factory, target = _factory_of(code, allow)
     return factory() if isinstance(target, type) else factory
 

@@ -22,6 +22,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import Manifest
+from tmrl_like.types import Action
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
@@ -162,7 +163,7 @@ class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
         """A logit of each category."""
         return sum(self.sizes)
 
-    def action(self, outputs: Floats, random: Any) -> Any:
+    def action(self, outputs: Floats, random: np.random.Generator | None) -> Action:
         """Logits [V] -> a new array, or a number where the space is Discrete; NaN where a chosen one is not finite.
 
         Without `random` each variable's likeliest category, else Gumbel noise decides.
@@ -228,7 +229,7 @@ class Network:
         self._last = layer("head")
 
     @np.errstate(all="ignore")
-    def act(self, test: bool) -> Any:
+    def act(self, test: bool) -> Action:
         """The action for `input`, see the spec's `action`; `test` asks for the best one.
 
         What is not finite in input or parameters makes the action NaN.

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,9 +16,13 @@ from tmrl_like.base.factories import signature_of, taken_apart
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import Weights, read_card_text, read_weights, refuse_not_finite, write_weights
+from tmrl_like.types import ObsPreprocessor
 from tmrl_like.wire.spaces import SpaceSpec, spec_of
 
 FORMAT = 1
+
+Arguments: TypeAlias = dict[str, Any]
+"""What something is called with, by name."""
 
 _T = TypeVar("_T")
 
@@ -27,7 +31,7 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A class or function by its import path, and what it is called with, as an experiment names them."""
 
     class_path: str
-    init_args: dict[str, Any] = {}
+    init_args: Arguments = {}
 
 
 class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "return"}):
@@ -66,7 +70,7 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def describe(actor: Any, obs_preprocessor: Any = None, run: str = "") -> PolicyCard:
+def describe(actor: Any, obs_preprocessor: ObsPreprocessor | None = None, run: str = "") -> PolicyCard:
     """The card of an `ActorModule`, as it was made."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
@@ -77,7 +81,7 @@ def describe(actor: Any, obs_preprocessor: Any = None, run: str = "") -> PolicyC
     )
 
 
-def code_of(value: Any) -> Code | str:
+def code_of(value: object) -> Code | str:
     """What a function, a partial of one, or an object is made of; text says why that cannot be written down."""
     return _said(_code_of_object, value)
 
@@ -124,14 +128,14 @@ def _card(path: Path, text: str) -> PolicyCard | None:
         raise PolicyError(f"{path} does not say what it is in a way that can be read: {error}") from None
 
 
-def _said(call: Callable[..., _T], *arguments: Any) -> _T | str:
+def _said(call: Callable[..., _T], *arguments: object) -> _T | str:
     try:
         return call(*arguments)
     except PolicyError as error:
         return str(error)
 
 
-def _code_of(target: Any, arguments: dict[str, Any]) -> Code:
+def _code_of(target: Any, arguments: Arguments) -> Code:
     return Code(_import_path(target), {name: _plain(name, value) for name, value in arguments.items()})
 
 
@@ -161,7 +165,7 @@ def _import_path(target: Any) -> str:
     return f"{found}.{name}"
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> object:
     """An argument as JSON has it; code by its path."""
     if isinstance(value, np.generic):
         value = value.item()

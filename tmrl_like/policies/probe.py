@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import gymnasium
 import numpy as np
@@ -14,7 +13,8 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.action_check import action_problem, is_finite
-from tmrl_like.policies.weight_file import Weights
+from tmrl_like.policies.weight_file import Actor, Weights
+from tmrl_like.types import Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.policies")
@@ -37,7 +37,7 @@ class PolicyProbe:
         self,
         observation_space: Space,
         action_space: Space,
-        obs_preprocessor: Callable[[Any], Any] | None = None,
+        obs_preprocessor: ObsPreprocessor | None = None,
     ) -> None:
         """Sample the observations, always the same ones.
 
@@ -46,12 +46,12 @@ class PolicyProbe:
             action_space: what actions must be in.
             obs_preprocessor: applied to the sampled observations; `newest` has gone through it.
         """
-        self.newest: Any = None
+        self.newest: Observation | None = None
         self._action_space = action_space
-        self.sampled: list[Any] = list(_samples(observation_space, obs_preprocessor))
+        self.sampled: list[Observation] = list(_samples(observation_space, obs_preprocessor))
         self._calibrated = False
 
-    def load(self, actor: Any, weights: Weights) -> None:
+    def load(self, actor: Actor, weights: Weights) -> None:
         """Have an actor load weights.
 
         Raises:
@@ -63,7 +63,7 @@ class PolicyProbe:
         actor.load_weights(weights)
         self.check(actor)
 
-    def check(self, actor: Any) -> None:
+    def check(self, actor: Actor) -> None:
         """Ask.
 
         Raises:
@@ -81,7 +81,7 @@ class PolicyProbe:
                 raise PolicyError(f"its action on a probe observation is not in the action space: {problem}")
 
 
-def _samples(space: Space, obs_preprocessor: Callable[[Any], Any] | None) -> Iterator[Any]:
+def _samples(space: Space, obs_preprocessor: ObsPreprocessor | None) -> Iterator[Observation]:
     own = copy.deepcopy(space)  # seeding the environment's would change what it does
     own.seed(_SEED)
     for _ in range(_SAMPLED):
@@ -94,13 +94,13 @@ def _samples(space: Space, obs_preprocessor: Callable[[Any], Any] | None) -> Ite
             )
 
 
-def _moderate(space: Space, obs: Any) -> Any:
+def _moderate(space: Space, obs: Observation) -> Observation:
     if isinstance(space, gymnasium.spaces.Box) and obs.dtype.kind == "f":
         return np.clip(np.clip(obs, -_LARGEST, _LARGEST), space.low, space.high).astype(obs.dtype)
     return obs
 
 
-def _has_answer(actor: Any, obs: Any) -> bool:
+def _has_answer(actor: Actor, obs: Observation) -> bool:
     try:
         return is_finite(actor.act_(obs, test=True))
     except Exception as error:

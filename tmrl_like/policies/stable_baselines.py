@@ -10,6 +10,7 @@ from torch import nn
 
 from tmrl_like.base import tree
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.types import Action, Observation
 from tmrl_like.wire.spaces import Space
 
 
@@ -26,14 +27,14 @@ class StableBaselinesActor(ActorModule):
         super().__init__(observation_space, action_space)
         self._model = model
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Observation, test: bool = False) -> Action:
         """The policy's best action."""
         space = self._model.observation_space
         if isinstance(space, spaces.Box):
             obs = self._flat(obs).reshape(1, *space.shape)
         return self._model.predict(tree.map_leaves(torch.Tensor.numpy, obs), deterministic=True)[0]
 
-    def _flat(self, obs: Any) -> torch.Tensor:
+    def _flat(self, obs: Observation) -> torch.Tensor:
         if isinstance(self.observation_space, spaces.Discrete):
             number = obs.long() - int(self.observation_space.start)
             return nn.functional.one_hot(number, int(self.observation_space.n))

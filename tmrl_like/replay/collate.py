@@ -6,22 +6,23 @@ torch is imported where tensors are made: a worker, which wants a memory's compr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import Batch
+from tmrl_like.replay.row_set import Array
+from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     import torch
 
-_shape_of = attrgetter("shape")
+Six: TypeAlias = tuple[Any, ...]
+"""Of a transition: last_obs, act, rew, obs, terminated, truncated."""
 
 
-def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
+def collate_batch(transitions: Sequence[Six], device: str) -> Batch:
     """Stack (last_obs, act, rew, obs, terminated, truncated) tuples; raises as `stack`.
 
     Observations and actions keep structure and dtypes; reward and flags become float32 [B].
@@ -41,7 +42,7 @@ def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
     )
 
 
-def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
+def stack(values: Sequence[Observation], device: str, name: str = "value") -> Observation:
     """B values of one structure -> the structure with tensors [B, ...] on `device` as leaves.
 
     Numbers become tensors [B] of numpy's dtype for them (a Python float float64, as on the worker).
@@ -53,7 +54,7 @@ def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
     return tree.fill(values[0], iter(tensors))
 
 
-def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+def _stacked(values: Sequence[Observation], device: str, name: str) -> torch.Tensor:
     if not tree.is_leaf(values[0]):
         raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
     import torch
@@ -66,15 +67,15 @@ def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
         raise MemoryContractError(f"{name} cannot be stacked into a tensor: {error}") from None
 
 
-def _stack_arrays(values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def _stack_arrays(values: Sequence[Array]) -> Array:
     """`np.stack`, in a third of its time where the arrays have dimensions."""
-    shape = values[0].shape
-    if not shape or list(map(_shape_of, values)).count(shape) != len(values):
+    shapes = {value.shape for value in values}
+    if len(shapes) > 1 or () in shapes:
         return np.stack(values)
-    return np.concatenate(values).reshape(len(values), *shape)
+    return np.concatenate(values).reshape(len(values), *values[0].shape)
 
 
-def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+def float_vector(values: Sequence[object], device: str, name: str) -> torch.Tensor:
     """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else MemoryContractError."""
     try:
         return to_tensor(np.array(values, np.float32).reshape(len(values)), device)
@@ -82,7 +83,7 @@ def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
         raise MemoryContractError(f"{name} is not one number per transition: {values[0]!r:.80}") from None
 
 
-def to_tensor(array: np.ndarray[Any, Any], device: str) -> torch.Tensor:
+def to_tensor(array: Array, device: str) -> torch.Tensor:
     """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has no such dtype."""
     import torch
 

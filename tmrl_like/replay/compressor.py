@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -52,7 +52,7 @@ class DropHistory:
 
     def __call__(
         self, act: Action, obs: Observation, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any], /
-    ) -> tuple[Any, ...]:
+    ) -> Sequence[Any]:
         """Return the sample with the observation reduced to what is new in it; raises as `reduced`."""
         return act, self.reduced(obs), rew, terminated, truncated, info
 
@@ -70,18 +70,15 @@ class DropHistory:
                     "environment)"
                 )
             obs = obs[: len(obs) - self.act_buf_len]
-        if isinstance(self.frame_stack, Mapping):
-            return self._with_newest_items(obs, self.frame_stack)
-        return _newest(obs, self.frame_stack, "the observation") if self.frame_stack else obs
-
-    def _with_newest_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
+        if not isinstance(self.frame_stack, Mapping):
+            return _newest(obs, self.frame_stack, "the observation") if self.frame_stack else obs
         if type(obs) is not tuple and type(obs) is not dict:
             raise MemoryContractError(
-                f"frame_stack names the items {list(stacks)}, but the observation is a {type(obs).__name__}, no tuple "
-                "or dict"
+                f"frame_stack names the items {list(self.frame_stack)}, but the observation is a "
+                f"{type(obs).__name__}, no tuple or dict"
             )
-        items: Any = obs.copy() if type(obs) is dict else list(obs)
-        for key, size in stacks.items():
+        items: Any = dict(obs) if type(obs) is dict else list(obs)
+        for key, size in self.frame_stack.items():
             try:
                 items[key] = _newest(items[key], size, f"obs[{key!r}]")
             except (KeyError, IndexError, TypeError):
@@ -91,7 +88,7 @@ class DropHistory:
         return items if type(obs) is dict else tuple(items)
 
 
-def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
+def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
     """The compressor that belongs to a memory: a class, or a `partial` of one with its arguments.
 
     Returns:
@@ -101,7 +98,7 @@ def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
     return cls.compressor(**arguments)  # type: ignore[attr-defined,no-any-return]
 
 
-def _newest(stack: Any, size: int, name: str) -> Any:
+def _newest(stack: Observation, size: int, name: str) -> Observation:
     if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
         found = f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
         raise MemoryContractError(

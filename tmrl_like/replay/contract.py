@@ -18,16 +18,24 @@ import numpy as np
 
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
-from tmrl_like.replay.collate import collate_batch
+from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
-from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
+from tmrl_like.types import (
+    Batch,
+    Buffer,
+    Info,
+    Observation,
+    ObsPreprocessor,
+    SampleCompressor,
+    SamplePreprocessor,
+    Transition,
+)
 
 log = logging.getLogger("tmrl_like.replay")
 
-_SIX = "(last_obs, act, rew, obs, terminated, truncated)"
-_SEVEN = f"{_SIX[:-1]}, info)"
+_SIX = Transition._fields[:6]
 _TRIES_PER_TRANSITION = 100
 _TRIES_AT_LEAST = 1000
 _LOG_EVERY = 10_000
@@ -48,6 +56,8 @@ class MemoryDataloading(Tunable, ABC):
         columns: items of `info` that it keeps; a trainer rejects the workers that send such that are not finite.
         held_out: share of the episodes that it draws no training from.
         mini_races: whether its batches have `time_left`; an agent that does not take that is refused.
+        gamma: discount of the rewards that it sums up, which must be the agent's; None: it has none.
+        shaping: weight of potentials; None: it keeps none.
     """
 
     context_length: int = 16
@@ -58,6 +68,8 @@ class MemoryDataloading(Tunable, ABC):
     columns: Sequence[str] = ()
     mini_races: MiniRaces | None = None
     held_out: float = 0.0
+    gamma: float | None = None
+    shaping: float | None = None
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     def __init__(
@@ -125,7 +137,7 @@ class MemoryDataloading(Tunable, ABC):
         """How many items `get_transition` takes: 0 until a whole history exists."""
 
     @abstractmethod
-    def get_transition(self, item: int) -> Transition | tuple[Any, ...]:
+    def get_transition(self, item: int) -> Sequence[Any]:
         """Rebuild the transition 0 <= item < len(self).
 
         Returns:
@@ -133,14 +145,13 @@ class MemoryDataloading(Tunable, ABC):
             very object that the buffer held.
         """
 
-    def collate(self, batch: list[tuple[Any, ...]], device: str) -> Batch | tuple[Any, ...]:
+    def collate(self, batch: list[Six], device: str) -> Batch | Six:
         """Turn a list of (last_obs, act, rew, obs, terminated, truncated) into tensors on `device`, in this order."""
         return collate_batch(batch, device)
 
     def sample_indices(self) -> Iterable[int]:
         """Draw `batch_size` items; uniformly."""
-        drawn: list[int] = self.rng.integers(0, len(self), self.batch_size).tolist()
-        return drawn
+        return list(self.rng.integers(0, len(self), self.batch_size).tolist())
 
     @classmethod
     def compressor(cls, **arguments: Any) -> SampleCompressor | None:
@@ -150,7 +161,7 @@ class MemoryDataloading(Tunable, ABC):
         """
         return None
 
-    def compressed(self, obs: Any) -> Any:
+    def compressed(self, obs: Observation) -> Observation | None:
         """What of an environment's observation arrives here; None: that is a compressor's affair that is not known."""
         return None
 
@@ -208,13 +219,13 @@ class MemoryDataloading(Tunable, ABC):
         drawn = self._draw()
         return self._batch_of([next(drawn) for _ in range(self.batch_size)])
 
-    def __getitem__(self, item: int) -> tuple[Any, ...]:
+    def __getitem__(self, item: int) -> Six:
         """One transition, preprocessed; another one, drawn at random, where it ends in a reset or context sample."""
         return self._transition_of(item) or next(self._draw())
 
     # ---- from `get_transition` to a batch
 
-    def _draw(self) -> Iterator[tuple[Any, ...]]:
+    def _draw(self) -> Iterator[Six]:
         """Yield transitions to train on, for as long as a bounded number of draws finds them."""
         failures = 0
         limit = _TRIES_AT_LEAST + _TRIES_PER_TRANSITION * self.batch_size
@@ -234,7 +245,7 @@ class MemoryDataloading(Tunable, ABC):
             "is nothing to train on yet; wait until `memory.ready`"
         )
 
-    def _transition_of(self, item: int) -> tuple[Any, ...] | None:
+    def _transition_of(self, item: int) -> Six | None:
         """Rebuild, check and preprocess one item; None where it must not be trained on."""
         transition = self._checked(item)
         return None if transition is None else self._preprocessed(tuple(transition[:-1]))
@@ -256,7 +267,7 @@ class MemoryDataloading(Tunable, ABC):
     def is_trainable(self, transition: Sequence[Any]) -> bool:
         """Whether a transition ends in neither reset nor context; MemoryContractError: it does not say so."""
         name = type(self).__name__
-        _check_number(f"{name}.get_transition", transition, _SEVEN)
+        _check_number(f"{name}.get_transition", transition, Transition._fields)
         info = transition[-1]
         if isinstance(info, Info):
             return not (info.is_reset or info.is_context)
@@ -268,21 +279,21 @@ class MemoryDataloading(Tunable, ABC):
             "set handles_resets = True on your class if it keeps them out itself"
         )
 
-    def _preprocessed(self, six: tuple[Any, ...]) -> tuple[Any, ...]:
-        """(last_obs, act, rew, obs, terminated, truncated), or a batch of these, as the agent sees them."""
-        last_obs, act, rew, obs, *flags = six
+    def _preprocessed(self, six: Six) -> Six:
+        """The six, or a batch of them, as the agent sees them."""
         if self.obs_preprocessor is not None:
-            last_obs, obs = self.obs_preprocessor(last_obs), self.obs_preprocessor(obs)
+            last_obs, act, rew, obs, *flags = six
+            six = self.obs_preprocessor(last_obs), act, rew, self.obs_preprocessor(obs), *flags
         if self.sample_preprocessor is None:
-            return last_obs, act, rew, obs, *flags
-        result = self.sample_preprocessor(last_obs, act, rew, obs, *flags)
-        _check_number("sample_preprocessor", result, _SIX)
-        return tuple(result)
+            return six
+        found = self.sample_preprocessor(*six)
+        _check_number("sample_preprocessor", found, _SIX)
+        return tuple(found)
 
-    def _batch_of(self, transitions: list[tuple[Any, ...]]) -> Batch:
+    def _batch_of(self, transitions: list[Six]) -> Batch:
         """Collate with this memory's own `collate`."""
         batch = self.collate(transitions, self.device)
-        _check_number(f"{type(self).__name__}.collate", batch, f"({', '.join(Batch._fields)})")
+        _check_number(f"{type(self).__name__}.collate", batch, Batch._fields)
         return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def _load_data_set(self, path: Path) -> None:
@@ -302,11 +313,13 @@ def _check_sizes(**sizes: float) -> None:
         expect(int(size) == size and size >= 1, name, size, "a whole number, 1 or more")
 
 
-def _check_number(who: str, value: Any, expected: str) -> None:
-    is_sequence = isinstance(value, tuple | list)
-    missing = expected.count(",") + 1 - len(value) if is_sequence else 0
-    if is_sequence and not missing:
-        return
-    found = f"{len(value)} items" if is_sequence else f"a {type(value).__name__}"
-    hint = ": the old `done` is split into `terminated` and `truncated`" if missing == 1 else ""
-    raise MemoryContractError(f"{who} returned {found}; expected {expected}{hint}")
+def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
+    """Raise MemoryContractError where a value has not one item for each of these names."""
+    found, hint = f"a {type(value).__name__}", ""
+    if isinstance(value, tuple | list):
+        found = f"{len(value)} items"
+        if len(value) == len(expected):
+            return
+        if len(value) == len(expected) - 1:
+            hint = ": the old `done` is split into `terminated` and `truncated`"
+    raise MemoryContractError(f"{who} returned {found}; expected ({', '.join(expected)}){hint}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tmrl_like.errors import MemoryContractError, PipelineMismatchError
+from tmrl_like.replay.row_set import Array
 
 _OBSERVATION = (
     "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the environment's"
@@ -47,9 +47,8 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
             f"({', '.join(FIELDS)})"
         )
     for name, produced, found in zip(FIELDS, original, rebuilt, strict=False):
-        if name == "last_obs" and produced is None:
-            continue
-        if difference := first_difference(produced, found, name):
+        is_compared = name != "last_obs" or produced is not None
+        if is_compared and (difference := first_difference(produced, found, name)):
             place, of_environment, of_memory = difference
             raise PipelineMismatchError(
                 f"{place}: the environment produced {of_environment}, the memory rebuilt {of_memory}; check "
@@ -63,12 +62,13 @@ def first_difference(one: Any, other: Any, name: str) -> Difference | None:
     1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are. Subclasses of dict count
     as dict.
     """
-    if _kind(one) is not _kind(other):
+    kinds = {dict if isinstance(value, dict) else type(value) for value in (one, other)}
+    if len(kinds) > 1:
         return (name, *(f"{type(value)}, {value!r:.80}" for value in (one, other)))
-    if isinstance(one, np.ndarray | np.generic):
+    if isinstance(one, np.ndarray | np.generic | float):
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
     if not isinstance(one, tuple | list | dict):
-        return None if _bits(one) == _bits(other) else (name, repr(one), repr(other))
+        return None if one == other else (name, repr(one), repr(other))
     if isinstance(one, dict) and [(type(key), key) for key in one] != [(type(key), key) for key in other]:
         return (name, f"the keys {list(one)}", f"the keys {list(other)}")
     if len(one) != len(other):
@@ -78,7 +78,7 @@ def first_difference(one: Any, other: Any, name: str) -> Difference | None:
     return next(filter(None, differences), None)
 
 
-def _difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], name: str) -> Difference | None:
+def _difference_of_arrays(one: Array, other: Array, name: str) -> Difference | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return (name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
     if one.tobytes() == other.tobytes():
@@ -87,11 +87,3 @@ def _difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
     where = f"{name} at element {differ[0]} ({len(differ)} of {one.size} elements differ)" if one.shape else name
     found = (array[differ[0]] for array in (one, other))
     return (where, *(f"{value!r} (bytes {value.tobytes().hex()})" for value in found))
-
-
-def _kind(value: Any) -> type:
-    return dict if isinstance(value, dict) else type(value)
-
-
-def _bits(value: Any) -> Any:
-    return struct.pack("<d", value) if isinstance(value, float) else value

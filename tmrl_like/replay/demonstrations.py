@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from tmrl_like.base.factories import completed
@@ -22,7 +21,8 @@ from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array, Flags
 from tmrl_like.replay.streams import as_context, info_of
-from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Sample, SampleCompressor, Transition
+from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Observation, Sample, SampleCompressor
+from tmrl_like.wire.spaces import Space
 
 _IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
 _REMEMBERED_STREAMS = 256
@@ -53,8 +53,8 @@ class WithDemonstrations(MemoryDataloading):
         demonstrations_size: int | None = None,
         held_out: float = 0.0,
         takeovers: bool = True,
-        observation_space: gymnasium.Space[Any] | None = None,
-        action_space: gymnasium.Space[Any] | None = None,
+        observation_space: Space | None = None,
+        action_space: Space | None = None,
         **options: Any,
     ) -> None:
         """Make both memories.
@@ -82,8 +82,7 @@ class WithDemonstrations(MemoryDataloading):
         size = own.memory_size if demonstrations_size is None else demonstrations_size
         self.demonstrations = memory(**options | {"memory_size": size, "dataset_path": demonstrations_path})
         self.share = float(share)
-        self.gamma = getattr(own, "gamma", None)
-        self.shaping = getattr(own, "shaping", None)
+        self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
         self.handles_resets = own.handles_resets
         self._experts: set[str] = set()
@@ -98,7 +97,7 @@ class WithDemonstrations(MemoryDataloading):
     def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:
         return None if memory is None else compressor_of(memory)
 
-    def compressed(self, obs: Any) -> Any:
+    def compressed(self, obs: Observation) -> Observation | None:
         return self.own.compressed(obs)
 
     def append_buffer(self, buffer: Buffer) -> None:
@@ -153,7 +152,7 @@ class WithDemonstrations(MemoryDataloading):
         """Transitions of both; the policy's have the lower items."""
         return len(self.own) + len(self.demonstrations)
 
-    def get_transition(self, item: int) -> Transition | tuple[Any, ...]:
+    def get_transition(self, item: int) -> Sequence[Any]:
         own = len(self.own)
         return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
 

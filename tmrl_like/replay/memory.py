@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, MemoryContractError, expect
+from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
@@ -25,9 +25,9 @@ from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
 from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
 from tmrl_like.replay.streams import info_of
-from tmrl_like.replay.table import Arrival, SegmentFit, Table
+from tmrl_like.replay.table import Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
-from tmrl_like.types import Batch, Buffer, Info, Transition
+from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES
 from tmrl_like.wire.spaces import Space
 
@@ -84,16 +84,14 @@ class ReplayMemory(MemoryDataloading):
         self.gamma, self.shaping = page.gamma, page.shaping
         self.columns, self.mini_races, self.held_out = page.kept, page.mini_races, page.held_out
         self.context_length = max(1, page.act_buf_len, page.frames) - 1
-        self._race = page.race_steps
+        self._race_steps = page.race_steps
         counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
         self._is_held_out = counted[1:] > counted[:-1]  # by the number of an episode
         self._held_out_rng = np.random.default_rng()
-        self._index = RowIndex(
-            max(1, int(memory_size)), page.act_buf_len, page.frames, page.n_steps, holds_out=self.held_out > 0
-        )
+        self._index = RowIndex(max(1, int(memory_size)), page)
         self._rebuilder: Rebuilder | None = None  # before the first step: columns need its dtypes
         self._resets_only: list[Arrival] = []  # what came before it
-        self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
+        self._originals: dict[int, Six | None] = {}  # CRC debugging: row -> what the environment produced
         self._drawn: list[Batch] = []  # and not given out yet
         self._at_once = 1  # batches to draw next
         super().__init__(device, memory_size=memory_size, **options)
@@ -123,7 +121,7 @@ class ReplayMemory(MemoryDataloading):
                 "frame_stack that it was recorded with, and the trainer that environment"
             ) from None
 
-    def compressed(self, obs: Any) -> Any:
+    def compressed(self, obs: Observation) -> Observation:
         """What its own compressor leaves of an observation.
 
         Raises:
@@ -156,19 +154,16 @@ class ReplayMemory(MemoryDataloading):
                 return Rebuilder(table, self._index, self.options)
         return None
 
-    def _append(self, table: Table, arrival: Arrival, fits: Sequence[SegmentFit]) -> None:
+    def _append(self, table: Table, arrival: Arrival, places: Sequence[Places]) -> None:
         """Store samples that have been checked."""
-        for fit in fits:
-            if fit.rew is not None:
-                table.fields["rew"].columns[0].widen(fit.rew)
-        is_held_out = self._is_held_out.take(arrival.episode, mode="wrap") if self.held_out else None
+        is_held_out = self._is_held_out.take(arrival.episode, mode="wrap")
         start = 0
         while start < len(arrival.is_reset):
             piece = slice(start, start + self._index.room)
             begins = arrival.is_reset[piece]
             n = len(begins)
-            row = self._index.extend(arrival.stream, begins, None if is_held_out is None else is_held_out[piece])
-            table.write(row, n, arrival, start, fits)
+            row = self._index.extend(arrival.stream, begins, is_held_out[piece])
+            table.write(row, n, arrival, start, places)
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
                 self._originals.update(zip(range(row, row + n), originals, strict=True))
@@ -207,7 +202,7 @@ class ReplayMemory(MemoryDataloading):
         if self._rebuilder is None or not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
         row, gamma = int(self._index.training.rows[item]), self.gamma or 0.0
-        transition = self._rebuilder.transitions(np.array([row]), None, gamma)
+        (transition,) = self._rebuilder.batches(np.array([[row]]), None, gamma)
         original = self._rebuilder.original(row, self._originals, gamma)
         return Transition._make((*transition, Info(transition.columns, original=original)))
 
@@ -218,55 +213,54 @@ class ReplayMemory(MemoryDataloading):
             MemoryContractError: there is no whole transition yet (see `ready`).
             PipelineMismatchError: CRC debugging found a difference.
         """
-        if not len(self):
+        if self._rebuilder is None or not len(self):
             return super().sample()
         if not self._drawn or len(self._drawn[-1].rew) != self.batch_size:
-            self._drawn = self._draw_several()
+            self._drawn = self._draw_several(self._rebuilder.table.row_bytes)
         return self._drawn.pop()
 
-    def _draw_several(self) -> list[Batch]:
+    def _draw_several(self, row_bytes: int) -> list[Batch]:
         """Draw batches; without samples in between each call twice as many, up to a moderate size."""
-        count = self._at_once
-        drawn = [(np.asarray(self.sample_indices(), np.intp), self._draw_left(self.rng)) for _ in range(count)]
-        items, left = zip(*drawn, strict=True)
-        for checked in np.concatenate(items).tolist() if self.crc_debug else ():
+        drawn = [(np.asarray(self.sample_indices()), self._draw_left(self.rng)) for _ in range(self._at_once)]
+        items, left = map(np.stack, zip(*drawn, strict=True))
+        for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
-        batch = self._batch(self._index.training, np.concatenate(items), np.concatenate(left) if self._race else None)
-        size_bytes = sum(leaf.nbytes for leaf in tree.leaves(batch.parts) if leaf is not None)
-        is_plain = not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor)
-        if is_plain and count < _MOST_AT_ONCE and 2 * size_bytes <= _MOST_BYTES_AT_ONCE:
-            self._at_once = 2 * count
-        leaves = [[None] * count if leaf is None else leaf.split(self.batch_size) for leaf in tree.leaves(batch.parts)]
-        return [Batch.of(tree.fill(batch.parts, iter(of_batch))) for of_batch in zip(*leaves, strict=True)]
+        if not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor):
+            most = _MOST_BYTES_AT_ONCE // (row_bytes * self.batch_size)
+            self._at_once = max(1, min(2 * self._at_once, _MOST_AT_ONCE, most))
+        return self._batches(self._index.training, items, left)
 
     def sample_held_out(self) -> Batch | None:
         """Draw a batch of held-out episodes, uniformly; None: there is no transition of them yet."""
         held_out = self._index.held_out
-        if held_out is None or not len(held_out):
+        if not len(held_out):
             return None
-        items = self._held_out_rng.integers(0, len(held_out), self.batch_size)
-        return self._batch(held_out, items, self._draw_left(self._held_out_rng))
+        items = self._held_out_rng.integers(0, len(held_out), (1, self.batch_size))
+        (batch,) = self._batches(held_out, items, self._draw_left(self._held_out_rng)[None])
+        return batch
 
-    def _draw_left(self, rng: np.random.Generator) -> Rows | None:
-        """The steps that are left of the race of each transition of a batch; None: there are no races."""
-        return None if self.mini_races is None else self.mini_races.draw(rng, self.batch_size, self._race)
+    def _draw_left(self, rng: np.random.Generator) -> Rows:
+        """The steps that are left of the race of each transition of a batch; empty: there are no races."""
+        if self.mini_races is None:
+            return np.empty(0, np.intp)
+        return self.mini_races.draw(rng, self.batch_size, self._race_steps)
 
-    def _batch(self, among: RowSet, items: Rows, left: Rows | None) -> Batch:
-        """The transitions at B of the places in a set of rows; `left` as in `Rebuilder.transitions`."""
+    def _batches(self, among: RowSet, items: Rows, left: Rows) -> list[Batch]:
+        """The transitions at the places `items`, int [M, B], in a set of rows; `left` int [M, B], or [M, 0]."""
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        batch = self._rebuilder.transitions(rows, self.device, *weights, left)
+        races = left if self.mini_races is not None else None
+        batches = self._rebuilder.batches(rows, self.device, *weights, races)
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
-        if not self.crc_debug and all(getattr(f, "batched", False) for f in preprocessors):
-            six = self._preprocessed(tuple(batch)) if preprocessors else batch
-        else:
-            plain = [
-                self._rebuilder.transitions(rows[k : k + 1], None, *weights, None if left is None else left[k : k + 1])
-                for k in range(len(rows))
-            ]
-            six = self._batch_of([self._preprocessed(tuple(transition)) for transition in plain])
-        return batch._replace(**dict(zip(Batch._fields, six, strict=True)))
+        if not preprocessors:
+            return batches
+        if all(getattr(f, "batched", False) for f in preprocessors):
+            return [_with_six(batch, self._preprocessed(tuple(batch))) for batch in batches]
+        assert len(batches) == 1
+        races = None if races is None else races.reshape(-1, 1)
+        single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, races)
+        return [_with_six(batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single]))]
 
     def seed(self, seed: int) -> None:
         super().seed(seed)
@@ -276,3 +270,8 @@ class ReplayMemory(MemoryDataloading):
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly: int64 [batch_size]."""
         return self.rng.integers(0, len(self), self.batch_size)
+
+
+def _with_six(batch: Batch, six: Six) -> Batch:
+    """A copy with these six, and what is beside them as it was."""
+    return batch._replace(**dict(zip(Batch._fields, six, strict=True)))

@@ -9,22 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.replay.streams import info_of
+from tmrl_like.types import Buffer, Info, Observation, Sample
 from tmrl_like.wire.rows import EPISODES
+from tmrl_like.wire.spaces import Space
 
 _FILE = "main_data.hdf5"
 _INDEX = "_index_"
 _JPEG = b"\xff\xd8"
 _ARRAY_BYTES = 1 << 30
+
+Group: TypeAlias = Any
+"""Of h5py: a group, or a data set in one."""
+
+Columns: TypeAlias = Any
+"""The structure of observations or actions, with arrays [T, ...] as leaves."""
 
 
 def find_minari(path: Path) -> Path | None:
@@ -54,7 +61,7 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
         raise CheckpointError(f"the data set {file} cannot be read: {why}") from None
 
 
-def _samples_of(episode: Any, number: int) -> list[Sample]:
+def _samples_of(episode: Group, number: int) -> list[Sample]:
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     observations, actions, *outcomes = (_columns_of(episode[name], name) for name in names)
     neutral = tree.map_leaves(np.zeros_like, _row(actions, 0))
@@ -65,8 +72,8 @@ def _samples_of(episode: Any, number: int) -> list[Sample]:
     return samples
 
 
-def _columns_of(node: Any, name: str) -> Any:
-    """The structure of a group, with arrays [T, ...] as leaves."""
+def _columns_of(node: Group, name: str) -> Columns:
+    """What a group holds."""
     if hasattr(node, "keys"):
         items = {key: _columns_of(node[key], f"{name}/{key}") for key in node}
         if items and all(key.startswith(_INDEX) for key in items):
@@ -81,7 +88,7 @@ def _columns_of(node: Any, name: str) -> Any:
     return values
 
 
-def _row(columns: Any, k: int) -> Any:
+def _row(columns: Columns, k: int) -> Observation:
     return tree.map_leaves(lambda leaf: leaf[k], columns)
 
 
@@ -118,7 +125,7 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     if not episodes:
         raise CheckpointError("there is no whole episode to write")
     (folder / "data").mkdir(parents=True)
-    spaces = [_space_of(getattr(episodes[0], name)) for name in ("observations", "actions")]
+    spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
     storage = MinariStorage.new((folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False)
     storage.update_episodes(episodes)
     name = re.sub(r"[^\w-]", "-", folder.name)
@@ -132,8 +139,7 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
     begun: dict[str, list[Sample]] = {}
     for buffer in buffers:
         for sample in buffer.memory:
-            is_reset = isinstance(sample.info, Info) and sample.info.is_reset
-            if is_reset:
+            if info_of(sample).is_reset:
                 begun[buffer.stream] = [sample]
             elif buffer.stream in begun:
                 begun[buffer.stream].append(sample)
@@ -141,12 +147,12 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
                     yield begun.pop(buffer.stream)
 
 
-def _stacked(values: Sequence[Any]) -> Any:
-    """T values of one structure -> the structure with arrays [T, ...] as leaves."""
+def _stacked(values: Sequence[Observation]) -> Columns:
+    """T values of one structure -> columns."""
     return tree.map_leaves(lambda *leaves: np.stack(leaves), *values)
 
 
-def _space_of(columns: Any) -> gymnasium.Space[Any]:
+def _space_of(columns: Columns) -> Space:
     """A space that arrays [T, ...] come from; what its bounds were is not in the samples."""
     if isinstance(columns, dict):
         return spaces.Dict({key: _space_of(item) for key, item in columns.items()})

@@ -15,11 +15,14 @@ ring has overwritten is newer. A transition is whole when all rows are there tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_set import Array, Flags, Rows, RowSet
+
+_RowOrRows = TypeVar("_RowOrRows", int, Rows)
 
 
 class RowIndex:
@@ -28,35 +31,31 @@ class RowIndex:
     Attributes:
         written: samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], see above.
-        following: int32 [capacity], the next row of the stream, if there is one; None where transitions have one step.
+        following: int32 [capacity], the next row of the stream, if there is one; empty where transitions have one step.
         is_reset: bool [capacity].
-        older_frame: as `parent`, but the row itself at each reset; None where there are no stacks.
+        older_frame: as `parent`, but the row itself at each reset; `parent` where there are no stacks.
         steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a row has so far;
-            None where all have one.
+            empty where all have one.
         training: the rows that whole transitions end in.
-        held_out: those of them that are never trained on; None: there are none.
+        held_out: those of them that are never trained on, which are not in `training`.
     """
 
-    def __init__(
-        self, capacity: int, act_buf_len: int = 0, frames: int = 0, n_steps: int = 1, holds_out: bool = False
-    ) -> None:
-        """An empty index; memory is taken up as rows are written.
-
-        `act_buf_len` actions and stacks of `frames` are put together again; a transition has at most `n_steps`.
-        """
+    def __init__(self, capacity: int, options: ReplayOptions) -> None:
+        """An empty index; memory is taken up as rows are written."""
+        self._actions, self._frames = max(1, options.act_buf_len), options.frames
+        self._longest = max(self._actions, self._frames)
+        self._n_steps = options.n_steps
         self.capacity = capacity
         self.written = 0
         self.parent = np.zeros(capacity, np.int32)
-        self.following = np.zeros(capacity, np.int32) if n_steps > 1 else None
         self.is_reset = np.zeros(capacity, np.bool_)
-        self.older_frame = np.zeros(capacity, np.int32) if frames > 1 else None
-        self.steps = np.zeros(capacity, np.min_scalar_type(n_steps)) if n_steps > 1 else None
-        self._begins = np.zeros(capacity if n_steps > 1 else 0, np.bool_)
-        self._n_steps = n_steps
-        self._actions, self._frames = max(1, act_buf_len), frames
-        self._longest = max(self._actions, frames)
+        self.older_frame = np.zeros(capacity, np.int32) if self._frames > 1 else self.parent
+        ahead = capacity if self._n_steps > 1 else 0
+        self.following = np.zeros(ahead, np.int32)
+        self.steps = np.zeros(ahead, np.min_scalar_type(self._n_steps))
+        self._begins = np.zeros(ahead, np.bool_)
         self.training = RowSet(capacity)
-        self.held_out = RowSet(capacity) if holds_out else None
+        self.held_out = RowSet(capacity)
         self._newest: dict[str, int] = {}  # the sequence number of each stream's newest row, in their order
         self._jumps: dict[int, int] = {}  # rows behind which a stream does not go on in the next row, and where it does
 
@@ -65,7 +64,7 @@ class RowIndex:
         """How many samples the next `extend` takes: as far as the end of the ring."""
         return self.capacity - self.written % self.capacity
 
-    def extend(self, stream: str, is_reset: Flags, is_held_out: Flags | None = None) -> int:
+    def extend(self, stream: str, is_reset: Flags, is_held_out: Flags) -> int:
         """Make room for the next n <= `room` samples of a stream; returns the first row that they go to.
 
         Transitions that end in a sample that `is_held_out` go to `held_out`, the others to `training`.
@@ -79,9 +78,9 @@ class RowIndex:
         self.parent[new] = before
         if previous is not None and previous + 1 < self.written:
             self._jumps[previous % self.capacity] = first
-        if self.following is not None:
+        if self._n_steps > 1:
             self.following[before] = rows
-        if self.older_frame is not None:
+        if self._frames > 1:
             self.older_frame[new] = np.where(is_reset, rows, before)
         self.is_reset[new] = is_reset
         self.written += n
@@ -89,7 +88,7 @@ class RowIndex:
         if len(shortened):
             self._take_out(shortened[~self._are_whole(shortened)])
         whole = self._are_whole(rows)
-        if self.held_out is not None and is_held_out is not None:
+        if is_held_out.any():
             self.held_out.add(rows[whole & is_held_out])
             whole &= ~is_held_out
         self.training.add(rows[whole])
@@ -97,7 +96,6 @@ class RowIndex:
 
     def count_steps(self, row: int, begins: Flags) -> None:
         """Count the newest n steps, to `row` and those behind it; `begins`, bool [n]: of no earlier transition."""
-        assert self.steps is not None
         rows: Rows = np.arange(row, row + len(begins))
         self._begins[rows] = begins
         self.steps[rows] = 1
@@ -145,19 +143,18 @@ class RowIndex:
         age = self._age(walk)
         is_there = age[1:] > age[:-1]
         whole: Flags = ~self.is_reset[rows] & is_there[: self._actions].all(axis=0)
-        if self.older_frame is not None:
+        if self._frames > 1:
             is_there[1:] |= np.logical_or.accumulate(self.is_reset[walk[1:-1]], axis=0)
             whole &= is_there[: self._frames].all(axis=0)
         return whole
 
-    def _age(self, rows: Any) -> Any:
+    def _age(self, rows: _RowOrRows) -> _RowOrRows:
         """How many samples have been written since that of a row, or of each of several."""
         return (self.written - 1 - rows) % self.capacity
 
     def _take_out(self, rows: Rows) -> None:
         self.training.take_out(rows)
-        if self.held_out is not None:
-            self.held_out.take_out(rows)
+        self.held_out.take_out(rows)
 
 
 def follow(links: Array, rows: Rows, steps: int) -> Rows:

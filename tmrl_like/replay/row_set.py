@@ -24,7 +24,7 @@ class RowSet:
         return self._count
 
     @property
-    def rows(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def rows(self) -> Array:
         """All of them: int32 [len(self)], a view."""
         return self._rows[: self._count]
 
@@ -36,6 +36,8 @@ class RowSet:
 
     def take_out(self, rows: Rows) -> None:
         """Take out those of these that are in it; rows from the end fill the holes."""
+        if not self._count:
+            return
         rows = rows[self._place[rows] > 0]
         count = self._count - len(rows)
         holes = self._place[rows] - 1

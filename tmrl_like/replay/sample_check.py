@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import repeat
-from typing import Any, NamedTuple, TypeAlias
+from itertools import count, repeat
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +19,8 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.row_set import Array
+from tmrl_like.types import Observation
 from tmrl_like.wire.packet import SampleBlock
 from tmrl_like.wire.schema import (
     ArrayLeaf,
@@ -44,13 +45,36 @@ _PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": 
 _SINGLE: list[tuple[int, ...]] = [()]
 
 
+class LeafForm(NamedTuple):
+    """A leaf of a sample."""
+
+    place: int  # among all leaves of the sample, left to right
+    path: str  # e.g. `obs[2]`
+    leaf: Leaf
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """In one sample."""
+        return self.leaf.shape if isinstance(self.leaf, ArrayLeaf) else ()
+
+    def column_dtype(self) -> np.dtype[Any]:
+        """Raises MemoryContractError for text, bytes and None."""
+        if not isinstance(self.leaf, PlainLeaf):
+            return np.dtype(self.leaf.dtype)
+        if self.leaf.kind not in _PLAIN_DTYPE:
+            raise MemoryContractError(
+                f"{self.path} is a Python {self.leaf.kind}; ReplayMemory stores arrays and numbers: drop it in the "
+                "sample_compressor"
+            )
+        return _PLAIN_DTYPE[self.leaf.kind]
+
+
 class FieldForm(NamedTuple):
     """A field of a sample, or an item of its info."""
 
     name: str
     node: Node
-    first: int  # which leaf of the sample its first one is
-    leaves: list[tuple[str, Leaf]]  # left to right, with where they are, e.g. `obs[2]`
+    leaves: list[LeafForm]  # left to right
 
 
 def parts_of(schema: Node) -> dict[str, FieldForm]:
@@ -58,14 +82,12 @@ def parts_of(schema: Node) -> dict[str, FieldForm]:
     assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
     info = schema.items[len(NAMES)]
     items = zip(map(item, info.keys), info.items, strict=True) if isinstance(info, DictNode) else ()
+    places = count()
     parts: dict[str, FieldForm] = {}
-    first = 0
     for name, node in (*zip(NAMES, schema.items, strict=False), *items):
-        leaves = fill(node, iter(leaves_of(node)))
-        parts[name] = FieldForm(
-            name, node, first, [(name + tree.name_of(path), leaf) for path, leaf in tree.walk(leaves)]
-        )
-        first += len(parts[name].leaves)
+        named = tree.walk(fill(node, iter(leaves_of(node))))
+        leaves = [LeafForm(next(places), name + tree.name_of(path), leaf) for path, leaf in named]
+        parts[name] = FieldForm(name, node, leaves)
     return parts
 
 
@@ -74,30 +96,14 @@ def item(name: str | int) -> str:
     return f"info[{name!r}]"
 
 
-def shape_of(leaf: Leaf) -> tuple[int, ...]:
-    """The shape of a leaf in one sample."""
-    return leaf.shape if isinstance(leaf, ArrayLeaf) else ()
-
-
-def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:
-    """The dtype of a leaf's column; raises MemoryContractError for text, bytes and None."""
-    if not isinstance(leaf, PlainLeaf):
-        return np.dtype(leaf.dtype)
-    if leaf.kind not in _PLAIN_DTYPE:
-        raise MemoryContractError(
-            f"{name} is a Python {leaf.kind}; ReplayMemory stores arrays and numbers: drop it in the sample_compressor"
-        )
-    return _PLAIN_DTYPE[leaf.kind]
-
-
 def refuse_no_number(part: FieldForm) -> None:
     """Raise MemoryContractError for what is not a single number."""
-    if not isinstance(part.node, Leaf) or math.prod(shape_of(part.node)) != 1:
+    if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].shape) != 1:
         raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
-    dtype_of(part.node, part.name)
+    part.leaves[0].column_dtype()
 
 
-def refuse_change(first: FieldForm, now: FieldForm, casting: Any) -> None:
+def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
     """Refuse samples whose leaves cannot be cast to those of the first one.
 
     Raises:
@@ -106,14 +112,16 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Any) -> None:
     if now.node == first.node:
         return
     if len({repr(fill(part.node, repeat(None))) for part in (first, now)}) > 1:
-        began, is_now = (", ".join(path for path, _ in part.leaves) or "empty" for part in (first, now))
-        raise MemoryContractError(f"{first.name} has changed its structure: it began as {began} and is now {is_now}")
-    for (path, leaf), (_, other) in zip(first.leaves, now.leaves, strict=True):
-        dtype, other_dtype = dtype_of(leaf, path), dtype_of(other, path)
-        if shape_of(other) != shape_of(leaf) or not np.can_cast(other_dtype, dtype, casting):
+        places, now_places = (", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now))
+        raise MemoryContractError(
+            f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
+        )
+    for leaf, other in zip(first.leaves, now.leaves, strict=True):
+        began, is_now = leaf.column_dtype(), other.column_dtype()
+        if other.shape != leaf.shape or not np.can_cast(is_now, began, casting):
             raise MemoryContractError(
-                f"{path} began as {dtype} {shape_of(leaf)} and is now {other_dtype} {shape_of(other)}: it must keep "
-                "its dtype and shape; convert it in the environment or in the sample_compressor"
+                f"{leaf.path} began as {began} {leaf.shape} and is now {is_now} {other.shape}: it must keep its dtype "
+                "and shape; convert it in the environment or in the sample_compressor"
             )
 
 
@@ -143,7 +151,7 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
 def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
     """Raise MemoryContractError where arrays have other shapes, in any order, than those that are expected."""
     for name, shapes in expected.items():
-        found = sorted(shape_of(leaf) for _, leaf in parts[name].leaves)
+        found = sorted(leaf.shape for leaf in parts[name].leaves)
         if found != shapes and not (shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]):
             raise MemoryContractError(
                 f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's spaces and the memory's "
@@ -160,12 +168,10 @@ class SampleCheck:
 
     def __init__(self, observation_space: Space, action_space: Space, memory: MemoryDataloading) -> None:
         """Work out what is expected; nothing of the memory is used later."""
-        spaces_of = {"act": action_space, "obs": observation_space}
-        self._numeric = [name for name in NAMES if name not in spaces_of or _is_numeric(spaces_of[name])]
-        if memory.takes_text:
-            self._numeric = []
+        texts = {name for name, space in (("obs", observation_space), ("act", action_space)) if _may_be_text(space)}
+        self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._shapes: Shapes = {}
-        if len(self._numeric) == len(NAMES):
+        if not texts and not memory.takes_text:
             with contextlib.suppress(MemoryContractError):  # its compressor says so on the workers
                 self._shapes = expected_shapes(observation_space, action_space, memory)
         self._items = [*map(item, memory.columns)]
@@ -181,11 +187,11 @@ class SampleCheck:
         """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square in float32 is."""
         with np.errstate(over="ignore", invalid="ignore"):
             for segment in block.segments:
-                for index, name in self._floats_of(segment.schema):
-                    _refuse_not_finite(segment.leaves[index], name)
+                for leaf in self._floats_of(segment.schema):
+                    _refuse_not_finite(segment.leaves[leaf.place], leaf.path)
 
-    def _checked(self, schema: Node) -> list[tuple[int, str]]:
-        """Index and name of each leaf that holds floats and must be finite."""
+    def _checked(self, schema: Node) -> list[LeafForm]:
+        """The leaves that hold floats and must be finite."""
         parts = parts_of(schema)
         for _, path, leaf in _leaves_in(parts, self._numeric):
             if isinstance(leaf, PlainLeaf) and leaf.kind in ("str", "bytes"):
@@ -193,33 +199,31 @@ class SampleCheck:
                     f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory that takes text where "
                     "they hold numbers sets takes_text = True)"
                 )
-        for _, path, leaf in _leaves_in(parts, self._items):
-            dtype_of(leaf, path)
+        for kept in _leaves_in(parts, self._items):
+            kept.column_dtype()
         refuse_other_shapes(parts, self._shapes)
-        return [(i, path) for i, path, leaf in _leaves_in(parts, self._finite) if _is_float(leaf)]
+        return [found for found in _leaves_in(parts, self._finite) if _is_float(found.leaf)]
 
 
-def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> Iterator[tuple[int, str, Leaf]]:
-    """The leaves of those parts that are there: which of the sample's, where, and what."""
-    for part in (parts[name] for name in names if name in parts):
-        for index, (path, leaf) in enumerate(part.leaves, start=part.first):
-            yield index, path, leaf
+def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
+    """The leaves of those parts that are there."""
+    return [leaf for name in names if name in parts for leaf in parts[name].leaves]
 
 
 def _is_float(leaf: Leaf) -> bool:
     return leaf.kind == "float" if isinstance(leaf, PlainLeaf) else np.dtype(leaf.dtype).kind == "f"
 
 
-def _is_numeric(space: Space) -> bool:
+def _may_be_text(space: Space) -> bool:
     numeric = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    return all(isinstance(part, numeric) for part in tree.leaves(space))
+    return not all(isinstance(part, numeric) for part in tree.leaves(space))
 
 
-def _shapes_of(value: Any) -> list[tuple[int, ...]]:
-    return sorted(map(shape_of, leaves_of(schema_of(value))))
+def _shapes_of(value: Observation) -> list[tuple[int, ...]]:
+    return sorted(leaf.shape if isinstance(leaf, ArrayLeaf) else () for leaf in leaves_of(schema_of(value)))
 
 
-def _refuse_not_finite(column: np.ndarray[Any, Any], name: str) -> None:
+def _refuse_not_finite(column: Array, name: str) -> None:
     """`column` is [N, ...] of floats."""
     flat = column.astype(np.float32, copy=False).reshape(-1)
     if math.isfinite(np.dot(flat, flat)):

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,13 +23,12 @@ from tmrl_like.replay.sample_check import (
     NAMES,
     NUMBERS,
     FieldForm,
-    dtype_of,
+    LeafForm,
     item,
     parts_of,
     refuse_change,
     refuse_missing,
     refuse_no_number,
-    shape_of,
 )
 from tmrl_like.replay.streams import info_of
 from tmrl_like.types import Buffer
@@ -39,6 +38,9 @@ from tmrl_like.wire.schema import ArrayLeaf, Leaf, Node, PlainLeaf, ScalarLeaf, 
 _NOT_FINISHED = 2**31 - 1
 _SINGLE_NUMBERS = item("greedy"), item("potential")  # that rewards depend on
 _MOST_STRUCTURES = 256
+
+Places: TypeAlias = dict[str, list[int]]
+"""Which leaves of a sample are those of each field; items of info may be missing."""
 
 
 class Arrival:
@@ -85,10 +87,10 @@ class Column:
 
     def widen(self, dtype: np.dtype[Any]) -> None:
         """Make whole numbers fit for those of another dtype, fractions among them."""
-        dtype = np.result_type(self.array.dtype, dtype)
-        if self.array.dtype.kind == "f" or dtype == self.array.dtype:
+        if dtype == self.array.dtype or self.array.dtype.kind == "f":
             return
-        self.array = self.array.astype(dtype)
+        dtype = np.result_type(self.array.dtype, dtype)
+        self.array = self.array.astype(dtype, copy=False)
         if isinstance(self.leaf, PlainLeaf):
             self.leaf = PlainLeaf("float" if dtype.kind == "f" else "int")
         else:
@@ -102,13 +104,15 @@ class Field:
         part: of the first sample.
         columns: one per leaf.
         stacks: how many frames are stacked in each leaf; 0: it is not a stack.
+        missing: what stands in the rows of samples that lack it.
     """
 
-    def __init__(self, part: FieldForm, columns: list[Column]) -> None:
+    def __init__(self, part: FieldForm, columns: list[Column], stacks: Sequence[int] = (), missing: int = 0) -> None:
         """Take the columns."""
         self.part = part
         self.columns = columns
-        self.stacks = [0] * len(columns)
+        self.stacks = stacks or [0] * len(columns)
+        self.missing = missing
         node = part.node
         self._is_leaf = isinstance(node, Leaf)
         self._is_flat_tuple = isinstance(node, TupleNode) and all(isinstance(item, Leaf) for item in node.items)
@@ -118,13 +122,6 @@ class Field:
         if self._is_flat_tuple:
             return tuple(leaves)
         return leaves[0] if self._is_leaf else fill(self.part.node, iter(leaves))
-
-
-class SegmentFit(NamedTuple):
-    """How samples of one structure go into the columns."""
-
-    first: dict[str, int]  # which leaf of the sample is the first of each field; those of info may be missing
-    rew: np.dtype[Any] | None  # that the column of rewards must hold; None: a reset's, which may be cast
 
 
 class Table:
@@ -144,7 +141,7 @@ class Table:
         self.capacity = capacity
         self._scratch_dir = options.scratch_dir
         self._items = [item(name) for name in options.kept if name != STEPS_TO_END]
-        self._known: dict[tuple[Node, bool], SegmentFit] = {}
+        self._known: dict[tuple[Node, bool], Places] = {}
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
@@ -153,47 +150,47 @@ class Table:
             )
         for name in self._items:
             refuse_missing(name, parts)
-        stacks = _stack_sizes(options, parts["obs"])
+        for name in parts.keys() & {*NUMBERS, *_SINGLE_NUMBERS}:
+            refuse_no_number(parts[name])
+        stacks = {"obs": _stack_sizes(options, parts["obs"])}
         try:
-            self.fields = {name: self._field(parts[name]) for name in (*NAMES, *self._items)}
+            self.fields = {
+                name: Field(parts[name], list(map(self._column, parts[name].leaves)), stacks.get(name, ()))
+                for name in (*NAMES, *self._items)
+            }
             if STEPS_TO_END in options.kept:
-                leaf = ScalarLeaf("<i4")
-                self.fields[item(STEPS_TO_END)] = self._field(FieldForm(STEPS_TO_END, leaf, 0, [(STEPS_TO_END, leaf)]))
+                counted = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
+                part = FieldForm(STEPS_TO_END, counted.leaf, [counted])
+                self.fields[item(STEPS_TO_END)] = Field(part, [self._column(counted)], missing=_NOT_FINISHED)
         except MemoryError as error:
             raise ConfigError(f"memory_size {capacity:,} is more than fits here: {error}; make it smaller") from None
         except OSError as error:
             raise ConfigError(f"scratch_dir does not take memory_size {capacity:,}: {error}") from None
-        self.fields["obs"].stacks = stacks
+        columns = [column for field in self.fields.values() for column in field.columns]
+        self.row_bytes = sum(column.array.nbytes for column in columns) // capacity
 
-    def _field(self, part: FieldForm) -> Field:
-        if part.name in (*NUMBERS, *_SINGLE_NUMBERS):
-            refuse_no_number(part)
-        return Field(
-            part, [Column(leaf, self._reserve(shape_of(leaf), dtype_of(leaf, path))) for path, leaf in part.leaves]
-        )
-
-    def _reserve(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        whole = self.capacity, *shape
+    def _column(self, leaf: LeafForm) -> Column:
+        shape, dtype = (self.capacity, *leaf.shape), leaf.column_dtype()
         if self._scratch_dir is None:
-            return np.zeros(whole, dtype)  # taken up as rows are written
-        size = max(1, math.prod(whole) * dtype.itemsize)
+            return Column(leaf.leaf, np.zeros(shape, dtype))  # taken up as rows are written
+        size = max(1, math.prod(shape) * dtype.itemsize)
         with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:  # gone when nothing is mapped any more
             allocate(file, size)
-            return np.ndarray(whole, dtype, mmap.mmap(file.fileno(), size))
+            return Column(leaf.leaf, np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size)))
 
-    def fits(self, arrival: Arrival) -> list[SegmentFit]:
-        """How each segment goes into the columns; MemoryContractError: it does not."""
-        return [self._fit(segment.schema, only_resets) for segment, only_resets in arrival.segments]
+    def fits(self, arrival: Arrival) -> list[Places]:
+        """Where each segment has what goes into the columns; MemoryContractError: something does not fit."""
+        found = []
+        for segment, only_resets in arrival.segments:
+            known = segment.schema, only_resets
+            if known not in self._known:
+                if len(self._known) >= _MOST_STRUCTURES:
+                    self._known.clear()
+                self._known[known] = self._places(*known)
+            found.append(self._known[known])
+        return found
 
-    def _fit(self, schema: Node, only_resets: bool) -> SegmentFit:
-        known = self._known.get((schema, only_resets))
-        if known is None:
-            if len(self._known) >= _MOST_STRUCTURES:
-                self._known.clear()
-            known = self._known[schema, only_resets] = self._checked(schema, only_resets)
-        return known
-
-    def _checked(self, schema: Node, only_resets: bool) -> SegmentFit:
+    def _places(self, schema: Node, only_resets: bool) -> Places:
         """Refuse samples that do not fit. What a reset sample brings may be cast: no transition ends there."""
         parts = parts_of(schema)
         for name in ("act", "obs", *self._items):
@@ -203,35 +200,36 @@ class Table:
                 refuse_change(self.fields[name].part, parts[name], "same_kind" if only_resets else "safe")
         for name in NUMBERS:
             refuse_no_number(parts[name])
-        ((path, leaf),) = parts["rew"].leaves
-        firsts = {name: parts[name].first for name in self.fields if name in parts}
-        return SegmentFit(firsts, None if only_resets else dtype_of(leaf, path))
+        return {name: [leaf.place for leaf in parts[name].leaves] for name in self.fields if name in parts}
 
     def numbers(self, field: str, row: int, n: int) -> Array:
         """The numbers of a field at n rows, [n]."""
         return self.fields[field].columns[0].array[row : row + n].reshape(n)
 
-    def write(self, row: int, n: int, arrival: Arrival, start: int, fits: Sequence[SegmentFit]) -> None:
-        """Write the n samples of an arrival that begin with its sample `start` to n rows."""
+    def write(self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]) -> None:
+        """Write the n samples of an arrival that begin with its sample `start` to n rows; `found`: what `fits` says."""
         at = row - start  # where the first sample of the segment would be
-        for (segment, _), fit in zip(arrival.segments, fits, strict=True):
+        for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
             low, high = max(0, row - at), min(segment.rows, row + n - at)
             if low < high:
+                if not only_resets:  # else it may be cast
+                    self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]].dtype)
                 rows = slice(at + low, at + high)
                 for name, field in self.fields.items():
-                    first = fit.first.get(name)
-                    for k, column in enumerate(field.columns):
+                    if name not in places:
+                        for column in field.columns:
+                            column.array[rows] = field.missing
+                        continue
+                    for column, place in zip(field.columns, places[name], strict=True):
                         target = column.array[rows]
-                        target[...] = 0 if first is None else segment.leaves[first + k][low:high].reshape(target.shape)
+                        target[...] = segment.leaves[place][low:high].reshape(target.shape)
             at += segment.rows
-        if (counted := self.fields.get(item(STEPS_TO_END))) is not None:
-            counted.columns[0].array[row : row + n] = _NOT_FINISHED
 
 
 def _stack_sizes(options: ReplayOptions, obs: FieldForm) -> list[int]:
     """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is not a stack."""
     named = {f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()}
-    places = [path for path, _ in obs.leaves]
+    places = [leaf.path for leaf in obs.leaves]
     for name in named:
         if name not in places:
             raise MemoryContractError(

@@ -24,24 +24,27 @@ change with phi.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tmrl_like.replay.collate import to_tensor
+from tmrl_like.replay.collate import Six, to_tensor
 from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex, follow
 from tmrl_like.replay.row_set import Array, Rows
 from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.table import Column, Table
-from tmrl_like.types import Batch
+from tmrl_like.types import Action, Batch, Observation
+
+_POTENTIAL = item("potential")
 
 
 class Rebuilder:
     """Makes transitions of rows; puts action buffers and stacks of frames together again.
 
-    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without one, of a batch of
+    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without one, of batches of
     one, what was stored, of the type that it had.
     """
 
@@ -50,52 +53,57 @@ class Rebuilder:
         self.table = table
         self.index = index
         self.options = options
-        self.columns = {name: item(name) for name in options.kept}
-        self.race = options.race_steps
+        self._race = options.race_steps
 
-    def transitions(
+    def batches(
         self, rows: Rows, device: str | None, gamma: float = 0.0, shaping: float = 0.0, left: Rows | None = None
-    ) -> Batch:
-        """The transitions that begin with the steps to `rows`, int [B].
+    ) -> list[Batch]:
+        """M batches of the transitions that begin with the steps to `rows`, int [M, B].
 
         Args:
             rows: which; `discount` is gamma^k, None where n is 1 and there are no races.
             device: of the tensors.
             gamma: discount per step.
             shaping: w, weight of the potentials.
-            left: of a race, how many steps are left at the older observation, int [B]; None: no races.
+            left: of a race, how many steps are left at the older observation, int [M, B]; None: no races.
         """
-        columns = {name: self._gather(field, rows[None], device)[0] for name, field in self.columns.items()}
-        beside: dict[str, Any] = {}
+        beside: dict[str, Sequence[Any]] = {}
         if self.options.n_steps == 1 and left is None and not shaping:
             ends, rew = rows, self._number("rew", rows, device)
+            terminated = self._number("terminated", rows, device)
         else:
             ahead, counts = self._ahead(rows)
             if left is not None:
                 counts = np.minimum(counts, left)
-            ends = ahead[counts - 1, np.arange(len(rows))]
+            ends = np.take_along_axis(ahead, counts[None] - 1, axis=0)[0]
             powers = _powers(gamma, self.options.n_steps)
             rewards, discounts = _summed(self._values("rew", ahead), counts, powers), powers.take(counts)
             is_over = self._values("terminated", ends) != 0
+            terminated = self._number("terminated", ends, device)
             if left is not None:
                 is_over |= counts == left
-                shares = {"time_left": left, "next_time_left": left - counts}
-                beside = {name: _number_of(steps / self.race, device) for name, steps in shares.items()}
+                terminated = _numbers_of(is_over, device)
+                beside["time_left"] = _numbers_of(left / self._race, device)
+                beside["next_time_left"] = _numbers_of((left - counts) / self._race, device)
             if shaping:
-                potential = self.columns["potential"]
-                before = self._values(potential, self.index.parent.take(rows).astype(np.intp)).astype(np.float64)
-                after = self._values(potential, ends).astype(np.float64)
+                before = self._values(_POTENTIAL, self.index.parent.take(rows).astype(np.intp)).astype(np.float64)
+                after = self._values(_POTENTIAL, ends).astype(np.float64)
                 rewards += shaping * (np.where(is_over, 0.0, discounts * after) - before)
-            rew = _number_of(rewards, device)
+            rew = _numbers_of(rewards, device)
             if self.options.n_steps > 1 or left is not None:
-                beside["discount"] = _number_of(discounts, device)
-        last_obs, act, obs = self._ends_of(rows, ends, device)
-        terminated, truncated = (self._number(name, ends, device) for name in ("terminated", "truncated"))
-        if left is not None:
-            terminated = _number_of(is_over, device)
-        return Batch(last_obs, act, rew, obs, terminated, truncated, columns=columns or None, **beside)
+                beside["discount"] = _numbers_of(discounts, device)
+        truncated = self._number("truncated", ends, device)
+        kept = {name: self._gather(item(name), rows, device) for name in self.options.kept}
+        return [
+            Batch(
+                *(last_obs, act, rew[k], obs, terminated[k], truncated[k]),
+                columns={name: leaves[k] for name, leaves in kept.items()} or None,
+                **{name: leaves[k] for name, leaves in beside.items()},
+            )
+            for k, (last_obs, act, obs) in enumerate(self._ends_of(rows, ends, device))
+        ]
 
-    def original(self, row: int, originals: dict[int, Any], gamma: float) -> tuple[Any, ...] | None:
+    def original(self, row: int, originals: Mapping[int, Six | None], gamma: float) -> Six | None:
         """CRC debugging: what the environment produced of the transition that begins with the step to a row.
 
         `originals` are single steps, by their rows.
@@ -110,34 +118,39 @@ class Rebuilder:
         rew = _summed(rewards, counts, _powers(gamma, self.options.n_steps)).item()
         return (*steps[0][:2], rew, *steps[-1][3:6])
 
-    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> tuple[Any, Any, Any]:
-        """Observation before, action, and observation after B steps, or sequences of steps.
+    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Observation, Action, Observation]]:
+        """Of each of M batches: observation before, action, and observation after a step, or a sequence of steps.
 
-        The first actions led to `rows`, int [B], the last ones to `ends`, int [B].
+        The first actions led to `rows`, int [M, B], the last ones to `ends`, int [M, B].
         """
-        parent, length = self.index.parent, self.options.act_buf_len
+        parent, length, count = self.index.parent, self.options.act_buf_len, len(rows)
         walk = follow(parent, rows, max(1, length))
-        before, after = walk[1:], walk[:-1] if ends is rows else follow(parent, ends, max(1, length) - 1)
-        last_obs, obs = self._gather("obs", np.stack((before[0], after[0])), device)
-        if not length:
-            return last_obs, self._gather("act", rows[None], device)[0], obs
-        act, *actions = self._gather("act", np.concatenate((rows[None], before[::-1], after[::-1])), device)
-        return (*last_obs, *actions[:length]), act, (*obs, *actions[length:])
+        before = walk[1:]
+        after = walk[:-1] if ends is rows else follow(parent, ends, max(1, length) - 1)
+        observations = self._gather("obs", np.concatenate((before[0], after[0])), device)
+        buffers = (before[::-1], after[::-1]) if length else ()
+        actions = self._gather("act", np.concatenate((rows[None], *buffers)).reshape(-1, rows.shape[1]), device)
+        for k in range(count):
+            last_obs, obs = observations[k::count]
+            act, *buffered = actions[k::count]
+            if length:
+                last_obs, obs = (*last_obs, *buffered[:length]), (*obs, *buffered[length:])
+            yield last_obs, act, obs
 
-    def _number(self, field: str, rows: Rows, device: str | None) -> Any:
-        """The number of a field at `rows`, int [B]."""
+    def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Any]:
+        """The numbers of a field at `rows`, int [M, B]: M leaves."""
         column = self.table.fields[field].columns[0]
         values = column.array.take(rows, axis=0)
-        return column.restored(values) if device is None else _number_of(values, device)
+        return _leaves_of(values, None, column) if device is None else _numbers_of(values.reshape(rows.shape), device)
 
     def _values(self, field: str, rows: Rows) -> Array:
         """The numbers of a field at `rows`: an array of their shape."""
         return self.table.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
 
     def _ahead(self, rows: Rows) -> tuple[Rows, Rows]:
-        """The rows that the steps from `rows`, int [B], end in, int [n, B], and how many of them count: k, int [B]."""
-        if self.index.steps is None or self.index.following is None:
-            return rows[None], np.ones(len(rows), np.intp)
+        """The rows that the steps from `rows` end in, int [n, *rows.shape], and how many of them count: k."""
+        if self.options.n_steps == 1:
+            return rows[None], np.ones(rows.shape, np.intp)
         ahead = follow(self.index.following, rows, self.options.n_steps - 1)
         return ahead, self.index.steps.take(rows).astype(np.intp)
 
@@ -145,27 +158,29 @@ class Rebuilder:
         """`rows` int [K, B] -> K structures of a field."""
         field = self.table.fields[name]
         if any(field.stacks):
-            older = self.index.parent if self.index.older_frame is None else self.index.older_frame
-            frames = follow(older, rows, max(field.stacks) - 1)[::-1].transpose(1, 2, 0)  # oldest first
+            walk = follow(self.index.older_frame, rows, max(field.stacks) - 1)
+            frames = walk[::-1].transpose(1, 2, 0)  # oldest first
         leaves = []
         for column, size in zip(field.columns, field.stacks, strict=True):
             values = column.array.take(frames[..., -size:] if size else rows, axis=0)
             if size and self.options.frame_padding == "zero":
                 _blank_padding(values, frames[..., -size:])
-            leaves.append(_leaves_of(column, values, device))
+            leaves.append(_leaves_of(values, device, column))
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 
 
-def _leaves_of(column: Column, values: Array, device: str | None) -> Any:
-    """`values` [K, B, ...] -> one leaf for each of the K."""
-    return [column.restored(value) for value in values] if device is None else to_tensor(values, device).unbind(0)
-
-
-def _number_of(values: Array, device: str | None) -> Any:
-    """`values` [B, ...], one number each."""
+def _leaves_of(values: Array, device: str | None, column: Column) -> Sequence[Any]:
+    """`values` [K, B, ...] of a column -> K leaves."""
     if device is None:
-        return values.item()
-    return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), device)
+        return [column.restored(value) for value in values]
+    return to_tensor(values, device).unbind(0)
+
+
+def _numbers_of(values: Array, device: str | None) -> Sequence[Any]:
+    """`values` [M, B] -> M leaves."""
+    if device is None:
+        return list(values[:, 0].tolist())
+    return to_tensor(values.astype(np.float32, copy=False), device).unbind(0)
 
 
 @lru_cache(maxsize=8)
@@ -183,7 +198,7 @@ def _summed(rewards: Array, counts: Rows, powers: Array) -> Array:
 
 
 def _blank_padding(stacked: Array, rows: Rows) -> None:
-    """Put zeros where frames of `rows`, int [2, B, k], oldest first, are repeats of an episode's first one."""
+    """Put zeros where frames of `rows`, int [K, B, k], oldest first, are repeats of an episode's first one."""
     is_repeat = rows[..., :-1] == rows[..., 1:]
     if is_repeat.any():
         stacked[:, :, :-1][is_repeat] = 0

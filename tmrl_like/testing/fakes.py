@@ -4,61 +4,65 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Batch, Buffer, Transition
+from tmrl_like.wire.spaces import Space
 
-Obs = np.ndarray[Any, np.dtype[np.float32]]
+Obs: TypeAlias = NDArray[np.float32]
+InfoItems: TypeAlias = dict[str, Any]
 
 
+@dataclass(eq=False, repr=False)
 class CountingEnv(gymnasium.Env[Obs, Obs]):
     """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after `episode_steps`.
 
-    Args:
+    Attributes:
         episode_steps: an episode terminates after so many steps.
         step_s: how long a step takes, in seconds.
         raise_at: raise in the step with this number, counted over all episodes; 0: never.
         hang_at: sleep for `hang_s` in the step with this number; 0: never.
     """
 
-    def __init__(
-        self, episode_steps: int = 10, step_s: float = 0.0, raise_at: int = 0, hang_at: int = 0, hang_s: float = 1.0
-    ) -> None:
+    episode_steps: int = 10
+    step_s: float = 0.0
+    raise_at: int = 0
+    hang_at: int = 0
+    hang_s: float = 1.0
+
+    def __post_init__(self) -> None:
         self.observation_space = spaces.Box(0.0, 1e6, (2,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self._episode_steps = episode_steps
-        self._step_s = step_s
-        self._raise_at = raise_at
-        self._hang_at = hang_at
-        self._hang_s = hang_s
         self.total_steps = 0
         self._episode = 0
         self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: InfoItems | None = None) -> tuple[Obs, InfoItems]:
         super().reset(seed=seed)
         self._episode += 1
         self._step = 0
         return self._obs(), {}
 
-    def step(self, action: Obs) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Obs) -> tuple[Obs, float, bool, bool, InfoItems]:
         self.total_steps += 1
         self._step += 1
-        if self._step_s:
-            time.sleep(self._step_s)
-        if self.total_steps == self._raise_at:
+        if self.step_s:
+            time.sleep(self.step_s)
+        if self.total_steps == self.raise_at:
             raise RuntimeError("the motor is on fire")
-        if self.total_steps == self._hang_at:
-            time.sleep(self._hang_s)
-        return self._obs(), float(self._step), self._step >= self._episode_steps, False, {}
+        if self.total_steps == self.hang_at:
+            time.sleep(self.hang_s)
+        return self._obs(), float(self._step), self._step >= self.episode_steps, False, {}
 
     def _obs(self) -> Obs:
         return np.array([self._episode, self._step], np.float32)
@@ -67,7 +71,7 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
 class LinearActor(ActorModule):
     """One linear layer over a flat observation; explores with nothing."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__(observation_space, action_space)
         self.layer = torch.nn.Linear(math.prod(observation_space.shape or ()), 1)
         torch.nn.init.zeros_(self.layer.weight)
@@ -95,14 +99,12 @@ class ListMemory(MemoryDataloading):
 class CountingAgent(TrainingAgent):
     """Learns nothing: each training step adds 1 to the actor's bias."""
 
-    def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"
-    ) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, device: str = "cpu") -> None:
         super().__init__(observation_space, action_space, device)
         self.actor = LinearActor(observation_space, action_space)
         self.steps = 0
 
-    def train(self, batch: Batch) -> dict[str, Any]:
+    def train(self, batch: Batch) -> dict[str, torch.Tensor]:
         self.steps += 1
         with torch.no_grad():
             self.actor.layer.bias.add_(1.0)

@@ -20,18 +20,19 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tmrl_like.errors import MemoryContractError
+from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.row_set import Array
-from tmrl_like.types import Buffer, Sample, StepTiming
+from tmrl_like.types import Buffer, Observation, Sample, StepTiming
 from tmrl_like.wire.messages import SamplePacket
 from tmrl_like.wire.packet import PacketWriter, decode_body
 
@@ -41,7 +42,7 @@ class Step(NamedTuple):
 
     sample: Sample  # uncompressed
     is_reset: bool
-    original: tuple[Any, ...]  # (last_obs or None, act, rew, obs, terminated, truncated)
+    original: Six  # (last_obs or None, act, rew, obs, terminated, truncated)
     episode: int = 0  # its number
 
 
@@ -93,7 +94,7 @@ class ActionBufferEnv:
         """The first `count` steps of a new run, resets among them."""
         return list(itertools.islice(self.steps(), count))
 
-    def _reset(self) -> tuple[Any, ...]:
+    def _reset(self) -> Observation:
         if self.reset_act_buf:
             self._buffer.extend([self._default_action] * len(self._buffer))
         elif self._buffer and not self.last_act_on_reset:
@@ -110,7 +111,7 @@ class ActionBufferEnv:
         info["potential"] = np.float32(self._rng.uniform(-1, 1))
         return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
 
-    def _observation(self) -> tuple[Any, ...]:
+    def _observation(self) -> Observation:
         identity = np.array([self.worker, self._count], np.float32)
         self._count += 1
         picture = np.frombuffer(self._rng.randbytes(6), np.uint8).reshape(2, 3)
@@ -132,7 +133,7 @@ TIMING = StepTiming(1.0, 0.001, 0.0, 1)
 def packed(
     steps: Sequence[Step],
     stream: str = "",
-    compress: Any = None,
+    compress: Callable[[Sample], Sequence[Any]] | None = None,
     with_originals: bool = True,
     timing: StepTiming = TIMING,
 ) -> Buffer:
@@ -268,9 +269,9 @@ class MemoryContract:
         memory.flush()
         return memory
 
-    def _trainable(self, memory: MemoryDataloading) -> list[Sequence[Any]]:
+    def _trainable(self, memory: MemoryDataloading) -> list[Six]:
         transitions = map(memory.get_transition, range(len(memory)))
-        return list(filter(memory.is_trainable, transitions))
+        return [tuple(one) for one in transitions if memory.is_trainable(one)]
 
     def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
         """Every transition, rebuilt, is the one that was produced; drawing them finds no fault either."""
@@ -287,6 +288,6 @@ class MemoryContract:
     def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:
         return {self._identity_of(transition[3]) for transition in self._trainable(memory)}
 
-    def _identity_of(self, obs: Sequence[Any]) -> tuple[int, int]:
+    def _identity_of(self, obs: Observation) -> tuple[int, int]:
         worker, count = obs[0].tolist()
         return int(worker), int(count)

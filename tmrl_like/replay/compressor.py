@@ -70,9 +70,11 @@ class DropHistory:
                     "environment)"
                 )
             obs = obs[: len(obs) - self.act_buf_len]
+        if not self.frame_stack:
+            return obs
         if isinstance(self.frame_stack, Mapping):
             return self._with_newest_items(obs, self.frame_stack)
-        return _newest(obs, self.frame_stack, "the observation") if self.frame_stack else obs
+        return _newest(obs, self.frame_stack, "the observation")
 
     def _with_newest_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
         if type(obs) is not tuple and type(obs) is not dict:

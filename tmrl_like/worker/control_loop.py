@@ -87,7 +87,6 @@ class ControlLoop:
         self._number = -1  # of the newest episode whose samples are collected, as it travels with them
         self._reward: Any = 0.0  # the newest
         self._epoch_s = 0.0  # the Unix time at which `time.perf_counter()` was 0
-        self._has_news = True
         self._failure: BaseException | None = None
         self._problem = ""  # of the first observations
         self._is_finite_obs = finite_check(self.env.env.observation_space)
@@ -114,10 +113,9 @@ class ControlLoop:
             driver=self._source.name.lower(),
         )
 
-    def tell(self, failure: BaseException | None = None) -> None:
-        """The next step takes a policy that is ready, or raises what ended the connection."""
+    def fail(self, failure: BaseException) -> None:
+        """The next step raises this, which ended the connection, or what was said first."""
         self._failure = self._failure or failure
-        self._has_news = True
 
     def note(self, ended: str = "", awaits: bool = False) -> None:
         """Why the last run ended, where it did, and whether one is in lockstep with training."""
@@ -136,7 +134,6 @@ class ControlLoop:
             self.samples.add_break()
         self.driver.be_expert(expert)
         self.counts.expert = expert or self._is_pinned
-        self._has_news = True
 
     def append_to(self, samples: SampleLog | None) -> None:
         """Samples go there from now on; None: nowhere."""
@@ -188,9 +185,9 @@ class ControlLoop:
             EnvironmentFaultError: the environment raised, gave what is not finite, or no reward.
             RefusedError, CredentialsError: the connection ended for good.
         """
-        if self._has_news:
-            self._hear()
         env, driver, counts, clock = self.env, self.driver, self.counts, time.perf_counter
+        if driver.intake.ready[0] != driver.intake.taken or self._failure is not None:
+            self._hear()
         before, started = self.times[3], clock()
         act, source = driver.choose(obs, test, started)
         # What filters or limits actions stands here: the environment, the sample and the rollout get the same one.
@@ -227,15 +224,14 @@ class ControlLoop:
             if self.sample_compressor is not None or self.crc_debug:
                 sample = self._compressed(sample, obs)
             if self.samples is not None:
-                timing = self._epoch_s + observed, acted - started, error_s, counts.policy_version, source
-                self.samples.append(sample, *timing, self._number)
+                at_s, inference_s = self._epoch_s + observed, acted - started
+                self.samples.append(sample, at_s, inference_s, error_s, counts.policy_version, source, self._number)
         if counts.env_steps % _LOOKED_AFTER_EVERY == 1:
             self._look_after(new_obs)
         return new_obs, rew, terminated, truncated, info
 
     def _hear(self) -> None:
         self.check()
-        self._has_news = False
         if not self.driver.is_expert:
             self.driver.refresh()
 
@@ -255,7 +251,9 @@ class ControlLoop:
 
     def _compressed(self, made: tuple[Any, ...], last_obs: Any) -> tuple[Any, ...]:
         """What is sent of a sample; with `crc_debug`, the original behind it."""
-        sample = made if self.sample_compressor is None else _checked_sample(self.sample_compressor(*made))
+        sample = made if self.sample_compressor is None else self.sample_compressor(*made)
+        if type(sample) is not tuple or len(sample) != len(made):
+            sample = _checked_sample(sample)
         if self.crc_debug:
             act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))

@@ -49,13 +49,13 @@ class ControlLoop:
     Attributes:
         env: the environment, supervised.
         driver: chooses the actions.
-        counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
         worker: the worker's name.
         returns: takes those of the last episodes; the lanes of a worker share it.
         samples: where samples are appended to; None: nobody takes them.
         rollouts: where episodes go as a whole; None: nobody takes them.
         sample_compressor: as `RolloutWorker`'s.
         crc_debug: send the original with every sample.
+        counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
         collected_steps: steps since the start that became samples.
         times: `time.perf_counter()` of the newest step: when its observation came, when it was looked at, when the
             action was there, and when the next observation came.
@@ -66,7 +66,6 @@ class ControlLoop:
 
     env: SupervisedEnv
     driver: Arbiter
-    counts: Condition
     worker: str
     returns: deque[float]
     samples: SampleLog | None = None
@@ -79,7 +78,7 @@ class ControlLoop:
             _check_compressor(self.sample_compressor)
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
-        self._is_pinned = self.counts.expert  # one policy drives, whatever is published
+        self.counts = self.driver.counts
         self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
         self._no_extras = {name: _zeros_like(value) for name, value in self.driver.actor.extras.items()}
         self._source = ActionSource.POLICY  # of the newest action
@@ -133,7 +132,6 @@ class ControlLoop:
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
-        self.counts.expert = expert or self._is_pinned
 
     def append_to(self, samples: SampleLog | None) -> None:
         """Samples go there from now on; None: nowhere."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from tmrl_like.errors import expect
@@ -21,6 +22,13 @@ def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
     expect(isinstance(options, page), "the type of options", type(options).__name__, page.__name__)
     chosen = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(options, **chosen)  # type: ignore[type-var]
+
+
+def refuse_unknown(what: str, given: Mapping[str, object], page: type) -> None:
+    """Raise ConfigError where arguments by name are none that a TypedDict, the `page`, has."""
+    known = page.__annotations__
+    for name in given:
+        expect(name in known, f"an argument of {what}", name, f"one of {', '.join(known)}")
 
 
 def at_least(page: object, least: float, *names: str) -> None:

@@ -37,16 +37,22 @@ def finite_check(space: Space) -> Callable[[Action], bool]:
     for part in space.spaces if isinstance(space, spaces.Tuple) else (space,):
         if not (isinstance(part, spaces.Box) and len(part.shape) == 1 and part.shape[0] <= _SHORT):
             return is_finite
+    numbers_of = np.ndarray.tolist
 
-    def check(value: Action) -> bool:
-        parts = value if is_tuple else (value,)
+    def check_vector(value: Action) -> bool:
         try:
-            numbers = itertools.chain.from_iterable([part.tolist() for part in parts])
-            return math.isfinite(math.hypot(*numbers)) or is_finite(value)
-        except (TypeError, AttributeError):  # not what the space says
+            return math.isfinite(math.hypot(*numbers_of(value))) or is_finite(value)
+        except TypeError:  # not what the space says
             return is_finite(value)
 
-    return check
+    def check_vectors(value: Action) -> bool:
+        try:
+            numbers = itertools.chain.from_iterable(map(numbers_of, value))
+            return math.isfinite(math.hypot(*numbers)) or is_finite(value)
+        except TypeError:
+            return is_finite(value)
+
+    return check_vectors if is_tuple else check_vector
 
 
 def action_problem(action: Action, space: Space) -> str:

@@ -16,7 +16,7 @@ from tmrl_like.policies.action_check import finite_check
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import ActionSource, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.intake import PolicyIntake
+from tmrl_like.worker.intake import Actor, PolicyIntake
 from tmrl_like.worker.returned import outline
 from tmrl_like.worker.takeover import Takeover
 
@@ -35,7 +35,7 @@ class Arbiter:
         env: what is driven; its log takes the lines of the control thread.
         actor: the instance that acts now; `intake` has the other ones.
         intake: where policies come from.
-        counts: takes the policy's version, the steps of the safe action, and, as alarm, what an incident is about.
+        is_pinned: one policy drives, whatever is published.
         max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for ever, and the actor may
             drive before any policy was received.
         safe_action: an action of the space; None: the environment's default action.
@@ -43,14 +43,16 @@ class Arbiter:
         obs_preprocessor: applied to what the actor sees; None: nothing is.
         source: whose the actor's actions are: the policy's or, where policies that arrive are ignored, an expert's.
         has_policy: whether one was received or read from a file.
+        counts: the control loop's; it takes the policy's version, whether policies are ignored, the steps of the safe
+            action, and, as alarm, what an incident is about.
         received_at: `time.perf_counter()` when the one that drives was received; 0: none was.
         expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is none.
     """
 
     env: SupervisedEnv
-    actor: Any
+    actor: Actor
     intake: PolicyIntake
-    counts: Condition
+    is_pinned: bool = False
     max_policy_age_s: float = math.inf
     safe_action: Any = None
     takeover: Takeover | None = None
@@ -58,6 +60,7 @@ class Arbiter:
 
     def __post_init__(self) -> None:
         self.source = ActionSource.POLICY
+        self.counts = Condition(expert=self.is_pinned)
         self.has_policy = False
         self.received_at = 0.0
         self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
@@ -123,6 +126,7 @@ class Arbiter:
     def be_expert(self, expert: bool) -> None:
         """Ignore policies that arrive from now on, or no more."""
         self.source = ActionSource.EXPERT if expert else ActionSource.POLICY
+        self.counts.expert = expert or self.is_pinned
 
     def refresh(self) -> bool:
         """Act with the newest policy from now on; False: there is no newer one."""

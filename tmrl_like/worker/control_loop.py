@@ -49,13 +49,13 @@ class ControlLoop:
     Attributes:
         env: the environment, supervised.
         driver: chooses the actions.
-        counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
         worker: the worker's name.
         returns: takes those of the last episodes; the lanes of a worker share it.
         samples: where samples are appended to; None: nobody takes them.
         rollouts: where episodes go as a whole; None: nobody takes them.
         sample_compressor: as `RolloutWorker`'s.
         crc_debug: send the original with every sample.
+        counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
         collected_steps: steps since the start that became samples.
         times: `time.perf_counter()` of the newest step: when its observation came, when it was looked at, when the
             action was there, and when the next observation came.
@@ -66,7 +66,6 @@ class ControlLoop:
 
     env: SupervisedEnv
     driver: Arbiter
-    counts: Condition
     worker: str
     returns: deque[float]
     samples: SampleLog | None = None
@@ -79,7 +78,7 @@ class ControlLoop:
             _check_compressor(self.sample_compressor)
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
-        self._is_pinned = self.counts.expert  # one policy drives, whatever is published
+        self.counts = self.driver.counts
         self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
         self._no_extras = {name: _zeros_like(value) for name, value in self.driver.actor.extras.items()}
         self._source = ActionSource.POLICY  # of the newest action
@@ -87,7 +86,6 @@ class ControlLoop:
         self._number = -1  # of the newest episode whose samples are collected, as it travels with them
         self._reward: Any = 0.0  # the newest
         self._epoch_s = 0.0  # the Unix time at which `time.perf_counter()` was 0
-        self._has_news = True
         self._failure: BaseException | None = None
         self._problem = ""  # of the first observations
         self._is_finite_obs = finite_check(self.env.env.observation_space)
@@ -114,10 +112,9 @@ class ControlLoop:
             driver=self._source.name.lower(),
         )
 
-    def tell(self, failure: BaseException | None = None) -> None:
-        """The next step takes a policy that is ready, or raises what ended the connection."""
+    def fail(self, failure: BaseException) -> None:
+        """The next step raises this, which ended the connection, or what was said first."""
         self._failure = self._failure or failure
-        self._has_news = True
 
     def note(self, ended: str = "", awaits: bool = False) -> None:
         """Why the last run ended, where it did, and whether one is in lockstep with training."""
@@ -135,8 +132,6 @@ class ControlLoop:
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
-        self.counts.expert = expert or self._is_pinned
-        self._has_news = True
 
     def append_to(self, samples: SampleLog | None) -> None:
         """Samples go there from now on; None: nowhere."""
@@ -188,9 +183,9 @@ class ControlLoop:
             EnvironmentFaultError: the environment raised, gave what is not finite, or no reward.
             RefusedError, CredentialsError: the connection ended for good.
         """
-        if self._has_news:
-            self._hear()
         env, driver, counts, clock = self.env, self.driver, self.counts, time.perf_counter
+        if driver.intake.ready[0] != driver.intake.taken or self._failure is not None:
+            self._hear()
         before, started = self.times[3], clock()
         act, source = driver.choose(obs, test, started)
         # What filters or limits actions stands here: the environment, the sample and the rollout get the same one.
@@ -227,15 +222,14 @@ class ControlLoop:
             if self.sample_compressor is not None or self.crc_debug:
                 sample = self._compressed(sample, obs)
             if self.samples is not None:
-                timing = self._epoch_s + observed, acted - started, error_s, counts.policy_version, source
-                self.samples.append(sample, *timing, self._number)
+                at_s, inference_s = self._epoch_s + observed, acted - started
+                self.samples.append(sample, at_s, inference_s, error_s, counts.policy_version, source, self._number)
         if counts.env_steps % _LOOKED_AFTER_EVERY == 1:
             self._look_after(new_obs)
         return new_obs, rew, terminated, truncated, info
 
     def _hear(self) -> None:
         self.check()
-        self._has_news = False
         if not self.driver.is_expert:
             self.driver.refresh()
 
@@ -255,7 +249,9 @@ class ControlLoop:
 
     def _compressed(self, made: tuple[Any, ...], last_obs: Any) -> tuple[Any, ...]:
         """What is sent of a sample; with `crc_debug`, the original behind it."""
-        sample = made if self.sample_compressor is None else _checked_sample(self.sample_compressor(*made))
+        sample = made if self.sample_compressor is None else self.sample_compressor(*made)
+        if type(sample) is not tuple or len(sample) != len(made):
+            sample = _checked_sample(sample)
         if self.crc_debug:
             act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))

@@ -9,16 +9,47 @@ that a policy that turns out to be unfit never costs one that was fit.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import read_policy
 from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.weight_file import Manifest, Weights
+from tmrl_like.types import Action, Observation
 from tmrl_like.worker.policy_gate import Verdicts
 from tmrl_like.worker.slots import PolicyInSlot, PolicySlots
+
+_LOOK_S = 0.005
+
+
+class Actor(Protocol):
+    """What acts: an `ActorModule`, or one in numpy that stands for it, which has a `network` and its `spec`."""
+
+    extras: Mapping[str, Any]
+    network: Any
+    spec: Any
+
+    def act_(self, obs: Observation, test: bool = False) -> Action: ...
+
+    def reset(self) -> None: ...
+
+    def carry_over(self, previous: Any) -> None: ...
+
+    def load_weights(self, weights: Weights) -> None: ...
+
+    def bind(self, parameters: Mapping[str, Any]) -> None: ...
+
+    def flatten(self, obs: Observation) -> np.ndarray[Any, Any]: ...
+
+    def manifest(self) -> Manifest: ...
+
+    def in_numpy(self) -> Any: ...
 
 
 class PolicyIntake(ABC):
@@ -28,42 +59,45 @@ class PolicyIntake(ABC):
         slots: where policies arrive; None: there is no connection.
         probe: what a policy must have answers to before it drives.
         verdicts: on those that were loaded here.
+        ready: its first item is the word of the newest policy that can be taken; 0: there is none.
+        taken: the word of the one that was taken last; 0: none was.
     """
 
     slots: PolicySlots | None
 
-    def __init__(self, slots: PolicySlots | None, probe: PolicyProbe, lane: int) -> None:
+    def __init__(self, slots: PolicySlots | None, probe: PolicyProbe, lane: int, ready: Sequence[int]) -> None:
         self.slots = slots
         self._lane = lane
         self.probe = probe
         self.verdicts = Verdicts()
-        self._changed = threading.Condition()
+        self.ready = ready
+        self.taken = 0
 
     @property
-    @abstractmethod
     def has_new(self) -> bool:
-        """Whether a newer policy is ready. Costs next to nothing."""
+        """Whether a newer policy is ready."""
+        return self.ready[0] != self.taken
 
     @abstractmethod
-    def take(self, acting: Any) -> PolicyInSlot | None:
+    def take(self, acting: Actor) -> PolicyInSlot | None:
         """Swap the acting instance for the newest policy's (environment's thread); None: there is no newer one."""
 
     def on_published(self) -> int:
-        """The link has put a policy into a slot (the thread that it wakes).
+        """The link has put a policy into a slot, and cannot say whether it is fit to act (the thread that it wakes).
 
         Returns:
             The word of a policy that was checked here and is fit to act; 0: none was.
         """
-        with self._changed:
-            self._changed.notify_all()
         return 0
 
     def wait_for_new(self, timeout_s: float) -> bool:
         """Wait until a policy is ready."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.has_new, timeout_s)
+        until = time.monotonic() + timeout_s
+        while not self.has_new and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return self.has_new
 
-    def load_file(self, actor: Any, path: Path) -> int:
+    def load_file(self, actor: Actor, path: Path) -> int:
         """Load weights from the disk into a new instance; they must pass the checks of those from the network.
 
         Returns:
@@ -89,10 +123,10 @@ class NumpyIntake(PolicyIntake):
     slots: PolicySlots
 
     def __init__(
-        self, slots: PolicySlots, probe: PolicyProbe, actor: Any, make_actor: Callable[[], Any], lane: int = 0
+        self, slots: PolicySlots, probe: PolicyProbe, actor: Actor, make_actor: Callable[[], Actor], lane: int = 0
     ) -> None:
         """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees what lane 0 sees."""
-        super().__init__(slots, probe, lane)
+        super().__init__(slots, probe, lane, slots.ready)
         if lane == 0:
             actor.network.input = slots.input
         self._actors = [make_actor() for _ in slots.slots]
@@ -100,14 +134,11 @@ class NumpyIntake(PolicyIntake):
             other.network.input, other.network.random = actor.network.input, actor.network.random
             other.bind(weights.arrays())
 
-    @property
-    def has_new(self) -> bool:
-        return self.slots.has_new(self._lane)
-
-    def take(self, acting: Any) -> PolicyInSlot | None:
+    def take(self, acting: Actor) -> PolicyInSlot | None:
         if not self.has_new:
             return None
         policy = self.slots.take(self._lane)
+        self.taken = policy.word
         return policy._replace(actor=self._actors[policy.slot])
 
 
@@ -115,17 +146,15 @@ class TorchIntake(PolicyIntake):
     """Of any other actor: its weights are loaded and probed in the thread that the link wakes."""
 
     def __init__(
-        self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], Any], lane: int = 0
+        self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], Actor], lane: int = 0
     ) -> None:
         """`make_actor` makes another instance of the actor, on its device."""
-        super().__init__(slots, probe, lane)
+        self._word = [0]
+        super().__init__(slots, probe, lane, self._word)
         self._make_actor = make_actor
-        self._spares: list[Any] = []  # any thread appends, the link's pops
+        self._spares: list[Actor] = []  # any thread appends, the link's pops
         self._ready: PolicyInSlot | None = None
-
-    @property
-    def has_new(self) -> bool:
-        return self._ready is not None
+        self._swapping = threading.Lock()  # held for pointer swaps only
 
     def on_published(self) -> int:
         assert self.slots is not None
@@ -140,17 +169,18 @@ class TorchIntake(PolicyIntake):
             self.verdicts.refuse(policy.version, error)
             return 0
         self.verdicts.accept(policy.version)
-        with self._changed:
+        with self._swapping:
             if self._ready is not None:
                 self._spares.append(self._ready.actor)
             self._ready = policy._replace(actor=actor)
-        super().on_published()
+            self._word[0] = policy.word
         return policy.word
 
-    def take(self, acting: Any) -> PolicyInSlot | None:
-        with self._changed:  # held for pointer swaps only
+    def take(self, acting: Actor) -> PolicyInSlot | None:
+        with self._swapping:
             policy, self._ready = self._ready, None
         if policy is not None:
+            self.taken = policy.word
             policy.actor.carry_over(acting)
             self._spares.append(acting)
         return policy

@@ -199,12 +199,6 @@ class Lane:
 
     # -- any thread ----------------------------------------------------------------------------------
 
-    def note_published(self) -> int:
-        """The link has put a policy into a slot; returns the word of one that was checked here and is fit, or 0."""
-        word = self.intake.on_published()
-        self.loop.tell()
-        return word
-
     def note_trained(self, incarnation: int, entry: int) -> None:
         """The training steps are made that the entries of an incarnation up to this one allow."""
         if self.loop.samples is not None and self.loop.samples.incarnation == incarnation:

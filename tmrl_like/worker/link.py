@@ -101,9 +101,10 @@ class WorkerRole:
                 self._policy_received = message.version
                 self._beat_is_due = True
             if not self.condition.expert and (word := self.gate.add(message, body)):
-                if self.is_final:
+                if self.is_final:  # a control loop sees its word
                     self.fit.append(word)
-                self.tell(Published())
+                else:
+                    self.tell(Published())
         elif isinstance(message, m.Ack):
             self.outbox.on_ack(message)
             if message.trained:

@@ -201,7 +201,7 @@ class LinkClient:
             if isinstance(message, Status):
                 self._note_status(message)
             elif isinstance(message, Published):
-                words = [lane.note_published() for lane in self._lanes]
+                words = [lane.intake.on_published() for lane in self._lanes]
                 if words[0]:
                     self.send(Fit(words[0]))
             elif isinstance(message, Trained):
@@ -240,7 +240,7 @@ class LinkClient:
         self._failure = error
         self.connected.clear()
         for lane in self._lanes:
-            lane.loop.tell(error)
+            lane.loop.fail(error)
         self._is_ready.set()
 
     def _say_once(self, level: int, line: str) -> None:

@@ -78,7 +78,7 @@ class Status(_Told):
 
 
 class Published(_Told):
-    """From the link: a policy is in a slot."""
+    """From the link: a policy is in a slot, and only the other process can check it."""
 
 
 class Trained(_Told):

@@ -29,8 +29,9 @@ class _ToParent(logging.Handler):
 def main() -> None:
     """Serve until the other process says so, or has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "sched_setscheduler"):  # the thread that starts it again may have a real-time priority
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if hasattr(os, "sched_setscheduler"):  # not a real-time priority of the thread that starts it; and on Linux it
+        policy = getattr(os, "SCHED_BATCH", os.SCHED_OTHER)  # wakes up without taking the processor from anybody
+        os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
     tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # what anything prints is no message

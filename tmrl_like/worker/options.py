@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tmrl_like.base.options import above_0, at_least
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import expect
+from tmrl_like.transport.dial import Dial
+
+if TYPE_CHECKING:
+    from tmrl_like.rollouts.hooks import Hook
+    from tmrl_like.types import Driver
 
 MAX_PRIORITY = 99
 
@@ -70,3 +75,24 @@ class WorkerOptions:
         above_0(self, "hang_timeout_s", "max_policy_age_s")
         is_fine = self.realtime_priority is None or 1 <= self.realtime_priority <= MAX_PRIORITY
         expect(is_fine, "realtime_priority", self.realtime_priority, f"1 to {MAX_PRIORITY}, or none")
+
+
+class WorkerKeywords(Dial, total=False):
+    """What a worker takes by name alone, beside its options and how it reaches the server.
+
+    Attributes:
+        policy: the policy file that drives, whatever is published, in place of the worker's `model_path`; its version
+            goes with each sample. None: there is none.
+        seed: decides, with the name if one is given, on the seeds of the environments' first resets; None: they get
+            none.
+        on_rollout: called with each finished episode, as a `Rollout`, in a thread of its own; several are called in
+            turn. At most four episodes of each environment wait for it, further ones are dropped and counted. The
+            arrays of actions, `info` and observations must not be changed after the step that made them. None: nobody.
+        takeover: makes, from `action_space` and `default_action`, who may drive the first environment in place of the
+            policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`; None: nobody.
+    """
+
+    policy: str | Path | None
+    seed: int | None
+    on_rollout: Hook | Sequence[Hook] | None
+    takeover: Callable[..., Driver] | None

@@ -43,6 +43,7 @@ class PolicySlots:
 
     Attributes:
         input: float32 [R], a view.
+        ready: a view whose one item is the word of the newest policy; 0: there is none yet.
         slots: what each slot holds, views.
     """
 
@@ -67,6 +68,7 @@ class PolicySlots:
             reserve(path, begin + self._count * step)
         memory = memoryview(map_file(path))
         self._words = memory[:known].cast("Q")
+        self.ready = self._words[:1]
         self._known = np.frombuffer(memory, np.float64, 3 * self._count, known).reshape(-1, 3)
         self.input = np.frombuffer(memory, np.float32, input_size, head_bytes)
         starts = range(begin, begin + self._count * step, step)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.base import clocks, script
+from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
-from tmrl_like.base.options import with_given
+from tmrl_like.base.options import refuse_unknown, with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.config.paths import RunPath, RunPaths
@@ -25,19 +25,14 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.rollouts.hooks import Hook
-from tmrl_like.transport import TransportOptions, addresses_of
-from tmrl_like.transport.dial import Dial
-from tmrl_like.types import Driver, EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import Condition, of_worker
-from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.lane import Lane, Plan
 from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread
-from tmrl_like.worker.link_messages import Hasten, Setup
-from tmrl_like.worker.options import WorkerOptions
-from tmrl_like.worker.parts import load_policy_file, make_lanes
+from tmrl_like.worker.link_messages import Hasten
+from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
+from tmrl_like.worker.parts import Parts
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
-from tmrl_like.worker.shared import Shared
 from tmrl_like.worker.timing import StepTimes, measure
 
 log = logging.getLogger("tmrl_like.worker")
@@ -83,12 +78,8 @@ class RolloutWorker:
         model_history: int | None = None,
         standalone: bool = False,
         *,
-        policy: str | Path | None = None,
-        seed: int | None = None,
-        on_rollout: Hook | Sequence[Hook] | None = None,
-        takeover: Callable[..., Driver] | None = None,
         options: WorkerOptions | None = None,
-        **dial: Unpack[Dial],
+        **keywords: Unpack[WorkerKeywords],
     ) -> None:
         """Make environment and actor, and connect (without waiting for the server).
 
@@ -111,100 +102,72 @@ class RolloutWorker:
                 (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
             model_history: likewise.
             standalone: no connection; the actor acts with the weights from `model_path`.
-            policy: the policy file that drives, whatever is published, in place of `model_path`; its version goes with
-                each sample.
-            seed: decides, with the name if one is given, on the seeds of the environments' first resets; None: they get
-                none.
-            on_rollout: called with each finished episode, as a `Rollout`, in a thread of its own; several are called in
-                turn. At most four episodes wait for it, further ones are dropped and counted. The arrays of actions,
-                `info` and observations must not be changed after the step that made them.
-            takeover: makes, from `action_space` and `default_action`, who may drive the first environment in place of
-                the policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`; None: nobody.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
-            dial: how the server is reached, see `Dial`. Without a name, a worker with a spool has that of the first
-                folder in it that no process uses.
+            keywords: what is seldom said, see `WorkerKeywords`, and how the server is reached, see `Dial`. Without a
+                name, a worker with a spool has that of the first folder in it that no process uses.
 
         Raises:
             CredentialsError: this machine's key cannot be read.
             PolicyError: the weights at `model_path` do not fit the actor, or are not fit to act.
             EnvironmentFaultError, ConfigError: the environment cannot be made.
-            ConfigError: an argument is out of range, or the spool cannot be used.
+            ConfigError: an argument is out of range or not known, or the spool cannot be used.
             MemoryContractError: the compressor does not take the six items of a sample.
             ShortageError: the system gives it no threads, or no process for its link.
         """
+        refuse_unknown("RolloutWorker", keywords, WorkerKeywords)
         options = WorkerOptions(model_history=cfg.MODEL_HISTORY) if options is None else options
-        given = {"device": device, "max_samples_per_episode": max_samples_per_episode, "model_history": model_history}
-        self._options = options = with_given(WorkerOptions, options, **given)
         outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
+        self._options = options = with_given(
+            WorkerOptions,
+            options,
+            device=device,
+            max_samples_per_episode=max_samples_per_episode,
+            model_history=model_history,
+            outbox=outbox,
+        )
         refuse_missing_cores(options.cpu_affinity)
-        weights = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
         self.standalone = standalone
         self.link: LinkClient | None = None
+        self._where = ""
         self._has_warned = self._closed = False
         self._idle = threading.Event()  # no run is under way
         self._idle.set()
         self._runner: threading.Thread | None = None
-        with contextlib.ExitStack() as parts:  # a failure below leaves nothing behind
+        with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
             if isinstance(model_path, RunPath) and not standalone:
-                parts.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
-            link: LinkProcess | LinkThread | None = None
+                closing.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
+            link = None
             if not standalone:
-                is_apart = options.link_process and dial.get("transport") != "inproc"
+                is_apart = options.link_process and keywords.get("transport") != "inproc"
                 link = LinkProcess() if is_apart else LinkThread()  # it starts while the rest is made
-                parts.callback(link.end)
-            self.lanes, files = make_lanes(
-                parts,
-                options,
-                outbox,
+                closing.callback(link.end)
+            parts = Parts(
                 env_cls,
                 actor_module_cls,
-                name=dial.get("name"),
-                seed=seed,
-                has_link=not standalone,
-                is_pinned=policy is not None,
-                takeover=takeover,
-                on_rollout=on_rollout,
+                options,
+                keywords,
+                has_link=link is not None,
                 sample_compressor=sample_compressor,
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
+            closing.callback(parts.close)
+            self.lanes, self.name, self.rollouts = parts.lanes, parts.name, parts.rollouts
             self.loop = self.lanes[0].loop
-            self._env, self.name, self.rollouts = self.loop.env, self.loop.worker, self.loop.rollouts
+            self._env = self.loop.env
+            policy, weights = keywords.get("policy"), cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
             if policy is not None:
-                load_policy_file(self.lanes, Path(policy), is_needed=True)
+                parts.load_policy(Path(policy), is_needed=True)
             elif weights is not None and weights.is_file():
-                load_policy_file(self.lanes, weights, is_needed=standalone)
-            self._where = ""
-            if link is not None and files is not None:
+                parts.load_policy(weights, is_needed=standalone)
+            if link is not None:
                 history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-                setup = self._setup_of_link(server_ip, dial, weights, history, files)
+                setup = parts.setup(server_ip, weights, history)
                 self._where = ", ".join(setup.servers)
                 self.link = LinkClient(link, setup, self.condition, self.lanes)
-                parts.callback(self.link.close)
-            self._parts = parts.pop_all()
+                closing.callback(self.link.close)
+            self._closing = closing.pop_all()
         script.close_at_exit(self, turn=0)
-
-    def _setup_of_link(
-        self,
-        server_ip: str | Sequence[str] | None,
-        dial: Dial,
-        weights: Path | None,
-        history: Path | None,
-        files: Shared,
-    ) -> Setup:
-        return Setup(
-            **files.for_link,
-            servers=addresses_of(server_ip or cfg.SERVER_IP_FOR_WORKER, dial.get("server_port") or cfg.PORT),
-            transport=dial.get("transport", "zmq"),
-            keys=str(dial.get("keys_dir") or cfg.KEYS_FOLDER),
-            limits=dial.get("limits") or TransportOptions(),
-            spaces=describe_spaces(self.env.observation_space, self.env.action_space),
-            weights=str(weights or ""),
-            history=str(history or ""),
-            model_history=self._options.model_history,
-            log_level=log.getEffectiveLevel(),
-            epoch_s=clocks.EPOCH_S,
-        )
 
     @property
     def env(self) -> Any:
@@ -568,7 +531,7 @@ class RolloutWorker:
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
         self.loop.note(self.loop.counts.ended or "it was closed")
-        self._parts.close()
+        self._closing.close()
 
     def __enter__(self) -> RolloutWorker:
         return self

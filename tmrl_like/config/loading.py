@@ -56,8 +56,7 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    folder = str(Path(document.source).resolve().parent)
-    if folder not in sys.path:
+    if document.path is not None and (folder := str(document.path.parent)) not in sys.path:
         sys.path.insert(0, folder)
     wanted = set(parts)
     if "sample_compressor" in parts and "sample_compressor" not in document.data:
@@ -104,7 +103,9 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
 
 def open_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Document:
     """As `open_experiment`, of a text with these parts at least that was kept of the file `path`; that may be gone."""
-    return _opened(parse_document(text, f"{path} (as it was kept)"), overrides, parts)
+    document = parse_document(text, f"{path} (as it was kept)")
+    document.path = Path(path).resolve()
+    return _opened(document, overrides, parts)
 
 
 def with_place(document: Document, problem: str) -> str:

@@ -108,11 +108,11 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         typed = next((word for word in unknown if word.startswith("-")), unknown[0])
         _refuse_unknown(typed, arguments.command, commands)
     if overrides:
-        name = f"--{'.'.join(overrides[0][0])}"
+        name = ".".join(overrides[0][0])
         if not hasattr(arguments, "reads"):
-            raise ConfigError(f"`{arguments.command}` reads no experiment: {name} has no meaning there")
+            raise ConfigError(f"`{arguments.command}` reads no experiment: --{name} has no meaning there")
         if arguments.place is None:
-            raise ConfigError(f"without an experiment {name} has no meaning")
+            raise ConfigError(f"without an experiment --{name} has no meaning")
     arguments.overrides = overrides
     return arguments
 

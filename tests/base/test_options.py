@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Page, Positive, sentences, with_given
+from tmrl_like.base.options import AboveZero, Options, Positive, sentences, with_given
 from tmrl_like.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner(Page):
+class Owner(Options):
     """A page.
 
     Attributes:
@@ -52,6 +52,7 @@ def test_what_was_given_stands_in_for_what_the_page_says() -> None:
         ({"size": 0}, "size is 0; expected 1 or more"),
         ({"size": 1.5}, "size is 1.5; expected a whole number"),
         ({"rate_hz": math.nan}, "rate_hz is nan; expected more than 0"),
+        ({"rate_hz": 0}, "rate_hz is 0; expected more than 0"),
         ({"rate_hz": "fast"}, "rate_hz is 'fast'; expected more than 0"),
         ({"share": 1}, "share is 1; expected 0 to below 1"),
         ({"share": -0.1}, "share is -0.1; expected 0 to below 1"),

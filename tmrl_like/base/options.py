@@ -24,7 +24,7 @@ AboveZero = Annotated[float, Meta(gt=0)]
 _Page = TypeVar("_Page")
 
 
-class Page:
+class Options:
     """A dataclass of options whose values are in the ranges of their annotations; ConfigError: one is not.
 
     None is in every range. A field that is a Literal is one of its choices.

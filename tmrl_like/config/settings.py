@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.options import Natural, NotNegative, Page, Positive
+from tmrl_like.base.options import Natural, NotNegative, Options, Positive
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
@@ -140,7 +140,7 @@ class TrainerSection(TrainerOptions, Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProofSection(Page):
+class ProofSection(Options):
     """What `run --proof` asks of the trained policy, compared with an untrained one.
 
     Attributes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tmrl_like.base.options import NotNegative, Page, Positive
+from tmrl_like.base.options import NotNegative, Options, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutboxOptions(Page):
+class OutboxOptions(Options):
     """When packets leave, and how much is kept.
 
     Attributes:

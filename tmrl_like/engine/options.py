@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from tmrl_like.base.options import Page
+from tmrl_like.base.options import Options
 from tmrl_like.errors import expect
 
 _DEFAULT_PORT = 4222
@@ -19,7 +19,7 @@ AtLeastMiB = Annotated[int, Meta(ge=1 << 20)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions(Page):
+class EngineOptions(Options):
     """An engine between server and trainer.
 
     Attributes:

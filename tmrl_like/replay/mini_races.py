@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tmrl_like.base.options import AboveZero, NotNegative, Page, Positive
+from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.row_set import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniRaces(Page):
+class MiniRaces(Options):
     """How a memory draws mini-races; see `ReplayMemory(mini_races=…)`.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tmrl_like.base.options import Page, Positive
+from tmrl_like.base.options import Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 from tmrl_like.replay.mini_races import MiniRaces
@@ -19,7 +19,7 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(Page):
+class ReplayOptions(Options):
     """Options of `ReplayMemory`.
 
     Attributes:

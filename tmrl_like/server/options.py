@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tmrl_like.base.options import Page, Positive
+from tmrl_like.base.options import Options, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(Page):
+class ServerOptions(Options):
     """How a server works.
 
     Attributes:

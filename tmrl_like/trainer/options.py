@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Natural, NotNegative, Page, Positive
+from tmrl_like.base.options import AboveZero, Natural, NotNegative, Options, Positive
 from tmrl_like.base.text import counted
 from tmrl_like.errors import ConfigError, FinishedError
 
@@ -16,7 +16,7 @@ Resume = Literal["all", "memory", "none"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Schedule(Page):
+class Schedule(Options):
     """When training trains, publishes, looks for samples and ends; `TrainingOffline` has these fields.
 
     Not frozen: an `agent_scheduler` or `updater_fn` may change them while training runs.
@@ -75,7 +75,7 @@ class Schedule(Page):
         before = {name: vars(self)[name] for name in values}
         vars(self).update(values)
         try:
-            Page.__post_init__(self)
+            Options.__post_init__(self)
         except ConfigError:
             vars(self).update(before)
             raise
@@ -98,7 +98,7 @@ LIVE = tuple(option.name for option in fields(Schedule) if option.name not in _A
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOptions(Page):
+class RankOptions(Options):
     """How several trainers learn as one, where torchrun or `run --trainers` starts them.
 
     Attributes:
@@ -119,7 +119,7 @@ class RankOptions(Page):
 
 
 @dataclass(kw_only=True, eq=False)
-class TrainerOptions(Page):
+class TrainerOptions(Options):
     """How a trainer runs its training.
 
     Attributes:

@@ -24,7 +24,7 @@ import sys
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tmrl_like.base.options import AboveZero, Page, Positive
+from tmrl_like.base.options import AboveZero, Options, Positive
 from tmrl_like.errors import AddressInUseError, CredentialsError, OversizeError, TransportError
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ _DESCRIPTORS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportOptions(Page):
+class TransportOptions(Options):
     """Every limit of a transport.
 
     Attributes:

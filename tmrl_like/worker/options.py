@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Natural, Page, Positive
+from tmrl_like.base.options import AboveZero, Natural, Options, Positive
 from tmrl_like.delivery.options import OutboxOptions
 
 MAX_PRIORITY = 99
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerOptions(Page):
+class WorkerOptions(Options):
     """How a worker runs its environment.
 
     Attributes:

@@ -60,12 +60,14 @@ class Arguments(argparse.Namespace):
 
     Attributes:
         command: the command.
+        reads: whether the command reads an experiment.
         place: the first argument, as it was typed; None: a command that can do without has none.
         overrides: keys and values (as text) that replace the experiment's.
         supervised: a `tmrl-like run` has started this process.
     """
 
     command: str
+    reads = False
     place: str | None = None
     overrides: Sequence[tuple[tuple[Any, ...], str]] = ()
     supervised = False
@@ -109,7 +111,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         _refuse_unknown(typed, arguments.command, commands)
     if overrides:
         name = ".".join(overrides[0][0])
-        if not hasattr(arguments, "reads"):
+        if not arguments.reads:
             raise ConfigError(f"`{arguments.command}` reads no experiment: --{name} has no meaning there")
         if arguments.place is None:
             raise ConfigError(f"without an experiment --{name} has no meaning")

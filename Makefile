@@ -5,6 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
+# the tests with a screen need an X server without a monitor
+APT := apt-get -o Acquire::Retries=3
+SCREEN = command -v Xvfb >/dev/null || \
+    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(APT) update && $(APT) install -y --no-install-recommends xvfb; } || \
+    echo "there is no Xvfb, so tests with a screen will be skipped: sudo apt-get install xvfb"
+
 .PHONY: help install demo test check test-long learn chaos mutants docs audit release clean distclean
 
 help:
@@ -34,6 +40,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e '.[test,dev,docs,plot,fast,tensorboard,mujoco,box2d,vizdoom,desktop,carla,onnx,engine,sb3]'
+	@$(SCREEN)
 	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo

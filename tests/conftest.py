@@ -61,9 +61,11 @@ def pytest_terminal_summary(
             json.dumps(dict(sorted((known | FIGURES).items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
     yield
-    reasons = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
-    if skipped := sum("needs Xvfb" in reason for reason in reasons):
-        terminalreporter.line(f"{skipped} skipped for want of a screen: apt-get install xvfb", yellow=True)
+    skipped = [report for report in terminalreporter.getreports("skipped") if "needs Xvfb" in str(report.longrepr)]
+    if skipped:
+        files = ", ".join(sorted({Path(report.nodeid.partition("::")[0]).stem for report in skipped}))
+        line = f"{len(skipped)} tests were skipped for want of a screen ({files}): sudo apt-get install xvfb"
+        terminalreporter.line(line, yellow=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,7 +26,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "engine.options": ("errors", "base"),
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
-    "worker.options": ("errors", "base", "delivery.options"),
+    "worker.options": ("base", "delivery.options"),
     "config": ("errors", "base", "transport", *_PAGES),
     "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,
@@ -198,7 +198,7 @@ OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib"}
         ("import tmrl_like.server.server", OF_A_SERVER),
         (SERVE, OF_A_SERVER),
         ("from tmrl_like.cli.run import main", {"filelock", "msgspec", "yaml"}),
-        ("import tmrl_like.cli.trainer", OF_A_TRAINER),
+        ("import tmrl_like.cli.train", OF_A_TRAINER),
     ],
 )
 def test_each_part_imports_only_what_it_uses(way: str, needed: set[str], tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_each_part_imports_only_what_it_uses(way: str, needed: set[str], tmp_pat
     assert WATCHED & {*json.loads(last)} <= needed
 
 
-@pytest.mark.parametrize("way", ["import tmrl_like.cli.trainer", SERVE])
+@pytest.mark.parametrize("way", ["import tmrl_like.cli.train", SERVE])
 def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way: str, tmp_path: Path) -> None:
     loaded = json.loads(_run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path))
     assert {"nats", "nkeys"}.isdisjoint(loaded)
@@ -215,10 +215,10 @@ def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way: str
 
 DRIVE = """
 from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.worker import prepare
+from tmrl_like.cli.prepare import TO_COLLECT, prepare
 
 arguments = parse(["worker", "config/drone.yaml", "--server.port", "1"])
-with prepare(arguments, "worker").make_worker() as worker:
+with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
     obs, _ = worker.reset(collect_samples=True)
     worker.step(obs, test=False, collect_samples=True)
 """
@@ -243,7 +243,7 @@ def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(
 
 
 def test_a_worker_says_how_many_threads_there_shall_be_before_numpy_is_imported(tmp_path: Path) -> None:
-    loaded = _run("import tmrl_like.cli.worker, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    loaded = _run("import tmrl_like.cli.work, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
     assert {"numpy", "torch"}.isdisjoint(json.loads(loaded))
 
 

@@ -47,17 +47,17 @@ COMMANDS = (
     "server",
     "worker",
     "trainer",
-    "test",
-    "show",
-    "benchmark",
-    "check",
-    "record",
-    "record-reward",
-    "log",
-    "policies",
-    "init",
+    "config",
     "doctor",
+    "check",
+    "test",
+    "record",
+    "log",
+    "runs",
+    "policies",
     "page",
+    "init",
+    "keys",
 )
 
 
@@ -161,7 +161,7 @@ def test_the_commands_that_one_begins_with_exist(path):
     assert len(lines) > 8
     for line in lines:
         arguments = parse(shlex.split(line))
-        if getattr(arguments, "experiment", None) == "drone":
+        if arguments.place == "drone" and arguments.overrides:
             load_experiment("drone", arguments.overrides)
 
 
@@ -189,7 +189,7 @@ def test_the_game_of_the_guide_is_a_whole_experiment(tmp_path):
     text = page("environments/desktop.md")
     (tmp_path / "my_game.py").write_text(fences(text, "python")[0], encoding="utf-8")
     (tmp_path / "my_game.yaml").write_text(fences(text, "yaml")[0], encoding="utf-8")
-    assert "my_game.CarOnScreen" in command_in(tmp_path, "check", "my_game.yaml", "--print_config")
+    assert "my_game.CarOnScreen" in command_in(tmp_path, "config", "my_game.yaml")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
@@ -310,9 +310,9 @@ def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_me
     (loop,) = fences(page("guide/sweeps.md"), "bash")
     (command,) = re.findall("tmrl-like (.*)", loop)
     for given in (arguments, parse(shlex.split(command.replace("$lr", "1e-3").replace("$seed", "1")))):
-        experiment = load_experiment(ROOT / given.experiment, given.overrides)
+        experiment = load_experiment(ROOT / given.place, given.overrides)
         assert experiment.run_name != "drone"
-    assert load_experiment(ROOT / arguments.experiment, arguments.overrides).agent.keywords["gamma"] == 0.98
+    assert load_experiment(ROOT / arguments.place, arguments.overrides).agent.keywords["gamma"] == 0.98
 
 
 def test_the_hooks_before_a_commit_check_what_make_checks():
@@ -407,7 +407,7 @@ def test_every_part_is_in_the_reference_with_what_is_supplied():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_in_the_command_line_reference(command, capsys):
     assert main([command, "--help"]) == 0
-    shown = capsys.readouterr().out.partition("keys of the experiment")[0]
+    shown = capsys.readouterr().out.partition("\nEach key of the experiment")[0]
     text = page("cli.md")
     for option in set(re.findall(r"--[a-z][\w-]+", shown.partition("options:")[2])):
         assert option in text, f"{command} {option}"

@@ -151,6 +151,27 @@ class Experiment(Settings):
             **{field.name: getattr(self.trainer, field.name) for field in dataclasses.fields(Schedule)},
         )
 
+    def with_code(self, parts: Collection[str] = tuple(PARTS)) -> Experiment:
+        """The same with code that its document names.
+
+        Modules beside the file can be named: its folder is put first where Python looks for modules. Without the agent,
+        the actor is the form of it that needs no torch, if it has one.
+
+        Args:
+            parts: what to import, and what these need to know of others; the rest is None. A robot need not have the
+                agent's packages, nor the trainer's machine the robot's.
+
+        Raises:
+            ConfigError: anything wrong with it; one line with file, line, key and what was expected.
+        """
+        if "actor" in parts and "agent" not in parts:
+            _resolve_without_torch(self.document)
+        made = make_parts(self.document, parts)
+        try:
+            return dataclasses.replace(self, **made)
+        except ConfigError as error:
+            raise ConfigError(with_place(self.document, str(error))) from None
+
     def as_data(self) -> dict[str, Any]:
         """What its file says, and of all that was imported the defaults, and what they know of each other."""
         whole: dict[str, Any] = {}
@@ -164,6 +185,15 @@ class Experiment(Settings):
         if (component := self.document.components.get(("memory",))) is not None:
             whole["memory"] = _with_known(whole["memory"], component, self.memory_cls)
         return whole
+
+    def refuse_finished(self) -> None:
+        """Raise FinishedError where the run's checkpoint is that of a training that has come to its end."""
+        from tmrl_like.trainer.checkpoint_file import read_head
+
+        if self.trainer.checkpoint and self.trainer.resume == "all":
+            head = read_head(self.paths.checkpoint)
+            if head is not None:
+                self.trainer.refuse_finished(head.epoch, head.elapsed_s)
 
     def seed_generators(self) -> None:
         """Seed the generators of Python, numpy and, if it is loaded, torch; without a seed nothing is done."""
@@ -274,33 +304,23 @@ class Experiment(Settings):
 
 
 def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
-    """Read an experiment and import the code that it names.
-
-    Modules beside the file can be named: its folder is put first where Python looks for modules. Without the agent, the
-    actor is the form of it that needs no torch, if it has one.
+    """Read an experiment and import the code that it names, see `Experiment.with_code`.
 
     Args:
         path: the YAML file, or the name of an experiment that ships.
         overrides: keys and values (as text) that replace the file's.
-        parts: what to import, and what these need to know of others; the rest is None. A robot need not have the
-            agent's packages, nor the trainer's machine the robot's.
+        parts: what to import.
 
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    return experiment_of(open_experiment(path, overrides), parts)
+    return experiment_of(open_experiment(path, overrides)).with_code(parts)
 
 
-def experiment_of(document: Document, parts: Collection[str] = tuple(PARTS)) -> Experiment:
-    """As `load_experiment`, of a file that was read."""
-    settings = settings_of(document)
-    if "actor" in parts and "agent" not in parts:
-        _resolve_without_torch(document)
-    made = make_parts(document, parts)
-    try:
-        return Experiment(document=document, **vars(settings), **made)
-    except ConfigError as error:
-        raise ConfigError(with_place(document, str(error))) from None
+def experiment_of(document: Document) -> Experiment:
+    """The plain values of an experiment that was read; no code is imported. ConfigError: one that cannot be."""
+    nothing = dict.fromkeys(("env", "actor", "agent", "memory"))
+    return Experiment(document=document, **vars(settings_of(document)), **nothing)  # type: ignore[arg-type]
 
 
 def _resolve_without_torch(document: Document) -> None:

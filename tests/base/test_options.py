@@ -2,30 +2,33 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from msgspec import Meta
 
-from tmrl_like.base.options import above_0, at_least, sentences, with_given
+from tmrl_like.base.options import AboveZero, Options, Positive, sentences, with_given
 from tmrl_like.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class Owner(Options):
     """A page.
 
     Attributes:
         size: how large; a second
             line.
         rate_hz: how often.
+        share: of it.
+        port: where.
+        mode: in which way.
     """
 
-    size: int | None = 1
-    rate_hz: float = 2.0
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "size")
-        above_0(self, "rate_hz")
+    size: Positive | None = 1
+    rate_hz: AboveZero = 2.0
+    share: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    mode: Literal["a", "b", "c"] = "a"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +48,30 @@ def test_what_was_given_stands_in_for_what_the_page_says() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
-    [({"size": 0}, "size is 0; expected 1 or more"), ({"rate_hz": math.nan}, "rate_hz is nan; expected more than 0")],
+    [
+        ({"size": 0}, "size is 0; expected 1 or more"),
+        ({"size": 1.5}, "size is 1.5; expected a whole number"),
+        ({"rate_hz": math.nan}, "rate_hz is nan; expected more than 0"),
+        ({"rate_hz": 0}, "rate_hz is 0; expected more than 0"),
+        ({"rate_hz": "fast"}, "rate_hz is 'fast'; expected more than 0"),
+        ({"share": 1}, "share is 1; expected 0 to below 1"),
+        ({"share": -0.1}, "share is -0.1; expected 0 to below 1"),
+        ({"port": 65536}, "port is 65536; expected 0 to 65535"),
+        ({"mode": "d"}, "mode is 'd'; expected a, b or c"),
+    ],
 )
-def test_a_value_that_cannot_be_is_named(wrong: dict[str, float], problem: str) -> None:
+def test_a_value_that_cannot_be_is_named(wrong: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        with_given(Owner, Owner(size=None), **wrong)
+        with_given(Owner, Owner(size=None, share=0.5, port=65535), **wrong)
 
 
 def test_each_field_has_its_sentence_those_of_the_bases_too() -> None:
     assert sentences(More) == {
         "size": "how large; a second line.",
         "rate_hz": "how often.",
+        "share": "of it.",
+        "port": "where.",
+        "mode": "in which way.",
         "name": "what it is called.",
     }
 

@@ -51,7 +51,7 @@ def disk_is_full(machine: Machine) -> None:
 def with_weights_of_another_network(machine: Machine) -> None:
     paths = Settings(run_name="tiny").paths
     TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
-    assert main(["trainer", TINY, "--print_config", "--actor.width", "3"]) == 0
+    assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 
 def with_a_run_of_another_network(machine: Machine) -> None:
@@ -115,7 +115,7 @@ class Mistake:
     patch: Callable[[pytest.MonkeyPatch], None] = lambda patch: None
 
 
-PRINT = ["trainer", TINY, "--print_config"]
+PRINT = ["config", TINY]
 CHECK = ["check", TINY, "--delay-steps", "0"]
 MISTAKES = {
     # -- what is typed
@@ -184,7 +184,9 @@ MISTAKES = {
     ),
     "no policy yet": Mistake(["test", TINY], "drive an untrained one with --untrained"),
     "no such policy": Mistake(["worker", TINY, "--policy", "bset", *NOWHERE], "there is no policy bset in"),
-    "no such run": Mistake(["policies", "list", "drnoe"], "there are no policies at drnoe: expected a policy"),
+    "no such run": Mistake(
+        ["policies", "list", "drnoe"], "there is no experiment and no run drnoe; did you mean drone?"
+    ),
     "no such log": Mistake(["log", "nothere"], "there is no data set at nothere: expected a folder that"),
     "no such key to revoke": Mistake(["keys", "revoke", "nobody"], "no key is named 'nobody'"),
     "an action misspelt": Mistake(["keys", "invit"], "there is no 'invit'; did you mean invite?"),
@@ -222,7 +224,7 @@ MISTAKES = {
     ),
     # -- what does not go together
     "a window of the drone's own": Mistake(
-        ["trainer", DRONE, "--print_config", "--env.render", "true"], "earlier version had it: use `tmrl-like show"
+        ["config", DRONE, "--env.render", "true"], "earlier version had it: use `tmrl-like test EXPERIMENT --window"
     ),
     "an actor without act": Mistake([*PRINT, "--actor", "tiny.NoActor"], "NoActor cannot be used here: it has no act"),
     "another class": Mistake(
@@ -249,7 +251,7 @@ MISTAKES = {
         patch=run_is_finished,
     ),
     "no track to record": Mistake(
-        ["record-reward", TINY, "--output", "x.npz"], "TinyEnv cannot record a demonstration"
+        ["record", TINY, "--lap", "script", "--out", "x.npz"], "TinyEnv cannot record a demonstration"
     ),
     # -- code of the user's
     "a constructor that raises": Mistake(

@@ -87,7 +87,7 @@ def test_a_name_that_will_not_do_is_one_line(name: str, problem: str, capsys: py
 def test_experiments_that_ship_are_found_by_name_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_settings("pendulum").run_name == "pendulum"
     assert main(["server", "pendulm"]) == 2
-    assert "pendulm: there is no such file; did you mean pendulum?" in capsys.readouterr().err
+    assert "there is no experiment and no run pendulm; did you mean pendulum?" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert " ".join(shipped()) in capsys.readouterr().out
 
@@ -112,6 +112,6 @@ def test_a_plain_install_brings_the_experiments_and_the_templates(tmp_path: Path
     site = next(path for path in sys.path if path.endswith("site-packages"))
     program = f"import sys, runpy; sys.path.append({site!r}); runpy.run_module('tmrl_like', run_name='__main__')"
     (tmp_path / "dependencies.py").write_text(program)
-    assert "run_name: drone" in call(python, "dependencies.py", "run", "drone", "--print_config")
+    assert "run_name: drone" in call(python, "dependencies.py", "config", "drone")
     call(python, "dependencies.py", "init", "my_arm", "--kind", "gym")
     assert "check passed" in call(python, "dependencies.py", "check", "my_arm/my_arm.yaml", "--delay-steps", "0")

@@ -49,7 +49,7 @@ def test_a_recording_is_trained_on_and_the_policy_tested(
     capsys.readouterr()
     with monkeypatch.context() as patch:  # it has done its epochs: said before anything is started
         patch.setattr("tmrl_like.cli.run.Family.start", refuse)
-        patch.setattr("tmrl_like.cli.trainer.Trainer", refuse)
+        patch.setattr("tmrl_like.cli.train.Trainer", refuse)
         for words in (["trainer", *given, "--offline"], ["run", *given], ["run", *given, "--in-process"]):
             assert command_line(*words) == 2
             assert capsys.readouterr() == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")

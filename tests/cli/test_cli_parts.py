@@ -63,7 +63,7 @@ def test_tensorboard_is_given_what_the_command_gives_the_experiment(
         given.update(hyper_parameters)
         raise ConfigError("enough")
 
-    monkeypatch.setattr("tmrl_like.cli.trainer.TensorBoardSink", instead)
+    monkeypatch.setattr("tmrl_like.cli.train.TensorBoardSink", instead)
     assert (
         command_line("trainer", TINY, "--trainer.tensorboard=true", "--trainer.rounds", "7", "--memory.batch_size=16")
         == 2

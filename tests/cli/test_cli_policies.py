@@ -73,7 +73,7 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["list", "nobody"], "there are no policies at nobody"),
+        (["list", "nobody"], "there is no experiment and no run nobody"),
         (["tag", "tiny@9", "good"], "there is no policy 9"),
         (["tag", "tiny@3", "12"], "the tag is '12'; expected a letter"),
         (["export", "tiny@bst", "f"], "there is no policy bst in"),

@@ -14,7 +14,7 @@ from cli_commands import HERE, Command
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.reload import Reloading
-from tmrl_like.config.loading import as_yaml
+from tmrl_like.config.loading import as_yaml, open_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import load_experiment
 
@@ -37,7 +37,7 @@ class Edited:
         self.training = load_experiment(path, overrides).training()
         self.kept = path.with_name("kept.yaml")
         self.kept.write_text(as_yaml(load_experiment(path, overrides, PARTS).as_data()))
-        self.reloading = Reloading(str(path), overrides, self.training.tuning, self.kept)
+        self.reloading = Reloading(open_experiment(path, overrides), overrides, self.training.tuning, self.kept)
 
     def edit(self, *changes: tuple[str, str], text: str = TEXT) -> None:
         """As editors do: another file is put in its place."""

@@ -25,10 +25,10 @@ def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
     command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    stand_in = types.ModuleType("in_process")
+    stand_in = types.ModuleType("train")
     stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tmrl_like.cli.in_process", stand_in)
-    monkeypatch.setattr("tmrl_like.cli.in_process", stand_in, raising=False)
+    monkeypatch.setitem(sys.modules, "tmrl_like.cli.train", stand_in)
+    monkeypatch.setattr("tmrl_like.cli.train", stand_in, raising=False)
     assert command_line("run", TINY, "--in-process") == 0
     assert said == [f"run tiny ({TINY}) starts: torch is loaded first\n"]
 

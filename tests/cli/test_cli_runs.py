@@ -1,4 +1,4 @@
-"""`tmrl-like runs`, `plot`, `eval` and `test`: what has been trained, and how good that is."""
+"""`tmrl-like runs` and `test`: what has been trained, and how good that is."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from cli_commands import TINY
 from test_cli_policies import store  # noqa: F401
 from tiny import TinyActor, TinyEnv
 
-from tmrl_like.cli.eval import confidence_interval
+from tmrl_like.cli.test import confidence_interval
 from tmrl_like.config.loading import as_yaml
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
@@ -85,11 +85,11 @@ def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
     folder = trained("b", seed=2)
     trained("other", seed=2, crc_debug=True)
     picture = tmp_path / "new" / "returns.png"
-    assert command_line("plot", "a", str(folder), "other", "--out", str(picture)) == 0
+    assert command_line("runs", "a", str(folder), "other", "--plot", "--out", str(picture)) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"picture: {picture}" in capsys.readouterr().out
-    monkeypatch.setattr("tmrl_like.cli.plot.plot_returns", note)
-    assert command_line("plot", "a", "b", "other") == 0
+    monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
+    assert command_line("runs", "--plot", "a", "b", "other") == 0
     assert drawn == {"a, …": ["a", "b"], "other": ["other"]}
 
 
@@ -102,7 +102,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     trained("tiny")
     store.add_return(1, 5.0)
     for place, policy, shares in (("tiny", "3", "100%"), ("tiny@best", "best", "0%"), (f"{TINY}@2", "2", "0%")):
-        assert command_line("eval", place, "--episodes", "3", "--env.step_s", "0") == 0
+        assert command_line("test", place, "--interval", "--episodes", "3", "--env.step_s", "0") == 0
         out = capsys.readouterr().out
         assert str(store.path(policy)) in out.replace("\n", "")
         row = rows_of(out)["3"]
@@ -123,11 +123,11 @@ def test_a_scripts_policy_is_evaluated_in_the_environment_that_the_script_named(
 
     def error(start: Start, place: str = "tiny") -> str:
         write_starts(folder, [start])
-        assert command_line("eval", place, "--episodes", "2") == 2
+        assert command_line("test", place, "--interval", "--episodes", "2") == 2
         return capsys.readouterr().err
 
     write_starts(folder, [start])
-    assert command_line("eval", "tiny@3", "--episodes", "2", "--env.step_s", "0") == 0
+    assert command_line("test", "tiny@3", "--interval", "--episodes", "2", "--env.step_s", "0") == 0
     assert "2" in rows_of(capsys.readouterr().out)
     unknown = msgspec.structs.replace(start, env={"class_path": "no_such.Env"})
     assert "my/train.py (as it was kept):2: env.class_path: there is no module" in error(unknown)
@@ -146,7 +146,7 @@ def test_one_episode_has_neither_spread_nor_interval(
     store: PolicyStore,  # noqa: F811
 ) -> None:
     trained("tiny")
-    assert command_line("eval", "tiny", "--episodes", "1", "--env.step_s", "0") == 0
+    assert command_line("test", "tiny", "--interval", "--episodes", "1", "--env.step_s", "0") == 0
     mean, interval, std, lowest, *_ = rows_of(capsys.readouterr().out)["1"]
     assert (interval, std) == ("-", "-")
     assert mean == lowest
@@ -162,16 +162,18 @@ def test_the_confidence_interval_is_that_of_a_mean() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plot", "nobody"], "there is no run nobody in "),
-        (["plot", "silent"], "no episode of silent has ended: expected a run with metrics in"),
-        (["plot"], "PLACE"),
-        (["eval", "nobody"], "there is no run nobody in "),
-        (["eval", "tinny@best"], "; did you mean tiny?"),
-        (["eval", "silent"], "says of no environment to drive it in"),
-        (["eval", "tiny@none"], "there is no policy none in"),
-        (["eval", "tiny", "--episodes", "0"], "0 is not 1 or more"),
+        (["runs", "nobody", "--plot"], "there is no experiment and no run nobody; `tmrl-like --help` lists"),
+        (["runs", "silent", "--plot"], "no episode of silent has ended: expected a run with metrics in"),
+        (["runs", "--plot"], "--plot wants runs to draw"),
+        (["runs", "tinny"], "; did you mean tiny?"),
+        (["test", "tinny@best"], "; did you mean tiny?"),
+        (["test", "silent"], "says of no environment to drive it in"),
+        (["test", "tiny@none"], "there is no policy none in"),
+        (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),
+        (["trainer", "tiny@3"], "tiny@3: `trainer` takes no version of a policy"),
+        (["test", "tiny", "--episodes", "0"], "0 is not 1 or more"),
         (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
-        (["plot", "tiny", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
+        (["runs", "tiny", "--plot", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
     ],
 )
 def test_mistakes_are_one_line_each(

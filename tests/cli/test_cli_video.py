@@ -42,12 +42,12 @@ def test_the_way_of_a_demonstration_is_recorded(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "way.npz"
-    assert command_line("record-reward", TINY, FILMED, "--output", str(file)) == 0
+    assert command_line("record", TINY, FILMED, "--lap", "script", "--out", str(file)) == 0
     assert "64 points from 100 positions" in capsys.readouterr().out
     small = load_trajectory(file)
     assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
-    options = ("--driver", "keyboard", "--spacing", "2.5", "--env.step_s", "5")
-    assert command_line("record-reward", TINY, FILMED, *options, "--output", str(file)) == 0
+    options = ("--lap", "keyboard", "--spacing", "2.5", "--env.step_s", "5")
+    assert command_line("record", TINY, FILMED, *options, "--out", str(file)) == 0
     large = load_trajectory(file)
     assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.05)
     assert len(large) == 64
@@ -56,17 +56,18 @@ def test_the_way_of_a_demonstration_is_recorded(
 def test_mistakes_in_recording_are_one_line_each(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = ("--output", str(tmp_path / "way.npz"))
+    lap = ("--lap", "script")
+    out = (*lap, "--out", str(tmp_path / "way.npz"))
     for arguments, message in [
         ((TINY, *out), "cannot record a demonstration"),
-        ((TINY, FILMED), "--output"),
-        ((TINY, FILMED, *out, "--driver", "ghost"), "there is no 'ghost'"),
+        ((TINY, FILMED, *lap), "--out"),
+        ((TINY, FILMED, *out, "--lap", "ghost"), "there is no 'ghost'"),
         ((TINY, FILMED, *out, "--spacing", "-1"), "not a length"),
         ((TINY, FILMED, *out, "--spacing", "1000"), "choose another spacing"),
         ((TINY, FILMED, *out, "--spacing", "1e-12"), "choose another spacing"),
-        ((TINY, FILMED, "--output", str(tmp_path)), "expected the name of a file"),
+        ((TINY, FILMED, *lap, "--out", str(tmp_path)), "expected the name of a file"),
     ]:
-        assert command_line("record-reward", *arguments) == 2
+        assert command_line("record", *arguments) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

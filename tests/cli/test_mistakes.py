@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from mistakes import MISTAKES, NOWHERE, Machine
 
 from tmrl_like.cli import main
 from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.worker import prepare
+from tmrl_like.cli.prepare import prepare
 from tmrl_like.transport import KeyFolder
 
 CommandLine = Callable[..., int]
@@ -61,7 +62,12 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(
         (["server", TINY, "--engine", "tls://a"], "--engine; an earlier version had it: use --server.engine NODES"),
         (["trainer", TINY, "--wandb"], "--wandb; an earlier version had it: use --trainer.wandb true"),
         (["run", TINY, "--on_trainer_rollout", "a.b"], "--on_trainer_rollout; an earlier version had it"),
-        (["show", TINY, "--video", "x.mp4"], "--video; `test` has it"),
+        (["check", TINY, "--video", "x.mp4"], "--video; `test` has it"),
+        (
+            ["worker", TINY, "--print_config"],
+            "--print_config; an earlier version had it: use `tmrl-like config EXPERIMENT`",
+        ),
+        (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
     ],
 )
 def test_an_option_that_is_elsewhere_now_is_named_with_its_place(
@@ -74,19 +80,55 @@ def test_an_option_that_is_elsewhere_now_is_named_with_its_place(
 @pytest.mark.usefixtures("command_line")
 def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
     speaks_as = []
-    monkeypatch.setattr("tmrl_like.cli.worker.set_up_logging", lambda role, *_: speaks_as.append(role))
+    monkeypatch.setattr("tmrl_like.cli.prepare.set_up_logging", lambda role, *_: speaks_as.append(role))
     for name in ((), ("--name", "worker-2")):
         prepare(parse(["worker", TINY, *name]), "worker", ("env",))
     assert speaks_as == ["worker", "worker-2"]
 
 
-@pytest.mark.parametrize("command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys"])
-def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+COMMANDS = (
+    *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "log", "runs", "policies"),
+    *("page", "init", "keys"),
+)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_helps_on_a_screen_or_two(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert f"usage: tmrl-like {command}".strip() in out
-    if command not in ("", "keys"):
-        assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in out
+    assert out.count("\n") <= 60
+
+
+def test_a_newcomer_finds_fifteen_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = re.findall(r"^    ([a-z]\S*)  ", capsys.readouterr().out.partition("COMMAND")[2], re.M)
+    assert listed == [*COMMANDS]
+
+
+def test_all_keys_of_an_experiment_are_shown_with_type_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    out = capsys.readouterr().out
+    assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in out
+    assert "--agent.KEY VALUE\n" in out
+
+
+@pytest.mark.parametrize(
+    ("gone", "now"),
+    [
+        ("show", "tmrl-like test EXPERIMENT --window"),
+        ("eval", "tmrl-like test RUN --interval"),
+        ("benchmark", "tmrl-like check EXPERIMENT --timing 400"),
+        ("record-reward", "tmrl-like record EXPERIMENT --lap script --out FILE"),
+        ("plot", "tmrl-like runs RUN --plot"),
+    ],
+)
+def test_a_command_of_an_earlier_version_answers_with_the_one_that_serves(
+    gone: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([gone, TINY]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tmrl-like: error: COMMAND: there is no {gone!r}; an earlier version had it: use `{now}`")
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +137,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_configuration_is_printed_with_all_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["worker", TINY, "--print_config", "--trainer.epochs", "7"]) == 0
+    assert main(["config", TINY, "--trainer.epochs", "7"]) == 0
     out = capsys.readouterr().out
     assert "epochs: 7" in out
     assert "gain: 0.02" in out

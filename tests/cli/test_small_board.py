@@ -27,10 +27,9 @@ LEFT_OUT = {
 IMPORTED_AS = {"opencv-python": "cv2"}
 SERVE = """
 from tmrl_like.cli.arguments import parse
-from tmrl_like import load_experiment
 
 arguments = parse(["server", "config/drone.yaml", "--server.port", "0"])
-with load_experiment(arguments.experiment, arguments.overrides, ()).make_server():
+with arguments.experiment.make_server():
     print("serves")
 """
 

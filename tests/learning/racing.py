@@ -105,7 +105,7 @@ def learn(
         test_episodes: with the last policy.
         overrides: of the experiment, as on the command line.
     """
-    shown = command_line("run", experiment, "--print_config", *overrides, home=home)
+    shown = command_line("config", experiment, *overrides, home=home)
     config = yaml.safe_load(shown)
     env = config["env"]["init_args"]
     reward = {"reward_per_point": 0.01, "end_of_track_reward": 100.0, "constant_penalty": 0.0} | env["reward"]

@@ -1,19 +1,63 @@
 """What pages of options have in common: dataclasses, beside their owner, whose fields are written once.
 
-A page has a field, its default, a sentence under `Attributes:` and a check in `__post_init__` for each option.
-Constructors, the experiment's YAML and the command line all derive from it.
+A page has a field, its default, and a sentence under `Attributes:` for each option; a field's range stands in its
+annotation. Constructors, the experiment's YAML and the command line all derive from it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from tmrl_like.errors import expect
 
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
+AboveZero = Annotated[float, Meta(gt=0)]
+
 _Page = TypeVar("_Page")
+
+
+class Options:
+    """A dataclass of options whose values are in the ranges of their annotations; ConfigError: one is not.
+
+    None is in every range. A field that is a Literal is one of its choices.
+    """
+
+    def __post_init__(self) -> None:
+        page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
+        for name, kind in _hints(page).items():
+            value = getattr(self, name, None)
+            for part in (kind, *typing.get_args(kind)) if value is not None else ():
+                if typing.get_origin(part) is typing.Literal:
+                    choices = typing.get_args(part)
+                    expect(value in choices, name, value, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+                elif typing.get_origin(part) is Annotated:
+                    _expect_in_range(name, value, *typing.get_args(part)[:2])
+
+
+def _expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
+    low, high = limits.ge if limits.gt is None else limits.gt, limits.le if limits.lt is None else limits.lt
+    words = f"{low} or more" if limits.gt is None else f"more than {low}"
+    if high is not None:
+        words = f"{low} to {'' if limits.lt is None else 'below '}{high}"
+    is_number = not isinstance(value, str)
+    above = is_number and (value > low if limits.gt is not None else value >= low)
+    below = high is None or (is_number and (value < high if limits.lt is not None else value <= high))
+    expect(above and below, name, value, words)
+    expect(kind is not int or value % 1 == 0, name, value, "a whole number")
+
+
+@functools.lru_cache
+def _hints(page: type) -> dict[str, Any]:
+    return typing.get_type_hints(page, include_extras=True)
 
 
 def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
@@ -29,19 +73,6 @@ def refuse_unknown(what: str, given: Mapping[str, object], page: type) -> None:
     known = page.__annotations__
     for name in given:
         expect(name in known, f"an argument of {what}", name, f"one of {', '.join(known)}")
-
-
-def at_least(page: object, least: float, *names: str) -> None:
-    """Raise ConfigError where one of the fields is less, or not a number; one that is None is not looked at."""
-    for name in names:
-        value = getattr(page, name)
-        expect(value is None or value >= least, name, value, f"{least} or more")
-
-
-def above_0(page: object, *names: str) -> None:
-    """Raise ConfigError where one of the fields is 0, negative, or not a number."""
-    for name in names:
-        expect(getattr(page, name) > 0, name, getattr(page, name), "more than 0")
 
 
 def sentences(page: type) -> dict[str, str]:

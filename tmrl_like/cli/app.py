@@ -19,6 +19,12 @@ from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLike
 FAILED = 1
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_MODULES = {
+    "server": "serve",
+    "trainer": "train",
+    "worker": "work",
+    "config": "print_config",
+}  # the others: their names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments: Arguments | int = 0
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        return arguments if isinstance(arguments, int) else _run(arguments)
+        if isinstance(arguments, int):
+            return arguments
+        module = importlib.import_module(f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}")
+        return int(module.main(arguments))
     except TmrlLikeError as error:
         return _say(error, _explained(error, arguments), error.exit_code)
     except BrokenPipeError:  # `tmrl-like … | head`
@@ -58,26 +67,15 @@ def _say(error: BaseException, text: str, exit_code: int) -> int:
 
 def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
     """The error: where the value that it is about was written, or what may have changed that something fits no more."""
-    with contextlib.suppress(ConfigError):  # of an experiment that cannot be read
-        if getattr(arguments, "experiment", None) is None or isinstance(arguments, int):
-            return str(error)
-        if isinstance(error, CheckpointError | PolicyError) and " fit " in str(error):
-            from tmrl_like.cli.changes import changes_since
+    if isinstance(arguments, int) or "experiment" not in vars(arguments):  # none was read
+        return str(error)
+    if isinstance(error, ConfigError):
+        from tmrl_like.config.loading import with_place
 
+        return with_place(arguments.experiment.document, str(error))
+    if isinstance(error, CheckpointError | PolicyError) and " fit " in str(error):
+        from tmrl_like.cli.changes import changes_since
+
+        with contextlib.suppress(ConfigError):  # of an experiment whose code cannot be imported
             return f"{error}{changes_since(arguments)}"
-        if isinstance(error, ConfigError):
-            from tmrl_like.config.loading import open_experiment, with_place
-
-            return with_place(open_experiment(arguments.experiment, arguments.overrides), str(error))
     return str(error)
-
-
-def _run(arguments: Arguments) -> int:
-    if arguments.print_config and arguments.experiment:
-        from tmrl_like.config.loading import as_yaml
-        from tmrl_like.experiment import load_experiment
-
-        print(as_yaml(load_experiment(arguments.experiment, arguments.overrides).as_data()), end="")
-        return 0
-    module = importlib.import_module(f"tmrl_like.cli.{arguments.command.replace('-', '_')}")
-    return int(module.main(arguments))

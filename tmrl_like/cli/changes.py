@@ -9,8 +9,6 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.components import arguments_written, is_component
 from tmrl_like.config.document import Document, read_document
 from tmrl_like.config.settings import PARTS, SECTIONS
-from tmrl_like.errors import ConfigError
-from tmrl_like.experiment import load_experiment
 
 _SHAPES_A_POLICY = ("env", "actor", "obs_preprocessor")
 _SHAPES_A_TRAINING = (*_SHAPES_A_POLICY, "agent", "memory")
@@ -18,17 +16,17 @@ _LISTED = 4
 
 
 def changes_since(arguments: Arguments) -> str:
-    """Which values of the run's experiment.yaml are others now, in words; empty: none is, or there is no such file.
+    """Which values of the run's experiment.yaml are others now, in words; empty: none is.
 
     For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of `_SHAPES_A_TRAINING`.
+
+    Raises:
+        ConfigError: there is no such file, or the experiment's code cannot be imported.
     """
     parts = _SHAPES_A_TRAINING if arguments.command in ("run", "trainer") else _SHAPES_A_POLICY
-    try:
-        experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
-        then = flat(read_document(experiment.paths.folder / "experiment.yaml"))
-        now = flat(Document("now", experiment.as_data()))
-    except ConfigError:
-        return ""
+    experiment = arguments.experiment.with_code(parts)
+    then = flat(read_document(experiment.paths.folder / "experiment.yaml"))
+    now = flat(Document("now", experiment.as_data()))
     names = [name for name in {**then, **now} if name.partition(".")[0] in parts and then.get(name) != now.get(name)]
     said = [f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}" for name in names[:_LISTED]]
     return f" (changed since the run began: {'; '.join(said)})" if said else ""

@@ -21,11 +21,10 @@ from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.text import counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.benchmark import describe_deadline
 from tmrl_like.cli.measured_delays import report_delays
+from tmrl_like.cli.prepare import TO_COLLECT, TO_DRIVE, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
-from tmrl_like.cli.worker import prepare
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.experiment import Experiment
@@ -38,7 +37,12 @@ from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.tap import SampleTap, Taken
 from tmrl_like.worker.worker import RolloutWorker
 
-_PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
+_PARTS = (*TO_COLLECT, "agent", "memory")
+_TIMED = {
+    "period": "from observation to observation",
+    "inference": "the policy's decision",
+    "env_step": "env.step()",
+}
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
@@ -66,6 +70,8 @@ class Traffic:
 def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper(arguments.supervised)
+    if arguments.timing:
+        return _measure(arguments)
     experiment = prepare(arguments, "check", _PARTS)
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
     experiment = dataclasses.replace(experiment, crc_debug=True)
@@ -87,6 +93,30 @@ def main(arguments: Arguments) -> int:
         _report_training(agent, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
+
+
+def _measure(arguments: Arguments) -> int:
+    """Measure time-steps, collecting nothing, and show percentiles."""
+    with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
+        result = worker.run_env_benchmark(arguments.timing, verbose=False)
+        nominal_s = getattr(worker.env, "time_step_s", None)
+    rows = [
+        [f"{name}: {meaning}", *(f"{result[f'{name}_p{q}_ms']:.2f}" for q in ("50", "99", "99.9"))]
+        for name, meaning in _TIMED.items()
+    ]
+    print_table(f"{counted(result['steps'], 'step')}, milliseconds", ["", "median", "p99", "p99.9"], rows)
+    print(describe_deadline(nominal_s, result["overruns"], result["steps"]))
+    for name, value in result.get("rtgym", {}).items():
+        print(f"rtgym {name}: {value}")
+    return 0
+
+
+def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str:
+    """One sentence about the time-step that was asked for and how often it was missed."""
+    if nominal_s is None:
+        return "the environment names no time-step: it does not run in real time"
+    missed = f"{counted(overruns, 'overrun')} in {counted(steps, 'step')} ({overruns / steps:.2%})"
+    return f"time-step asked for: {nominal_s * 1e3:.1f} ms; {missed}"
 
 
 class WatchedEnv:

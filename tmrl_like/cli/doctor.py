@@ -25,8 +25,7 @@ from tmrl_like.base.factories import argument_of
 from tmrl_like.base.text import counted, duration, one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.worker import PARTS, prepare
-from tmrl_like.config.loading import load_settings
+from tmrl_like.cli.prepare import TO_COLLECT, prepare
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.config.settings import Settings, is_loopback
 from tmrl_like.delivery.folder import shared_memory
@@ -62,14 +61,14 @@ def main(arguments: Arguments) -> int:
     """Print a line for each finding; 1 if there is a problem."""
     if arguments.log_level == "info":
         arguments.log_level = "error"
-    name, load = arguments.experiment, Load()
-    settings = Settings() if name is None else load_settings(name, arguments.overrides)
+    load = Load()
+    settings = Settings() if arguments.place is None else arguments.experiment
     checks: dict[str, Callable[[], Iterator[Finding]]] = {"versions": _versions}
-    if name is not None:
+    if arguments.place is not None:
         checks["environment"] = partial(_environment, arguments, load)
     for check in (_device, _disk, _keys, _real_time):
         checks[check.__name__.strip("_").replace("_", " ")] = partial(check, settings, load)
-    if name is not None:
+    if arguments.place is not None:
         for address in addresses_of(settings.server.host, settings.server.port):
             checks[f"server {address}"] = partial(_server, settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
@@ -189,7 +188,7 @@ def _real_time(settings: Settings, load: Load) -> Iterator[Finding]:
 
 
 def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
-    experiment = prepare(arguments, "doctor", (*PARTS, "memory"))
+    experiment = prepare(arguments, "doctor", (*TO_COLLECT, "memory"))
     with experiment.make_standalone() as worker:
         env, compress = worker.loop.env, experiment.compressor
         sample: Any = worker.env.action_space.sample(), worker.env.observation_space.sample(), 0.0, False, False, {}
@@ -198,7 +197,7 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         kept = argument_of(experiment.memory, "memory_size")
         load.kept_bytes = load.sample_bytes * kept if isinstance(kept, int) else 0
         if env.moves_hardware:
-            yield OK, "it moves hardware, and is left alone; `tmrl-like benchmark` measures its time-steps"
+            yield OK, "it moves hardware, and is left alone; `tmrl-like check --timing 400` measures its time-steps"
             return
         worker.measure(StepTimes(1))  # the first reset and step load what they need
         times = StepTimes(_STEPS, env.overrun_after_s)

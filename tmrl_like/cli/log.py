@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
+from tmrl_like.config.paths import RunPaths
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.data_sets import read_data_set, stored_files
 from tmrl_like.replay.minari import write_minari
@@ -47,7 +49,7 @@ class _Contents:
 def main(arguments: Arguments) -> int:
     """Show a log, or write it in another format."""
     set_up_logging("log", arguments.log_level)
-    path = Path(arguments.path)
+    path = _stored(arguments)
     if arguments.minari:
         target = Path(arguments.minari)
         if target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -61,6 +63,15 @@ def main(arguments: Arguments) -> int:
     columns = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return"]
     print_table(str(path), columns, [_row(*item) for item in contents.items()])
     return 0
+
+
+def _stored(arguments: Arguments) -> Path:
+    """The samples that are meant; of a run those that its trainer has kept."""
+    path = Path(arguments.place or "")
+    with contextlib.suppress(ConfigError):  # then it may be anything that holds samples
+        kept = RunPaths.of(path if path.exists() else arguments.found.folder()).checkpoint / "log"
+        return kept if kept.is_dir() else path
+    return path
 
 
 def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:

@@ -7,7 +7,6 @@ import logging
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.page_app import Page
@@ -22,7 +21,7 @@ _HISTORY_BYTES = 64 << 20
 
 def main(arguments: Arguments) -> int:
     """Show a run until a stop is requested."""
-    settings = load_settings(arguments.experiment, arguments.overrides)
+    settings = arguments.experiment
     set_up_logging("page", arguments.log_level, arguments.supervised)
     stopper = Stopper(arguments.supervised)
     section, metrics = settings.server, settings.paths.metrics

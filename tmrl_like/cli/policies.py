@@ -10,14 +10,12 @@ from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import suggestion
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
-from tmrl_like.config.document import is_experiment_file
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.load_policy import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
-from tmrl_like.policies.policy_store import FOLDER, PolicyStore, find_policy, split_place
+from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore
 
 _COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
 
@@ -28,9 +26,10 @@ def main(arguments: Arguments) -> int:
     try:
         if arguments.place is None:
             return _list_all()
-        place = _of_experiment(arguments.place)
+        store = PolicyStore(arguments.found.folder() / FOLDER)
+        version = arguments.found.version or NEWEST
         if arguments.action == "export":
-            source, file = find_policy(place), Path(arguments.file)
+            source, file = store.find(version), Path(arguments.file)
             suffix = ".onnx" if arguments.onnx else ".safetensors"
             expect(file.suffix == suffix, "the file", str(file), f"a name that ends in {suffix} (--onnx writes .onnx)")
             if arguments.onnx:
@@ -41,19 +40,19 @@ def main(arguments: Arguments) -> int:
             write_atomically(file, source.read_bytes())
             print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
             return 0
-        folder, which = split_place(place)
-        store = PolicyStore(folder)
         if arguments.action == "list":
-            print_table(str(folder), _COLUMNS, _rows(store))
+            print_table(str(store.folder), _COLUMNS, _rows(store))
         elif arguments.action == "tag":
-            print(f"{store.tag(which, arguments.tag)} is kept until `tmrl-like policies prune --untag {arguments.tag}`")
+            print(
+                f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune --untag {arguments.tag}`"
+            )
         else:
             for tag in arguments.untag:
                 if tag not in (tags := store.tags()):
                     raise ConfigError(f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}")
                 store.path(tag).unlink(missing_ok=True)
             removed = store.collect(arguments.keep)
-            print(f"{folder}: removed {removed} versions and {len(arguments.untag)} tags")
+            print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
@@ -75,12 +74,6 @@ def _what_is_not_in_it(policy: Policy) -> str:
     if code is None:
         return ""
     return f"; its input is what {code if isinstance(code, str) else code.class_path} makes of an observation"
-
-
-def _of_experiment(place: str) -> str:
-    """The folder of the run, where an experiment's file stands for it."""
-    file, at, which = place.partition("@")
-    return f"{folder_of(file)}{at}{which}" if is_experiment_file(file) else place
 
 
 def _rows(store: PolicyStore) -> list[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,7 +13,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.changes import flat
 from tmrl_like.config.components import argument_at
-from tmrl_like.config.document import Document, find_experiment, read_document
+from tmrl_like.config.document import Document, read_document, stamp_of
 from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, settings_of
 from tmrl_like.config.settings import PARTS
 from tmrl_like.trainer.tuning import Tuning
@@ -34,32 +33,32 @@ class Reloading:
     the file.
     """
 
-    def __init__(self, path: str, overrides: Overrides, tuning: Tuning | None = None, kept: Path | None = None) -> None:
-        """Read the file as it is now; ConfigError: it is wrong.
+    def __init__(self, document: Document, overrides: Overrides, tuning: Tuning, kept: Path) -> None:
+        """Nothing is read before the file changes.
 
         Args:
-            path: of the file, or the name of an experiment.
+            document: the experiment as it was read; one that is of no file is not watched.
             overrides: what the command line says.
-            tuning: of the training, which may be set later, before the first look.
-            kept: the run's experiment.yaml, which is to say what is in force; likewise.
+            tuning: of the training.
+            kept: the run's experiment.yaml, which is to say what is in force.
         """
-        self._path, self._overrides = find_experiment(path), overrides
-        self._stamp, self._is_new = _stamp_of(self._path), False  # before it is read
-        document = open_experiment(self._path, overrides)
-        settings_of(document)  # which refuses sections without keys
+        self._path, self._overrides = document.path, overrides
+        self._stamp, self._is_new = document.stamp, False
         self._in_force = flat(document)
         self._asked: tuple[Future[None], dict[str, Any], dict[str, Any]] | None = None
         self._said: set[str] = set()
         self._closing = threading.Event()
-        self.tuning, self.kept = tuning, kept
+        self._tuning, self._kept = tuning, kept
 
     def __enter__(self) -> Reloading:
-        self._thread = start_thread(self._watch, "tmrl-reload")
+        if self._stamp:
+            self._thread = start_thread(self._watch, "tmrl-reload")
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._closing.set()
-        self._thread.join(_ENDS_WITHIN_S)
+        if self._stamp:
+            self._thread.join(_ENDS_WITHIN_S)
 
     def _watch(self) -> None:
         is_last = False
@@ -77,7 +76,8 @@ class Reloading:
             done.result()
             self._in_force = {k: v for k, v in (self._in_force | written).items() if v is not _MISSING}
             self._keep(values)
-        stamp = _stamp_of(self._path)
+        assert self._path is not None
+        stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._stamp, self._is_new = stamp, True
         elif self._is_new and self._asked is None:
@@ -85,14 +85,13 @@ class Reloading:
             self._compare(open_experiment(self._path, self._overrides))
 
     def _compare(self, document: Document) -> None:
-        assert self.tuning is not None
         settings, written, values = settings_of(document), flat(document), {}
         names = sorted(written.keys() | self._in_force.keys())
         for name in [n for n in names if written.get(n, _MISSING) != self._in_force.get(n, _MISSING)]:
             part, _, argument = name.partition(".")
             keys = (part, "init_args", argument) if part in PARTS else (part, argument)
             value = None
-            if name in self.tuning.given:
+            if name in self._tuning.given:
                 is_code = part in PARTS
                 value = argument_at(document, (part,), argument) if is_code else getattr(settings.trainer, argument)
             if value is not None or name == "trainer.sample_uses":
@@ -102,12 +101,11 @@ class Reloading:
                 log.warning("%s", said)
         if values:
             of_file = {name: written.get(name, _MISSING) for name in values}
-            self._asked = self.tuning.ask(values, given=True), values, of_file
+            self._asked = self._tuning.ask(values, given=True), values, of_file
 
     def _keep(self, values: dict[str, Any]) -> None:
         """Have the run's experiment.yaml say what is in force."""
-        assert self.kept is not None
-        data = read_document(self.kept).data
+        data = read_document(self._kept).data
         for name, value in values.items():
             part, _, argument = name.partition(".")
             (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = value
@@ -117,15 +115,6 @@ class Reloading:
                 arguments |= {"gamma": value} if "gamma" in arguments else {}
                 memory = arguments.get("memory")
         try:
-            write_atomically(self.kept, as_yaml(data).encode())
+            write_atomically(self._kept, as_yaml(data).encode())
         except OSError as error:
-            log.error("%s does not say what is in force now: %s", self.kept, error)
-
-
-def _stamp_of(path: str) -> tuple[int, ...]:
-    """What changes when a file is written or replaced; (): there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+            log.error("%s does not say what is in force now: %s", self._kept, error)

@@ -14,14 +14,12 @@ import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, ChildLine, Family
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
-from tmrl_like.config.loading import load_settings
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError, TmrlLikeError
@@ -47,7 +45,7 @@ class _ToldToStopError(Exception):
 
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
-    settings = load_settings(arguments.experiment, arguments.overrides)
+    settings = arguments.experiment
     others = arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page
     if arguments.in_process and others:
         raise ConfigError(
@@ -55,12 +53,12 @@ def main(arguments: Arguments) -> int:
             "number of environments, --trainer.resume none starts over"
         )
     if not arguments.fresh and not arguments.proof:
-        refuse_finished(settings)
+        settings.refuse_finished()
     if arguments.in_process:
-        print(f"run {settings.run_name} ({arguments.experiment}) starts: torch is loaded first", flush=True)
-        from tmrl_like.cli import in_process
+        print(f"run {settings.run_name} ({arguments.place}) starts: torch is loaded first", flush=True)
+        from tmrl_like.cli import train
 
-        return in_process.main(arguments)
+        return train.main(arguments)
     if arguments.workers < arguments.trainers:
         raise ConfigError(
             f"--trainers {arguments.trainers} needs --workers {arguments.trainers} at least: each trainer learns from "
@@ -69,7 +67,7 @@ def main(arguments: Arguments) -> int:
     set_up_logging("run", arguments.log_level)
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
-        view = make_view(f"{settings.run_name} ({arguments.experiment})")
+        view = make_view(f"{settings.run_name} ({arguments.place})")
         try:
             with Family() as family:
                 return Run(settings, arguments, family, view, stopper, let_others).run()

@@ -1,39 +1,45 @@
-"""`tmrl-like runs`: what has been trained on this machine."""
+"""`tmrl-like runs`: what has been trained on this machine, as a table or a picture."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.text import nearest
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.places import find_place
 from tmrl_like.cli.tables import print_table
-from tmrl_like.config.document import is_experiment_file
-from tmrl_like.config.loading import Overrides, load_settings
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import is_in_use
 from tmrl_like.errors import ConfigError
-from tmrl_like.metrics.curves import recent
+from tmrl_like.metrics.curves import curve_of, plot_returns, recent
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_file import read_card
 from tmrl_like.policies.policy_store import BEST, PolicyStore
 
 _COLUMNS = ["run", "task", "started", "minutes", "samples", "return", "best", "state"]
+_OWN = ("run_name", "seed", "server")  # what runs of one experiment may differ in
 _READ_BYTES = 1 << 20  # of a file of metrics, its end
 
 
 def main(arguments: Arguments) -> int:
-    """List all runs, the newest last."""
+    """List runs, the newest last, or draw them."""
     set_up_logging("runs", arguments.log_level)
-    folder = data_folder() / "runs"
-    found = [RunPaths(place.name, data_folder()) for place in folder.glob("*/") if any(place.glob("*.json*"))]
-    rows = sorted((_row(paths) for paths in found), key=lambda row: row[_COLUMNS.index("started")])
+    runs = data_folder() / "runs"
+    found = [find_place(typed).folder() for typed in arguments.places]
+    if arguments.plot:
+        return _plot(found, Path(arguments.out))
+    found = found or [folder for folder in runs.glob("*/") if any(folder.glob("*.json*"))]
+    rows = sorted((_row(RunPaths.of(folder)) for folder in found), key=lambda row: row[_COLUMNS.index("started")])
     if rows:
-        print_table(str(folder), _COLUMNS, rows)
+        print_table(str(runs), _COLUMNS, rows)
     else:
-        print(f"no runs in {folder} yet; `tmrl-like run EXPERIMENT` makes one")
+        print(f"no runs in {runs} yet; `tmrl-like run EXPERIMENT` makes one")
     return 0
 
 
@@ -62,20 +68,25 @@ def _row(paths: RunPaths) -> list[str]:
     ]
 
 
-def folder_of(place: str, overrides: Overrides = ()) -> Path:
-    """The folder of the run that a run's name, its folder or the YAML file of its experiment stands for.
-
-    `overrides` are of the file, where it is one: another `run_name`.
-
-    Raises:
-        ConfigError: there is no run of that name.
-    """
-    if is_experiment_file(place):
-        return load_settings(place, overrides).paths.folder
-    runs = data_folder() / "runs"
-    folder = Path(place) if Path(place).is_dir() else runs / place
-    if not folder.is_dir():
-        near = nearest(place, [run.name for run in runs.glob("*/")])
-        hint = f"did you mean {near}?" if near else "`tmrl-like runs` lists all"
-        raise ConfigError(f"there is no run {place} in {runs}; {hint}")
-    return folder
+def _plot(folders: Sequence[Path], picture: Path) -> int:
+    """Draw returns of runs, those of one experiment that differ in their seeds as a band."""
+    if not folders:
+        raise ConfigError("--plot wants runs to draw: tmrl-like runs RUN … --plot")
+    groups: dict[str, list[Path]] = {}
+    for folder in folders:
+        if not len(curve_of(folder).returns):
+            raise ConfigError(
+                f"no episode of {folder.name} has ended: expected a run with metrics in {folder}; `tmrl-like runs` "
+                "lists all"
+            )
+        experiment = next((start.experiment for start in reversed(read_starts(folder)) if start.experiment), "")
+        shared = {key: value for key, value in (yaml.safe_load(experiment) or {}).items() if key not in _OWN}
+        groups.setdefault(yaml.safe_dump(shared) if shared else str(folder), []).append(folder)
+    runs = {group[0].name if len(group) == 1 else f"{group[0].name}, …": group for group in groups.values()}
+    try:
+        if not plot_returns(picture, runs):
+            return ConfigError.exit_code
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--out {picture}: {one_line(error)}") from None
+    print(f"picture: {picture}")
+    return 0

@@ -1,9 +1,11 @@
-"""`tmrl-like test` and `show`: how good is a policy, and what does it look like?"""
+"""`tmrl-like test`: how good is a policy, how sure is that, and what does it look like?"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ import numpy as np
 
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.live_screen import LiveScreen
+from tmrl_like.cli.prepare import TO_DRIVE, find_policy, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
-from tmrl_like.cli.worker import find_policy, prepare
+from tmrl_like.cli.window import Window
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
@@ -24,29 +26,37 @@ from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # of an environment that says nothing about its own
 _SMALLEST_PX = 384  # smaller pictures are enlarged
+_DRAWS = 10_000
+_INTERVAL_COLUMNS = ["episodes", "mean", "95 % of the mean", "std", "lowest", "median", "highest", "terminated"]
 
 
 def main(arguments: Arguments) -> int:
     """Run test episodes, and show their returns."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
-    policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
-    film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
-    screen = contextlib.closing(LiveScreen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
-    with film as video, screen as shown, experiment.make_standalone(policy) as worker:
+    experiment = prepare(arguments, "test", TO_DRIVE)
+    experiment = dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, envs=1))
+    policy = None if arguments.untrained else find_policy(arguments)
+    usual = math.inf if arguments.window else 100 if arguments.interval else 10
+    with contextlib.ExitStack() as closing:
+        video = closing.enter_context(Video(arguments.video)) if arguments.video else None
+        window = closing.enter_context(Window(lambda: worker.stop())) if arguments.window else None
+        worker = closing.enter_context(experiment.make_standalone(policy))
 
         def after_step() -> None:
-            if shown is not None:
-                shown.show(picture_of(worker.env))
+            if window is not None:
+                window.show(picture_of(worker.env))
             if video is not None and not episodes:
                 video.shoot(worker.env)
 
         episodes: list[EpisodeStats] = []
-        for episode in drive(worker, arguments.episodes, arguments.supervised, after_step):
+        for episode in drive(worker, arguments.episodes or usual, arguments.supervised, after_step):
             episodes.append(episode)
     if not arguments.supervised and episodes:
         name = "an untrained policy" if policy is None else f"the policy {policy}"
-        print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
+        if arguments.interval:
+            print_table(f"returns of {name}", _INTERVAL_COLUMNS, [interval_row(episodes)])
+        else:
+            print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         env = worker.loop.env
         if env.faults:
             print(f"faults of the environment: {env.faults}; rebuilt: {env.rebuilds}")
@@ -54,7 +64,7 @@ def main(arguments: Arguments) -> int:
 
 
 def drive(
-    worker: RolloutWorker, number: float, supervised: bool = False, after_step: Callable[[], None] | None = None
+    worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
 ) -> Iterator[EpisodeStats]:
     """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is closed."""
     count = 0
@@ -67,6 +77,26 @@ def drive(
             shown = f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
             print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
             yield episode
+
+
+def interval_row(episodes: Sequence[EpisodeStats]) -> list[str]:
+    """A row under `_INTERVAL_COLUMNS`; a single episode has neither an interval nor a spread."""
+    returns = np.array([episode.return_ for episode in episodes])
+    terminated = sum(episode.terminated for episode in episodes) / len(episodes)
+    interval, std = "-", "-"
+    if len(returns) > 1:
+        interval = "{:.5g} to {:.5g}".format(*confidence_interval(returns))
+        std = f"{returns.std(ddof=1):.5g}"
+    extremes = [f"{number:.5g}" for number in (returns.min(), np.median(returns), returns.max())]
+    return [f"{len(returns)}", f"{returns.mean():.5g}", interval, std, *extremes, f"{terminated:.0%}"]
+
+
+def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    """Between which two values the mean is with 95 %: bootstrap, the percentiles of 10,000 means (Efron 1979)."""
+    random = np.random.default_rng(0)
+    means = [random.choice(returns, len(returns)).mean() for _ in range(_DRAWS)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
 
 
 class Video:

@@ -129,8 +129,17 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         raise ConfigError(f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}") from None
 
 
-def instantiate(document: Document, keys: Keys, component: Callable[..., Any]) -> Any:
-    """Make the object that a component's class stands for; ConfigError: that does not take its arguments."""
+def give(document: Document, keys: Keys, annotation: Any, component: Callable[..., Any]) -> Any:
+    """What code that a file names gives where `annotation` stands: an object, or the code itself.
+
+    Raises:
+        ConfigError: the code does not take its arguments, or lacks one.
+    """
+    is_class = isinstance(taken_apart(component)[0], type)
+    if not (is_class and _wants_object(annotation)):
+        if _gives_nothing(annotation):
+            _refuse_missing(document, keys, component)
+        return component
     _refuse_missing(document, keys, component)
     try:
         return component()
@@ -201,12 +210,7 @@ def _check_arguments(
 def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     is_code = is_component(value) or (isinstance(value, str) and _names_code(annotation, value))
     if is_code:
-        component = _resolve(document, keys, value)
-        if _wants_object(annotation) and isinstance(taken_apart(component)[0], type):
-            return instantiate(document, keys, component)
-        if _gives_nothing(annotation):
-            _refuse_missing(document, keys, component)
-        return component
+        return give(document, keys, annotation, _resolve(document, keys, value))
     pages = [kind for kind in _kinds(annotation) if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     if isinstance(value, dict) and pages:
         return make_page(document, keys, pages[0], value)

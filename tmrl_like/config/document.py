@@ -32,12 +32,16 @@ class Document:
         data: the values.
         origins: where each key was written: "config/drone.yaml:7" or "command line".
         components: what code at a key became, once: its arguments may be objects that exist once.
+        path: the file; modules beside it can be named. None: there is none.
+        stamp: what the file looked like before it was read, see `stamp_of`; empty: the text was kept elsewhere.
     """
 
     source: str
     data: dict[Any, Any] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
     components: dict[Keys, Callable[..., Any]] = field(default_factory=dict)
+    path: Path | None = None
+    stamp: tuple[int, ...] = ()
 
     def where(self, keys: Keys) -> str:
         """File and line of a key; of the nearest one above it if it was not written itself."""
@@ -84,6 +88,7 @@ def find_experiment(given: str) -> str:
 
 def read_document(path: Path) -> Document:
     """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML mapping."""
+    stamp = stamp_of(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -92,7 +97,18 @@ def read_document(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not a text file in UTF-8 (byte {error.start})") from None
-    return parse_document(text, str(path))
+    document = parse_document(text, str(path))
+    document.path, document.stamp = path.resolve(), stamp
+    return document
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; empty: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def parse_document(text: str, source: str) -> Document:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -14,8 +14,8 @@ from tmrl_like.base.factories import Elsewhere, signature_of, taken_apart
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
     arguments_written,
+    give,
     holds_component,
-    instantiate,
     is_component,
     make_page,
     resolve_component,
@@ -46,6 +46,12 @@ _NEEDED_METHODS = {
 }
 
 
+class _Function(Protocol):
+    """What is called as it is: where a file names a class, an object of it."""
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+
 def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     """Import the code that the experiment names: what `Experiment` takes beside its settings, by name.
 
@@ -56,8 +62,7 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    folder = str(Path(document.source).resolve().parent)
-    if folder not in sys.path:
+    if document.path is not None and (folder := str(document.path.parent)) not in sys.path:
         sys.path.insert(0, folder)
     wanted = set(parts)
     if "sample_compressor" in parts and "sample_compressor" not in document.data:
@@ -104,7 +109,9 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
 
 def open_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Document:
     """As `open_experiment`, of a text with these parts at least that was kept of the file `path`; that may be gone."""
-    return _opened(parse_document(text, f"{path} (as it was kept)"), overrides, parts)
+    document = parse_document(text, f"{path} (as it was kept)")
+    document.path = Path(path).resolve()
+    return _opened(document, overrides, parts)
 
 
 def with_place(document: Document, problem: str) -> str:
@@ -183,17 +190,17 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
     target = taken_apart(component)[0]
-    if not isinstance(target, type):
-        return component
-    if name not in _FACTORIES:
-        return instantiate(document, (name,), component)
-    for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
+    is_factory = name in _FACTORIES and isinstance(target, type)
+    for method in (
+        (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))) if is_factory else ()
+    ):
         found = getattr(target, method, None)
         if not callable(found) or getattr(found, "__isabstractmethod__", False):
             raise document.error(
                 (name, "class_path"), f": {target.__qualname__} cannot be used here: it has no {method}()"
             )
-    return component
+    annotation: Any = Callable[..., Any] if name in _FACTORIES else _Function
+    return give(document, (name,), annotation, component)
 
 
 def with_defaults(document: Document, name: str) -> Any:

@@ -69,3 +69,9 @@ class RunPaths:
         self.metrics = self.folder / "metrics.jsonl"
         self.log = self.folder / "run.log"
         self.best = self.folder / "best" / "rollout.npz"
+
+    @classmethod
+    def of(cls, folder: Path) -> RunPaths:
+        """The files of the run in a folder."""
+        whole = folder.resolve()
+        return cls(whole.name, whole.parents[1])

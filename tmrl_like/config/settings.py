@@ -10,12 +10,14 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.options import at_least
+from tmrl_like.base.options import Natural, NotNegative, Options, Positive
 from tmrl_like.config.paths import RunPaths
-from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
@@ -49,20 +51,18 @@ class ServerSection(ServerOptions):
 
     host: str | tuple[str, ...] = "127.0.0.1"
     bind: str | None = None
-    port: int = 7790
+    port: Annotated[int, Meta(ge=0, le=65535)] = 7790
     transport: Literal["zmq", "tlspyo"] = "zmq"
     keys_dir: str | None = None
     engine: str | None = None
     engine_credentials: str | None = None
     engine_ca: str | None = None
-    engine_max_bytes: int = EngineOptions.max_bytes
+    engine_max_bytes: AtLeastMiB = EngineOptions.max_bytes
     limits: TransportOptions = field(default_factory=TransportOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
         addresses_of(self.host, self.port)
-        at_least(self, 1 << 20, "engine_max_bytes")
         self.engine_options("-")
 
     @property
@@ -110,15 +110,10 @@ class WorkerSection(WorkerOptions):
             before the last; refused where the environment runs in real time.
     """
 
-    test_episode_interval: int = 10
+    test_episode_interval: Natural = 10
     keep_best: bool = True
-    torch_threads: int = 1
+    torch_threads: Positive = 1
     synchronous: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "test_episode_interval")
-        at_least(self, 1, "torch_threads")
 
 
 @dataclass(kw_only=True)
@@ -135,7 +130,7 @@ class TrainerSection(TrainerOptions, Schedule):
         wandb_run_id: the same id continues a run; none: the name of the run.
     """
 
-    torch_threads: int | None = None
+    torch_threads: Positive | None = None
     checkpoint: bool = True
     tensorboard: bool = False
     wandb: bool = False
@@ -143,14 +138,9 @@ class TrainerSection(TrainerOptions, Schedule):
     wandb_project: str = "tmrl_like"
     wandb_run_id: str | None = None
 
-    def __post_init__(self) -> None:
-        Schedule.__post_init__(self)
-        TrainerOptions.__post_init__(self)
-        at_least(self, 1, "torch_threads")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ProofSection:
+class ProofSection(Options):
     """What `run --proof` asks of the trained policy, compared with an untrained one.
 
     Attributes:
@@ -160,16 +150,9 @@ class ProofSection:
             that is a failure, leave it at 0.
     """
 
-    episodes: int = 20
-    margin: float = 3.0
-    min_terminated_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        at_least(self, 2, "episodes")
-        at_least(self, 0, "margin")
-        expect(
-            0 <= self.min_terminated_share <= 1, "min_terminated_share", self.min_terminated_share, "a share, 0 to 1"
-        )
+    episodes: Annotated[int, Meta(ge=2)] = 20
+    margin: NotNegative = 3.0
+    min_terminated_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tmrl_like.base.options import at_least
+from tmrl_like.base.options import NotNegative, Options, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutboxOptions:
+class OutboxOptions(Options):
     """When packets leave, and how much is kept.
 
     Attributes:
@@ -22,18 +22,13 @@ class OutboxOptions:
         window_bytes: bytes that may be in flight at once.
     """
 
-    min_samples: int = 1
-    max_samples: int = 100
-    max_packet_bytes: int = 256 << 10
-    max_age_s: float = 0.1
-    max_bytes: int = 512 << 20
-    spool_max_bytes: int = 2 << 30
-    window_bytes: int = 32 << 20
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "min_samples", "max_samples", "max_packet_bytes")
-        at_least(self, 1, "max_bytes", "spool_max_bytes", "window_bytes")
-        at_least(self, 0, "max_age_s")
+    min_samples: Positive = 1
+    max_samples: Positive = 100
+    max_packet_bytes: Positive = 256 << 10
+    max_age_s: NotNegative = 0.1
+    max_bytes: Positive = 512 << 20
+    spool_max_bytes: Positive = 2 << 30
+    window_bytes: Positive = 32 << 20
 
     def kept_bytes(self, is_private: bool) -> int:
         """What a worker keeps, in a private folder in shared memory or in a spool."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from tmrl_like.base.options import at_least
+from msgspec import Meta
+
+from tmrl_like.base.options import Options
 from tmrl_like.errors import expect
 
 _DEFAULT_PORT = 4222
 _NODE = re.compile(r"(nats|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?/?")
 
+AtLeastMiB = Annotated[int, Meta(ge=1 << 20)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Options):
     """An engine between server and trainer.
 
     Attributes:
@@ -28,14 +33,14 @@ class EngineOptions:
 
     nodes: tuple[str, ...]
     run: str
-    max_bytes: int = 8 << 30
+    max_bytes: AtLeastMiB = 8 << 30
     credentials: str | None = None
     ca: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         expect(bool(self.nodes), "engine", self.nodes, "at least one node")
         expect(bool(self.run), "run", self.run, "a name")
-        at_least(self, 1 << 20, "max_bytes")
         nodes, scheme = [], ""
         for text in self.nodes:
             text = text.strip()

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from tmrl_like.base.deferred_log import DeferredLog
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
+from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
 from tmrl_like.errors import (
     ConfigError,

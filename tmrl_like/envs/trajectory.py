@@ -78,7 +78,7 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
         with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
             points = content["points"]
     except FileNotFoundError:
-        raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record-reward`") from None
+        raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record --lap`") from None
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{file} is not an .npz file with `points` ({reason}): record it again") from None

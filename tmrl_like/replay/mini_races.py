@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tmrl_like.base.options import at_least
+from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.row_set import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniRaces:
+class MiniRaces(Options):
     """How a memory draws mini-races; see `ReplayMemory(mini_races=…)`.
 
     Attributes:
@@ -40,20 +40,16 @@ class MiniRaces:
         final_steps: see there.
     """
 
-    seconds: float = 7.0
-    steps: int | None = None
-    start_share: float = 0.0
-    final_share: float = 0.0
-    final_steps: int = 5
+    seconds: AboveZero = 7.0
+    steps: Positive | None = None
+    start_share: NotNegative = 0.0
+    final_share: NotNegative = 0.0
+    final_steps: Positive = 5
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "final_steps")
-        expect(self.seconds > 0, "seconds", self.seconds, "more than 0")
-        expect(self.steps is None or self.steps >= 1, "steps", self.steps, "1 or more")
+        super().__post_init__()
         shares = self.start_share, self.final_share
-        expect(
-            min(shares) >= 0 and sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1"
-        )
+        expect(sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1")
 
     def length(self, time_step_duration: float | None) -> int:
         """T; raises ConfigError where `seconds` count and nobody knows how long a time-step is."""

@@ -6,9 +6,11 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from tmrl_like.base.options import at_least
+from msgspec import Meta
+
+from tmrl_like.base.options import Options, Positive
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 from tmrl_like.replay.mini_races import MiniRaces
@@ -17,7 +19,7 @@ STEPS_TO_END = "steps_to_end"  # a column that is computed
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
+class ReplayOptions(Options):
     """Options of `ReplayMemory`.
 
     Attributes:
@@ -53,19 +55,18 @@ class ReplayOptions:
     frame_stack: FrameStack = 0
     frame_padding: Literal["reset", "zero"] = "reset"
     columns: Sequence[str] = ()
-    n_steps: int = 1
+    n_steps: Positive = 1
     gamma: float | None = None
     greedy_only: bool = False
     shaping: float | None = None
     mini_races: MiniRaces | None = None
     time_step_duration: float | None = None
-    held_out: float = 0.0
+    held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     scratch_dir: str | None = None
 
     def __post_init__(self) -> None:
         DropHistory(self.act_buf_len, self.frame_stack)
-        expect(self.frame_padding in ("reset", "zero"), "frame_padding", self.frame_padding, "reset or zero")
-        at_least(self, 1, "n_steps")
+        super().__post_init__()
         check_weights(self.gamma, self.shaping)
         looks_ahead = self.n_steps > 1 or self.shaping is not None or self.mini_races is not None
         if looks_ahead and self.gamma is None:
@@ -73,7 +74,6 @@ class ReplayOptions:
                 f"n_steps is {self.n_steps} and there is no gamma: for more steps than 1, with shaping and with "
                 "mini-races the memory needs the agent's gamma"
             )
-        expect(0.0 <= self.held_out < 1.0, "held_out", self.held_out, "0 to below 1")
         if self.scratch_dir is not None and not os.path.isdir(self.scratch_dir):
             raise ConfigError(f"there is no folder {self.scratch_dir}, which scratch_dir names")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tmrl_like.base.options import at_least
+from tmrl_like.base.options import Options, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class ServerOptions(Options):
     """How a server works.
 
     Attributes:
@@ -16,8 +16,5 @@ class ServerOptions:
         max_workers: one more is refused.
     """
 
-    min_samples_per_server_packet: int = 1
-    max_workers: int = 1000
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "min_samples_per_server_packet", "max_workers")
+    min_samples_per_server_packet: Positive = 1
+    max_workers: Positive = 1000

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from tmrl_like.base.options import above_0, at_least
+from msgspec import Meta
+
+from tmrl_like.base.options import AboveZero, Natural, NotNegative, Options, Positive
 from tmrl_like.base.text import counted
-from tmrl_like.errors import ConfigError, FinishedError, expect
+from tmrl_like.errors import ConfigError, FinishedError
 
 Resume = Literal["all", "memory", "none"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Schedule:
+class Schedule(Options):
     """When training trains, publishes, looks for samples and ends; `TrainingOffline` has these fields.
 
     Not frozen: an `agent_scheduler` or `updater_fn` may change them while training runs.
@@ -49,46 +51,31 @@ class Schedule:
         profiling: print a profile after each round (needs pyinstrument).
     """
 
-    epochs: float = 10
-    rounds: int = 50
-    steps: int = 2000
-    metrics_interval_s: float = 0.0
-    max_minutes: float = math.inf
-    start_training: int = 0
-    update_model_interval: int = 100
-    update_model_interval_s: float = 0.0
-    update_buffer_interval: int = 100
-    max_training_steps_per_env_step: float = 1.0
-    sample_uses: float | None = None
-    sleep_between_buffer_retrieval_attempts: float = 0.1
-    max_sample_age_s: float = math.inf
-    max_policy_lag_versions: float = math.inf
-    reward_window: int = 1000
-    held_out_share: float = 0.05
+    epochs: Annotated[float, Meta(ge=1)] = 10
+    rounds: Positive = 50
+    steps: Positive = 2000
+    metrics_interval_s: NotNegative = 0.0
+    max_minutes: AboveZero = math.inf
+    start_training: Natural = 0
+    update_model_interval: Positive = 100
+    update_model_interval_s: NotNegative = 0.0
+    update_buffer_interval: Positive = 100
+    max_training_steps_per_env_step: AboveZero = 1.0
+    sample_uses: AboveZero | None = None
+    sleep_between_buffer_retrieval_attempts: AboveZero = 0.1
+    max_sample_age_s: AboveZero = math.inf
+    max_policy_lag_versions: AboveZero = math.inf
+    reward_window: Positive = 1000
+    held_out_share: Annotated[float, Meta(ge=0, lt=1)] = 0.05
     device: str | None = None
     profiling: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
-        at_least(self, 1, "reward_window")
-        expect(0.0 <= self.held_out_share < 1.0, "held_out_share", self.held_out_share, "0 to below 1")
-        at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
-        for name in ("rounds", "steps", "start_training", "update_model_interval", "update_buffer_interval"):
-            expect(vars(self)[name] % 1 == 0, name, vars(self)[name], "a whole number")
-        above_0(self, "max_minutes", "sleep_between_buffer_retrieval_attempts")
-        above_0(self, "max_sample_age_s", "max_policy_lag_versions")
-        ratio: Any = self.max_training_steps_per_env_step
-        fine = not isinstance(ratio, str) and ratio > 0
-        expect(fine, "max_training_steps_per_env_step", ratio, "a number above 0")
-        uses = self.sample_uses
-        expect(uses is None or uses > 0, "sample_uses", uses, "more than 0, or none")
 
     def change(self, **values: float | None) -> None:
         """Have other values from here on; ConfigError: one of them is out of range, and nothing has changed."""
         before = {name: vars(self)[name] for name in values}
         vars(self).update(values)
         try:
-            Schedule.__post_init__(self)
+            Options.__post_init__(self)
         except ConfigError:
             vars(self).update(before)
             raise
@@ -111,7 +98,7 @@ LIVE = tuple(option.name for option in fields(Schedule) if option.name not in _A
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOptions:
+class RankOptions(Options):
     """How several trainers learn as one, where torchrun or `run --trainers` starts them.
 
     Attributes:
@@ -126,18 +113,13 @@ class RankOptions:
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     address: str | None = None
     interface: str | None = None
-    start_timeout_s: float = 600.0
-    timeout_s: float = 60.0
-    check_every_steps: int = 1000
-
-    def __post_init__(self) -> None:
-        expect(self.backend in ("auto", "gloo", "nccl"), "backend", self.backend, "auto, gloo or nccl")
-        above_0(self, "start_timeout_s", "timeout_s")
-        at_least(self, 0, "check_every_steps")
+    start_timeout_s: AboveZero = 600.0
+    timeout_s: AboveZero = 60.0
+    check_every_steps: Natural = 1000
 
 
 @dataclass(kw_only=True, eq=False)
-class TrainerOptions:
+class TrainerOptions(Options):
     """How a trainer runs its training.
 
     Attributes:
@@ -161,16 +143,10 @@ class TrainerOptions:
 
     resume: Resume = "all"
     init_policy: str | None = None
-    worker_stalled_after_s: float = 30.0
-    sync_every_s: float = 0.25
-    checkpoint_interval_s: float = 0.0
-    keep_policies: int = 100
-    tag_every_s: float = 0.0
-    tag_every_steps: int = 0
+    worker_stalled_after_s: AboveZero = 30.0
+    sync_every_s: NotNegative = 0.25
+    checkpoint_interval_s: NotNegative = 0.0
+    keep_policies: Positive = 100
+    tag_every_s: NotNegative = 0.0
+    tag_every_steps: Natural = 0
     distributed: RankOptions = field(default_factory=RankOptions)
-
-    def __post_init__(self) -> None:
-        expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")
-        above_0(self, "worker_stalled_after_s")
-        at_least(self, 0, "sync_every_s", "checkpoint_interval_s", "tag_every_s", "tag_every_steps")
-        at_least(self, 1, "keep_policies")

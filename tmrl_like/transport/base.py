@@ -24,7 +24,7 @@ import sys
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tmrl_like.base.options import above_0
+from tmrl_like.base.options import AboveZero, Options, Positive
 from tmrl_like.errors import AddressInUseError, CredentialsError, OversizeError, TransportError
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ _DESCRIPTORS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportOptions:
+class TransportOptions(Options):
     """Every limit of a transport.
 
     Attributes:
@@ -49,14 +49,11 @@ class TransportOptions:
         silent_after_s: a connection without any sign of life for this long is closed.
     """
 
-    max_message_bytes: int = 64 << 20
-    queue_messages: int = 1000
-    handshake_timeout_s: float = 5.0
-    heartbeat_s: float = 1.0
-    silent_after_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        above_0(self, "max_message_bytes", "queue_messages", "handshake_timeout_s", "heartbeat_s", "silent_after_s")
+    max_message_bytes: Positive = 64 << 20
+    queue_messages: Positive = 1000
+    handshake_timeout_s: AboveZero = 5.0
+    heartbeat_s: AboveZero = 1.0
+    silent_after_s: AboveZero = 5.0
 
     @property
     def queue_bytes(self) -> int:

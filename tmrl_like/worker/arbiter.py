@@ -16,7 +16,7 @@ from tmrl_like.policies.action_check import finite_check
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import ActionSource, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.intake import Actor, PolicyIntake
+from tmrl_like.worker.intake import DrivingActor, PolicyIntake
 from tmrl_like.worker.returned import outline
 from tmrl_like.worker.takeover import Takeover
 
@@ -50,7 +50,7 @@ class Arbiter:
     """
 
     env: SupervisedEnv
-    actor: Actor
+    actor: DrivingActor
     intake: PolicyIntake
     is_pinned: bool = False
     max_policy_age_s: float = math.inf

@@ -20,28 +20,22 @@ import numpy as np
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import read_policy
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.weight_file import Manifest, Weights
-from tmrl_like.types import Action, Observation
+from tmrl_like.policies.weight_file import Actor, Manifest
+from tmrl_like.types import Observation
 from tmrl_like.worker.policy_gate import Verdicts
 from tmrl_like.worker.slots import PolicyInSlot, PolicySlots
 
 _LOOK_S = 0.005
 
 
-class Actor(Protocol):
-    """What acts: an `ActorModule`, or one in numpy that stands for it, which has a `network` and its `spec`."""
+class DrivingActor(Actor, Protocol):
+    """One that may be an actor in numpy, which has a `network` and its `spec`."""
 
     extras: Mapping[str, Any]
     network: Any
     spec: Any
 
-    def act_(self, obs: Observation, test: bool = False) -> Action: ...
-
-    def reset(self) -> None: ...
-
     def carry_over(self, previous: Any) -> None: ...
-
-    def load_weights(self, weights: Weights) -> None: ...
 
     def bind(self, parameters: Mapping[str, Any]) -> None: ...
 
@@ -79,7 +73,7 @@ class PolicyIntake(ABC):
         return self.ready[0] != self.taken
 
     @abstractmethod
-    def take(self, acting: Actor) -> PolicyInSlot | None:
+    def take(self, acting: DrivingActor) -> PolicyInSlot | None:
         """Swap the acting instance for the newest policy's (environment's thread); None: there is no newer one."""
 
     def on_published(self) -> int:
@@ -97,7 +91,7 @@ class PolicyIntake(ABC):
             time.sleep(_LOOK_S)
         return self.has_new
 
-    def load_file(self, actor: Actor, path: Path) -> int:
+    def load_file(self, actor: DrivingActor, path: Path) -> int:
         """Load weights from the disk into a new instance; they must pass the checks of those from the network.
 
         Returns:
@@ -123,7 +117,12 @@ class NumpyIntake(PolicyIntake):
     slots: PolicySlots
 
     def __init__(
-        self, slots: PolicySlots, probe: PolicyProbe, actor: Actor, make_actor: Callable[[], Actor], lane: int = 0
+        self,
+        slots: PolicySlots,
+        probe: PolicyProbe,
+        actor: DrivingActor,
+        make_actor: Callable[[], DrivingActor],
+        lane: int = 0,
     ) -> None:
         """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees what lane 0 sees."""
         super().__init__(slots, probe, lane, slots.ready)
@@ -134,7 +133,7 @@ class NumpyIntake(PolicyIntake):
             other.network.input, other.network.random = actor.network.input, actor.network.random
             other.bind(weights.arrays())
 
-    def take(self, acting: Actor) -> PolicyInSlot | None:
+    def take(self, acting: DrivingActor) -> PolicyInSlot | None:
         if not self.has_new:
             return None
         policy = self.slots.take(self._lane)
@@ -146,13 +145,13 @@ class TorchIntake(PolicyIntake):
     """Of any other actor: its weights are loaded and probed in the thread that the link wakes."""
 
     def __init__(
-        self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], Actor], lane: int = 0
+        self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], DrivingActor], lane: int = 0
     ) -> None:
         """`make_actor` makes another instance of the actor, on its device."""
         self._word = [0]
         super().__init__(slots, probe, lane, self._word)
         self._make_actor = make_actor
-        self._spares: list[Actor] = []  # any thread appends, the link's pops
+        self._spares: list[DrivingActor] = []  # any thread appends, the link's pops
         self._ready: PolicyInSlot | None = None
         self._swapping = threading.Lock()  # held for pointer swaps only
 
@@ -176,7 +175,7 @@ class TorchIntake(PolicyIntake):
             self._word[0] = policy.word
         return policy.word
 
-    def take(self, acting: Actor) -> PolicyInSlot | None:
+    def take(self, acting: DrivingActor) -> PolicyInSlot | None:
         with self._swapping:
             policy, self._ready = self._ready, None
         if policy is not None:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tmrl_like.base.options import above_0, at_least
+from msgspec import Meta
+
+from tmrl_like.base.options import AboveZero, Natural, Options, Positive
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.errors import expect
 from tmrl_like.transport.dial import Dial
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ MAX_PRIORITY = 99
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(Options):
     """How a worker runs its environment.
 
     Attributes:
@@ -51,30 +52,22 @@ class WorkerOptions:
         outbox: when packets leave, and how much of them is kept.
     """
 
-    envs: int = 1
+    envs: Positive = 1
     device: str = "cpu"
-    max_samples_per_episode: float = math.inf
-    model_history: int = 0
-    hang_timeout_s: float = 30.0
+    max_samples_per_episode: Annotated[float, Meta(ge=1)] = math.inf
+    model_history: Natural = 0
+    hang_timeout_s: AboveZero = 30.0
     own_thread: bool = True
     link_process: bool = True
     wait_for_policy: bool = False
-    max_policy_age_s: float = math.inf
+    max_policy_age_s: AboveZero = math.inf
     safe_action: Any = None
     takeover_in_tests: bool = False
-    realtime_priority: int | None = None
+    realtime_priority: Annotated[int, Meta(ge=1, le=MAX_PRIORITY)] | None = None
     cpu_affinity: Sequence[int] | None = None
     spool: bool | str | Path = False
     rollout_observations: bool = False
     outbox: OutboxOptions = field(default_factory=OutboxOptions)
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "envs")
-        at_least(self, 0, "model_history")
-        at_least(self, 1, "max_samples_per_episode")
-        above_0(self, "hang_timeout_s", "max_policy_age_s")
-        is_fine = self.realtime_priority is None or 1 <= self.realtime_priority <= MAX_PRIORITY
-        expect(is_fine, "realtime_priority", self.realtime_priority, f"1 to {MAX_PRIORITY}, or none")
 
 
 class WorkerKeywords(Dial, total=False):

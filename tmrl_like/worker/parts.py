@@ -29,7 +29,7 @@ from tmrl_like.wire.condition import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.control_loop import ControlLoop
-from tmrl_like.worker.intake import Actor, NumpyIntake, PolicyIntake, TorchIntake
+from tmrl_like.worker.intake import DrivingActor, NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
@@ -108,14 +108,14 @@ class Parts:
             seed_of_env = None if seed is None else _seed_of(seed, name or "", number)
             self._envs.append(SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed_of_env))
 
-    def _make_actor(self) -> Actor:
+    def _make_actor(self) -> DrivingActor:
         env = self._env
         actor = self._actor_module_cls(observation_space=env.observation_space, action_space=env.action_space)
         actor = actor.to_device(self._options.device)
-        made: Actor = actor.in_numpy() or actor
+        made: DrivingActor = actor.in_numpy() or actor
         return made
 
-    def _make_arbiters(self, actors: Sequence[Actor], obs_preprocessor: ObsPreprocessor | None) -> list[Arbiter]:
+    def _make_arbiters(self, actors: Sequence[DrivingActor], obs_preprocessor: ObsPreprocessor | None) -> list[Arbiter]:
         """Who drives, for each lane; whoever takes over, takes over the first one."""
         options, make_driver = self._options, self._keywords.get("takeover")
         is_pinned = self._keywords.get("policy") is not None
@@ -154,7 +154,7 @@ class Parts:
         self._closing.callback(folder.close)
         return folder
 
-    def _make_intakes(self, actors: Sequence[Actor]) -> list[PolicyIntake]:
+    def _make_intakes(self, actors: Sequence[DrivingActor]) -> list[PolicyIntake]:
         """Where policies come from, for each lane; raises ConfigError where there is no room for them."""
         probe, make_actor, numbered = self._probe, self._make_actor, enumerate(actors)
         if not self._has_link:
@@ -170,7 +170,7 @@ class Parts:
             return [NumpyIntake(slots, probe, actor, make_actor, lane) for lane, actor in numbered]
         return [TorchIntake(slots, probe, make_actor, lane) for lane, _ in numbered]
 
-    def _input_size(self, actor: Actor) -> int:
+    def _input_size(self, actor: DrivingActor) -> int:
         return actor.network.input.size if self._is_numpy else 0
 
     def setup(

@@ -288,7 +288,7 @@ def test_without_a_simulator_the_real_client_says_one_line_in_time(
     closed_port: int, command_line: Callable[..., int], capsys: Any
 ) -> None:
     given = ["--env.simulator.port", str(closed_port), "--env.simulator.timeout_s", "0.5"]
-    assert command_line("benchmark", str(ROOT / "config" / "carla.yaml"), "--steps", "3", *given) == 1
+    assert command_line("check", str(ROOT / "config" / "carla.yaml"), "--timing", "3", *given) == 1
     *_, last = capsys.readouterr().err.splitlines()
     expected = f"no CARLA simulator answers at 127.0.0.1:{closed_port} (0.5 s): start it, or change host and port"
     assert last == f"tmrl-like: error: {expected}"

@@ -325,5 +325,5 @@ def test_a_demonstration_is_recorded_to_the_finish() -> None:
     assert positions.shape[1] == 3
     assert positions[-1].tolist() == [10.0, CAR.y, CAR.z]
     assert (np.diff(positions[:, 0]) > 0).all()
-    with pytest.raises(ConfigError, match="--driver keyboard"):
+    with pytest.raises(ConfigError, match="--lap keyboard"):
         TrackManiaEnv.demonstrate("script")

@@ -62,7 +62,7 @@ class ArrowKeys:
         try:
             self._keyboard = open_keyboard()
         except ConfigError as error:
-            raise ConfigError(f"driving from the keyboard needs a display ({error}); use --driver script") from None
+            raise ConfigError(f"driving from the keyboard needs a display ({error}); use --lap script") from None
         self._keys = [self._keyboard.key(name) for name in ("right", "left", "up", "down", "esc")]
 
     def __call__(self, state: Any) -> Controls:

@@ -74,7 +74,7 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
             grey: pictures have one value per pixel instead of three.
             track: the game's seed; the demonstration must be of the same track.
             reward: arguments of `TrajectoryReward`.
-            trajectory: the demonstration, see `tmrl-like record-reward`; None: the one that ships, of track 1.
+            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships, of track 1.
         """
         if observation not in ("lidar", "image"):
             raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
@@ -236,7 +236,7 @@ class MirroredLaps:
 def demonstration(track: int, file: str | Path | None = None) -> Points:
     """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there are none."""
     if file is None and track != 1:
-        raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
+        raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record --lap`")
     return load_trajectory(Path(__file__).with_name("track_1.npz") if file is None else file, 2)
 
 
@@ -266,7 +266,7 @@ class RacingEnv(RealTimeEnv):
 
     @staticmethod
     def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:
-        """Drive around the track once, in real time, for `tmrl-like record-reward`.
+        """Drive around the track once, in real time, for `tmrl-like record --lap`.
 
         Args:
             driver: "script" or "keyboard".

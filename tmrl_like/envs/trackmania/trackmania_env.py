@@ -1,7 +1,7 @@
 """TrackMania 2020: drive a track as fast as you can, by what the screen shows.
 
 The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
-is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record-reward`.
+is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record --lap`.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class TrackManiaEnv(DesktopGameEnv):
 
     @staticmethod
     def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
-        """Take down where you drive, from now or the next start on to the finish, for `tmrl-like record-reward`.
+        """Take down where you drive, from now or the next start on to the finish, for `tmrl-like record --lap`.
 
         Args:
             driver: "keyboard": you, with whatever steers the game.
@@ -270,7 +270,7 @@ class TrackManiaEnv(DesktopGameEnv):
             EnvironmentAwayError: the game is not there, or fell silent.
         """
         if driver != "keyboard":
-            raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --driver keyboard")
+            raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --lap keyboard")
         with contextlib.closing(Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)) as telemetry:
             cars = [CarReport(*telemetry.next_record(_DRIVER_WITHIN_S))]
             while cars[0].has_finished:  # the race before

@@ -89,7 +89,7 @@ class MyTask(RealTimeGymInterface):
         self._game.close()
 
     def render(self):
-        """For `tmrl-like show`, uint8 [H, W, 3] RGB."""
+        """For `tmrl-like test --window`, uint8 [H, W, 3] RGB."""
         return np.repeat(self._game.picture()[:, :, None], 3, axis=2)
 
 

@@ -39,7 +39,7 @@ class MyTask(gymnasium.Env):
         return self._observe(), -abs(place), abs(place) > 2.0, self._steps >= self._max_steps, {}
 
     def render(self):
-        """For `tmrl-like show`, uint8 [100, 300, 3] RGB: the middle, and the cart."""
+        """For `tmrl-like test --window`, uint8 [100, 300, 3] RGB: the middle, and the cart."""
         import cv2
 
         picture = np.full((100, 300, 3), 255, np.uint8)

@@ -86,7 +86,7 @@ class MyTask(RealTimeGymInterface):
         self._driver.order(np.zeros(JOINTS))
 
     def render(self):
-        """For `tmrl-like show`, uint8 [300, 300, 3] RGB: the joints in black, and thinner where they should be."""
+        """For `tmrl-like test --window`, uint8 [300, 300, 3] RGB: joints in black, thinner where they should be."""
         import cv2
 
         picture = np.full((300, 300, 3), 255, np.uint8)

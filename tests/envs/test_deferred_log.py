@@ -2,13 +2,13 @@
 
 import logging
 
-from tmrl_like.base.deferred_log import DeferredLog
+from tmrl_like.envs.deferred_log import DeferredLog
 
 
 def test_lines_are_written_in_order_with_the_time_at_which_they_were_added(caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     now = 100.25
-    monkeypatch.setattr("tmrl_like.base.deferred_log.time.time", lambda: now)
+    monkeypatch.setattr("tmrl_like.envs.deferred_log.time.time", lambda: now)
     late = DeferredLog(logging.getLogger("tmrl_like.worker"))
     late.add(logging.WARNING, "%d of %s", 1, "two")
     late.add(logging.DEBUG, "nobody asked")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cli_commands import TINY
 
-from tmrl_like.cli import live_screen as screen
-from tmrl_like.cli.live_screen import LiveScreen
+from tmrl_like.cli import window
+from tmrl_like.cli.window import Window
 
 CommandLine = Callable[..., int]
 FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
@@ -27,7 +27,7 @@ class TestWithoutADisplay:
     def test_there_is_one_line_that_names_what_makes_a_film(
         self, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert command_line("show", TINY, *FILMED) == 2
+        assert command_line("test", TINY, *FILMED, "--window") == 2
         error = capsys.readouterr().err
         assert "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film" in error
 
@@ -35,7 +35,7 @@ class TestWithoutADisplay:
         self, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("DISPLAY", ":977")
-        assert command_line("test", TINY, *FILMED, "--show", "--episodes", "20") == 0
+        assert command_line("test", TINY, *FILMED, "--window", "--episodes", "20") == 0
         out = capsys.readouterr().out
         assert out.count("no window can be shown: the display does not answer") == 1
         assert "episode 20:" in out
@@ -44,28 +44,28 @@ class TestWithoutADisplay:
 def test_a_window_that_the_user_closes_ends_the_episodes(
     command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    window = tmp_path / "window.py"
-    window.write_text("import sys\nsys.stdin.buffer.read(4 + 96 * 128 * 3)\n")
+    script = tmp_path / "window.py"
+    script.write_text("import sys\nsys.stdin.buffer.read(4 + 96 * 128 * 3)\n")
 
-    def start(script: Path, **streams: Any) -> "subprocess.Popen[bytes]":
-        assert script.is_file()
-        return subprocess.Popen([sys.executable, str(window)], bufsize=0, **streams)
+    def start(shown: Path, **streams: Any) -> "subprocess.Popen[bytes]":
+        assert shown.is_file()
+        return subprocess.Popen([sys.executable, str(script)], bufsize=0, **streams)
 
     monkeypatch.setenv("DISPLAY", ":977")
-    monkeypatch.setattr(screen, "start_script", start)
-    assert command_line("show", TINY, *FILMED) == 0
+    monkeypatch.setattr(window, "start_script", start)
+    assert command_line("test", TINY, *FILMED, "--window") == 0
 
 
 def test_without_a_picture_there_is_one_line(
     command_line: CommandLine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISPLAY", ":977")
-    assert command_line("show", TINY, "--untrained") == 2
+    assert command_line("test", TINY, "--untrained", "--window") == 2
     assert "there is nothing to draw: the environment's render() raised NotImplementedError" in capsys.readouterr().err
 
 
 def test_a_screen_can_be_closed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":977")
-    shown = LiveScreen(lambda: None)
+    shown = Window(lambda: None)
     shown.close()
     shown.close()

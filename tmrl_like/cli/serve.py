@@ -5,12 +5,11 @@ from __future__ import annotations
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.experiment import load_experiment
 
 
 def main(arguments: Arguments) -> int:
     """Serve until a stop is requested."""
-    experiment = load_experiment(arguments.experiment, arguments.overrides, ())
+    experiment = arguments.experiment
     set_up_logging("server", arguments.log_level, arguments.supervised)
     stopper = Stopper(arguments.supervised)
     with experiment.make_server() as server:

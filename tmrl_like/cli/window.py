@@ -1,4 +1,4 @@
-"""`test --show`, `show`: what an environment's `render()` gives while it acts, in a window."""
+"""`test --window`: what an environment's `render()` gives while it acts, in a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tmrl_like.errors import ConfigError
 _EVERY_S = 0.04
 
 
-class LiveScreen:
+class Window:
     """Shows the newest picture, 25 times a second, in a thread of its own.
 
     The window belongs to a process of its own: without a display OpenCV ends the one that asks for it.
@@ -40,8 +40,8 @@ class LiveScreen:
         self._newest: Frame | None = None
         self._closing = threading.Event()
         script = Path(__file__).with_name("preview.py")
-        self._window = start_script(script, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self._thread = start_thread(self._run, "tmrl-screen")
+        self._process = start_script(script, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._thread = start_thread(self._run, "tmrl-window")
 
     def show(self, picture: Frame) -> None:
         """Show a picture, uint8 [H, W, 3] RGB, from now on; does not wait."""
@@ -53,21 +53,27 @@ class LiveScreen:
             if picture is None:
                 continue
             try:
-                write_whole(self._window.stdin, SIZE.pack(*picture.shape[:2]) + picture.tobytes())
+                write_whole(self._process.stdin, SIZE.pack(*picture.shape[:2]) + picture.tobytes())
             except OSError:  # it has ended
                 if self._closing.is_set():
                     return
-                if self._window.wait() == 0:
+                if self._process.wait() == 0:
                     self._on_close()
                 else:
                     print("no window can be shown: the display does not answer", flush=True)
                 return
 
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the window. Twice is fine."""
         self._closing.set()
-        self._window.kill()
+        self._process.kill()
         self._thread.join()
-        self._window.wait()
-        assert self._window.stdin is not None
-        self._window.stdin.close()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()

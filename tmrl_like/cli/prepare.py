@@ -1,0 +1,58 @@
+"""What commands do first: set up this process, find the policy to drive."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tmrl_like.base.processes import cores_to_train_with
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.experiment import Experiment
+
+TO_DRIVE = ("env", "actor", "obs_preprocessor")
+TO_COLLECT = (*TO_DRIVE, "sample_compressor")
+
+
+def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experiment:
+    """Set up log lines, threads and seeds, and import these parts of the experiment."""
+    experiment = arguments.experiment
+    set_up_logging(getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised)
+    section = experiment.trainer if role == "trainer" else experiment.worker
+    threads = section.torch_threads or cores_to_train_with()
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    experiment = experiment.with_code(parts)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    experiment.seed_generators()
+    return experiment
+
+
+def find_policy(arguments: Arguments) -> Path:
+    """The policy that --policy or the version behind the @ names, else the newest of the run; ConfigError: none."""
+    from tmrl_like.policies.policy_store import NEWEST, PolicyStore, find_policy
+
+    paths, version = arguments.experiment.paths, arguments.found.version
+    if arguments.policy is not None and version:
+        raise ConfigError(f"--policy {arguments.policy} and {arguments.place} name two policies: leave one out")
+    try:
+        if arguments.policy is not None:
+            return find_policy(arguments.policy, paths.policies)
+    except PolicyError as error:
+        raise ConfigError(f"--policy {arguments.policy}: {error}") from None
+    store = PolicyStore((arguments.found.run or paths.folder) / "policies")
+    found = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
+    if found and not version:
+        return max(found, key=lambda path: path.stat().st_mtime)
+    try:
+        if version or store.versions():
+            return store.find(version or NEWEST)
+    except PolicyError as error:
+        raise ConfigError(str(error)) from None
+    raise ConfigError(
+        f"there is no policy at {paths.folder} (run {paths.run_name}): train one with `tmrl-like run`, name one "
+        "with --policy, or drive an untrained one with --untrained"
+    )

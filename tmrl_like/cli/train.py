@@ -1,0 +1,96 @@
+"""`tmrl-like trainer`, and `tmrl-like run --in-process`, which has environments make steps in the same thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from tmrl_like.agents.process import tune_process
+from tmrl_like.base.files import write_atomically
+from tmrl_like.cli.arguments import Arguments, how_to_test
+from tmrl_like.cli.best import hooks_of
+from tmrl_like.cli.prepare import TO_COLLECT, prepare
+from tmrl_like.cli.reload import Reloading
+from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
+from tmrl_like.config.loading import as_yaml
+from tmrl_like.config.settings import PARTS
+from tmrl_like.experiment import Experiment
+from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
+from tmrl_like.trainer.offline import OFFLINE
+from tmrl_like.trainer.trainer import Trainer
+
+_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
+
+
+def main(arguments: Arguments) -> int:
+    """Train until the epochs or the minutes are over."""
+    stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
+    is_first, in_process = os.environ.get("RANK", "0") == "0", arguments.command == "run"
+    if "RANK" not in os.environ:  # else all ranks come together first
+        arguments.experiment.refuse_finished()
+    experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
+    tune_process()
+    section, folder, data = experiment.trainer, experiment.paths.folder, experiment.as_data()
+    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
+    if section.tensorboard and is_first:
+        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
+        sinks.append(TensorBoardSink(folder / "tensorboard", named))
+    how: dict[str, Any] = {"supervised": arguments.supervised, "sinks": sinks}
+    if in_process:
+        made = experiment.make_in_process({"on_rollout": hooks_of(experiment)}, **how)
+    else:
+        made = experiment.make_trainer(**how | ({"connect": OFFLINE} if arguments.offline else {}))
+    with made as trainer, contextlib.ExitStack() as further:
+        stopper.on_stop = trainer.stop
+        training, about = trainer.training, dict[str, str]()
+        training.refuse_finished(training.epoch, training.elapsed_s)
+        if is_first:
+            text, kept = as_yaml(data), folder / "experiment.yaml"
+            write_atomically(kept, text.encode())
+            further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning, kept))
+            started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
+            about = {"command": shlex.join(started), "env": "", "experiment": text}
+            about["experiment_file"] = str(experiment.document.path)
+        if arguments.supervised:
+            print("ready", flush=True)
+        _run(trainer, experiment, about, with_wandb=section.wandb and is_first)
+    if is_first and not arguments.supervised:
+        print(f"everything of this run is in {folder}; try: {how_to_test(arguments)}", flush=True)
+    is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
+    return 0 if is_restarted else stopper.exit_code
+
+
+def _parts(arguments: Arguments, in_process: bool) -> tuple[str, ...]:
+    if in_process:
+        return (*_PARTS, *TO_COLLECT, "takeover", "on_worker_rollout")
+    return (*_PARTS, "spaces" if arguments.experiment.document.data.get("spaces") else "env")
+
+
+def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str], with_wandb: bool) -> None:
+    if not with_wandb:
+        trainer.run(about)
+        return
+    section = experiment.trainer
+    trainer.run_with_wandb(
+        entity=section.wandb_entity,
+        project=section.wandb_project,
+        run_id=section.wandb_run_id or experiment.run_name,
+        key=os.environ.get("WANDB_API_KEY"),
+        about=about,
+    )
+
+
+def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers, bools and texts of an experiment by key (`agent.lr_actor`), lists as text; a class by its part's key."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
+            yield from _hyper_parameters(value, below)
+    elif data is not None:
+        yield name, str(data) if isinstance(data, list) else data

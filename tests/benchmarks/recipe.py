@@ -34,17 +34,21 @@ import torch
 from _common import SPAWN, Options, finish
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
+from tmrl_like.agents.xqc import XQCAgent, discount_for
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer, Info
 
 SAC_AT_1M = {"Hopper-v5": 2787.0, "Walker2d-v5": 4536.0, "HalfCheetah-v5": 11321.0}
-GAMMA, FIRST_STEPS, EPISODES = 0.99, 1000, 10
+FIRST_STEPS, EPISODES = 1000, 10
 
 
 PLAIN = {
+    "agent": "sac",
+    "gamma": 0.99,
     "normalize_obs": False,
     "layer_norm": False,  # in the critics
     "scale_rewards": False,
@@ -59,6 +63,7 @@ HALF = PLAIN | {"entropy": -0.5}
 LOW = HALF | {"alpha": 0.01}
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}
 RECIPE = AS_IT_SHIPS | {"scale_rewards": True, "n_steps": 3, "updates": 4}
+XQC = PLAIN | {"agent": "xqc", "gamma": discount_for(1000), "deviation": True, "updates": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "half entropy": HALF,
@@ -70,9 +75,29 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as it ships": AS_IT_SHIPS,
     "as it ships, half entropy, low alpha": AS_IT_SHIPS | {"entropy": -0.5, "alpha": 0.01},
     "recipe": RECIPE,
+    "xqc": XQC,
+    "xqc, one update": XQC | {"updates": 1},
+    "xqc, gamma 0.99": XQC | {"gamma": 0.99},
 }
 PARTS = [part for part, value in RECIPE.items() if value != PLAIN[part]]
 VARIANTS |= {f"without {part}": RECIPE | {part: PLAIN[part]} for part in PARTS}
+
+
+def make_agent(env: GenericGymEnv, variant: dict[str, Any]) -> TrainingAgent:
+    spaces, num_actions = (env.observation_space, env.action_space), int(np.prod(env.action_space.shape or (1,)))
+    if variant["agent"] == "xqc":
+        return XQCAgent(*spaces, gamma=variant["gamma"])
+    nets = {"hidden_sizes": (256, 256), "normalize_obs": variant["normalize_obs"]}
+    return SACAgent(
+        *spaces,
+        actor_cls=partial(SquashedGaussianActor, **nets),
+        critic_cls=partial(EnsembleCritic, **nets, layer_norm=variant["layer_norm"]),
+        gamma=variant["gamma"],
+        actor_polyak=variant["actor_polyak"],
+        scale_rewards=variant["scale_rewards"],
+        target_entropy=variant["entropy"] * num_actions,
+        entropy_coef=variant["alpha"],
+    )
 
 
 def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int) -> Iterator[tuple[int, float, float]]:
@@ -81,23 +106,13 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
     np.random.seed(seed)
     env, tests = GenericGymEnv(task), GenericGymEnv(task)
     env.action_space.seed(seed)
-    nets = {"hidden_sizes": (256, 256), "normalize_obs": variant["normalize_obs"]}
-    agent = SACAgent(
-        env.observation_space,
-        env.action_space,
-        actor_cls=partial(SquashedGaussianActor, **nets),
-        critic_cls=partial(EnsembleCritic, **nets, layer_norm=variant["layer_norm"]),
-        gamma=GAMMA,
-        actor_polyak=variant["actor_polyak"],
-        scale_rewards=variant["scale_rewards"],
-        target_entropy=variant["entropy"] * np.size(env.action_space.low),
-        entropy_coef=variant["alpha"],
-        **{f"lr_{part}": 3e-4 for part in ("actor", "critic", "entropy")},
-    )
-    memory = ReplayMemory(memory_size=2 * steps, batch_size=256, n_steps=variant["n_steps"], gamma=GAMMA)
+    agent = make_agent(env, variant)
+    memory = ReplayMemory(memory_size=2 * steps, batch_size=256, n_steps=variant["n_steps"], gamma=variant["gamma"])
     memory.seed(seed)
-    actor, spent_s, over, resets = agent.get_actor().in_numpy(), 0.0, True, {"seed": seed}
-    returns = Returns(GAMMA)
+    actor: Any = agent.get_actor().in_numpy()
+    spent_s, over = 0.0, True
+    resets: dict[str, Any] = {"seed": seed}
+    returns = Returns(variant["gamma"])
     for step in range(1, steps + 1):
         began_s = time.process_time()
         if over:
@@ -114,6 +129,7 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
         for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
             batch = memory.sample()
             agent.train(batch._replace(rew=batch.rew / unit))
+        agent.get_actor()  # of some agents it is brought up to date then
         spent_s += time.process_time() - began_s
         if step % every == 0:
             yield step, spent_s, np.mean([test_return(tests, actor, 1000 * seed + i) for i in range(EPISODES)]).item()
@@ -149,9 +165,9 @@ def test_return(env: GenericGymEnv, actor: Any, seed: int) -> float:
     return total
 
 
-def run(file: Path, task: str, name: str, seed: int, steps: int, every: int) -> str:
+def run(file: Path, task: str, name: str, seed: int, steps: int, every: int, autogroup: int) -> str:
     """One run, in a process of its own; returns its last line."""
-    give_way()
+    give_way(autogroup)
     tune_process(threads=1)
     line = ""
     for step, spent_s, total in learn(task, VARIANTS[name], seed, steps, every):
@@ -161,7 +177,7 @@ def run(file: Path, task: str, name: str, seed: int, steps: int, every: int) -> 
     return line
 
 
-def give_way() -> None:
+def give_way(autogroup: int) -> None:
     """Leave the cores to everybody else, and end with the process that started this one.
 
     Linux shares cores between sessions first (autogroups): the nice value of a process counts only inside its own.
@@ -169,10 +185,15 @@ def give_way() -> None:
     os.nice(19)
     with suppress(OSError):  # elsewhere there are none
         os.setsid()
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(str(autogroup))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    parent.join()
+    os._exit(1)
 
 
 KEYS = "task", "variant", "seed", "steps", "seconds", "return"
@@ -214,11 +235,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--every", type=int, default=5000, help="steps between two evaluations")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--autogroup", type=int, default=19, help="nice value of a run's session, on Linux")
     asked = parser.parse()
     made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= asked.steps}
     with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
         runs = [
-            pool.submit(run, asked.file, task, name, seed, asked.steps, asked.every)
+            pool.submit(run, asked.file, task, name, seed, asked.steps, asked.every, asked.autogroup)
             for seed, task, name in product(asked.seeds, asked.tasks, asked.variants)
             if (task, name, seed) not in made
         ]

@@ -165,7 +165,7 @@ def _rows(n: int, values: Tensor) -> Floats:
 
 
 @compiled
-def _multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
+def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
     """Give c = a b, with each of them transposed or not. In Fortran's order of memory that is c^T = b^T a^T."""
     depth = a.shape[0] if transpose_a else a.shape[1]
     sizes = np.array([c.shape[1], c.shape[0], depth, b.shape[1], a.shape[1], c.shape[1]], np.int32)
@@ -196,7 +196,7 @@ def forward(network: Network, x: Floats, members: Integers) -> Floats:
         n, inputs = members[m], x
         for i in range(last + 1):
             y = network.trace.y[i][m]
-            _multiply(inputs, weights[i][n], y, False, network.transposed)
+            multiply(inputs, weights[i][n], y, False, network.transposed)
             if gains[i].shape[1] > 0:
                 normed, scale = network.trace.normed[i][m], network.trace.scale[i][m]
                 _normalise(y, biases[i][n], gains[i][n], offsets[i][n], normed, scale)
@@ -254,15 +254,15 @@ def backward(network: Network, x: Floats, d_x: Floats) -> None:
                     _learn_norm(d, normed[i][n], d_gains[i][n], d_offsets[i][n])
                 _back_through_norm(d, gains[i][n], normed[i][n], scale[i][n])
             if learn and network.transposed:
-                _multiply(d, inputs, d_weights[i][n], True, False)
+                multiply(d, inputs, d_weights[i][n], True, False)
             elif learn:
-                _multiply(inputs, d, d_weights[i][n], True, False)
+                multiply(inputs, d, d_weights[i][n], True, False)
             if learn:
-                _sum_rows(d, d_biases[i][n])
+                sum_rows(d, d_biases[i][n])
             if i > 0:
-                _multiply(d, weights[i][n], ds[i - 1][n], False, not network.transposed)
+                multiply(d, weights[i][n], ds[i - 1][n], False, not network.transposed)
             elif not learn:
-                _multiply(d, weights[i][n], d_x[n], False, not network.transposed)
+                multiply(d, weights[i][n], d_x[n], False, not network.transposed)
 
 
 @compiled
@@ -300,7 +300,8 @@ def _back_through_norm(d: Floats, gain: Floats, normed: Floats, scale: Floats) -
 
 
 @compiled
-def _sum_rows(d: Floats, total: Floats) -> None:
+def sum_rows(d: Floats, total: Floats) -> None:
+    """[B, O] -> [O]."""
     total[:] = ZERO
     for b in range(d.shape[0]):
         for o in range(d.shape[1]):

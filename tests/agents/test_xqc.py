@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.agents.batch_norm import BatchNormMLP, fold
-from tmrl_like.agents.xqc import XQCAgent, critic_loss, discount_for, target_distribution, values_of
+from tmrl_like.agents.xqc import CrossQAgent, XQCAgent, critic_loss, discount_for, target_distribution, values_of
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
@@ -20,10 +20,13 @@ OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 
 
-def agent(acceleration="off", **options):
+RENORMED = partial(CrossQAgent, renorm_after=3, lr_actor=3e-4, lr_critic=3e-4)
+
+
+def agent(acceleration="off", cls=XQCAgent, **options):
     torch.manual_seed(0)
     actor = partial(SquashedGaussianActor, hidden_sizes=(24, 16), normalize_obs=False)
-    return XQCAgent(OBS, BOX, actor_cls=actor, critic_sizes=(20, 24), acceleration=acceleration, **options)
+    return cls(OBS, BOX, actor_cls=actor, critic_sizes=(20, 24), acceleration=acceleration, **options)
 
 
 def batch(seed, **extra):
@@ -86,6 +89,24 @@ def test_a_network_normalises_its_inputs_and_each_hidden_layer(training):
             share = 0.01 if training else 0.0
             np.testing.assert_allclose(norm.mean[n, 0], (1 - share) * old.mean[n, 0].numpy() + share * mean, rtol=1e-4)
             np.testing.assert_allclose(norm.var[n, 0], (1 - share) * old.var[n, 0].numpy() + share * var, rtol=1e-4)
+
+
+def test_batch_renormalisation_brings_what_training_sees_near_to_what_acting_sees():
+    torch.manual_seed(8)
+    network = shaken(BatchNormMLP(1, 7, (12,), 4, renorm_after=1))
+    before = copy.deepcopy(network)
+    x_BI = torch.randn(ROWS, 7) * 2 + 1
+    first, second = (network(x_BI, training=True).detach()[0] for _ in range(2))
+    np.testing.assert_allclose(first, by_hand(before, 0, x_BI, training=True)[0], rtol=1e-4, atol=1e-4)
+    before = copy.deepcopy(network)
+    norm, x = before.norms[0], x_BI.numpy()
+    running = np.sqrt(norm.var[0, 0].numpy() + 1e-3)
+    r = np.clip(np.sqrt(x.var(axis=0) + 1e-3) / running, 1 / 3, 3)
+    d = np.clip((x.mean(axis=0) - norm.mean[0, 0].numpy()) / running, -5, 5)
+    normed = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-3) * r + d
+    expected = norm.gain[0, 0].detach().numpy() * normed + norm.offset[0, 0].numpy()
+    np.testing.assert_allclose(before.norms[0](x_BI[None], training=True)[0].detach(), expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(first, second, atol=1e-3)
 
 
 def test_values_of_now_depend_on_what_follows_them_in_the_joint_pass():
@@ -179,9 +200,18 @@ def test_a_network_of_other_widths_cannot_be_folded_into():
         fold(BatchNormMLP(1, 10, (24, 16), 6), SquashedGaussianActor(OBS, BOX, hidden_sizes=(24,), normalize_obs=False))
 
 
-@pytest.mark.parametrize("discount", [False, True])
-def test_the_compiled_step_is_the_pages(discount):
-    page, compiled = agent("off"), agent("auto")
+@pytest.mark.parametrize(
+    ("cls", "discount"),
+    [
+        pytest.param(XQCAgent, False, id="xqc"),
+        pytest.param(XQCAgent, True, id="xqc, n steps"),
+        pytest.param(partial(XQCAgent, polyak=0.0, renorm_after=3), False, id="xqc without target"),
+        pytest.param(RENORMED, False, id="crossq"),
+        pytest.param(partial(RENORMED, polyak=0.9), False, id="crossq with target"),
+    ],
+)
+def test_the_compiled_step_is_the_pages(cls, discount):
+    page, compiled = agent("off", cls), agent("auto", cls)
     assert compiled.compiled is not None
     for i in range(7):
         extra = {"discount": torch.full((ROWS,), 0.9)} if discount else {}

@@ -36,7 +36,7 @@ from _common import SPAWN, Options, finish
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
-from tmrl_like.agents.xqc import XQCAgent, discount_for
+from tmrl_like.agents.xqc import CrossQAgent, XQCAgent, discount_for
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
@@ -58,11 +58,15 @@ PLAIN = {
     "updates": 1,  # training steps per environment step
     "entropy": -1.0,  # nats per action dimension, the target
     "alpha": None,  # the entropy coefficient at first
+    "batch": 256,
+    "options": {},  # of agents with batch normalisation
 }  # as in stable-baselines3 and Spinning Up
 HALF = PLAIN | {"entropy": -0.5}
 LOW = HALF | {"alpha": 0.01}
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}
 RECIPE = AS_IT_SHIPS | {"scale_rewards": True, "n_steps": 3, "updates": 4}
+BATCH_NORMALISED = {"xqc": XQCAgent, "crossq": CrossQAgent}
+CROSSQ = PLAIN | {"agent": "crossq", "batch": 128}
 XQC = PLAIN | {"agent": "xqc", "gamma": discount_for(1000), "deviation": True, "updates": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
@@ -78,6 +82,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "xqc": XQC,
     "xqc, one update": XQC | {"updates": 1},
     "xqc, gamma 0.99": XQC | {"gamma": 0.99},
+    "xqc, batch 128": XQC | {"batch": 128},
+    "xqc, two layers": XQC | {"options": {"critic_sizes": (256, 256)}},
+    "crossq": CROSSQ,
+    "crossq, deviation": CROSSQ | {"deviation": True, "options": {"entropy_coef": 0.01}},
 }
 PARTS = [part for part, value in RECIPE.items() if value != PLAIN[part]]
 VARIANTS |= {f"without {part}": RECIPE | {part: PLAIN[part]} for part in PARTS}
@@ -85,8 +93,8 @@ VARIANTS |= {f"without {part}": RECIPE | {part: PLAIN[part]} for part in PARTS}
 
 def make_agent(env: GenericGymEnv, variant: dict[str, Any]) -> TrainingAgent:
     spaces, num_actions = (env.observation_space, env.action_space), int(np.prod(env.action_space.shape or (1,)))
-    if variant["agent"] == "xqc":
-        return XQCAgent(*spaces, gamma=variant["gamma"])
+    if variant["agent"] in BATCH_NORMALISED:
+        return BATCH_NORMALISED[variant["agent"]](*spaces, gamma=variant["gamma"], **variant["options"])
     nets = {"hidden_sizes": (256, 256), "normalize_obs": variant["normalize_obs"]}
     return SACAgent(
         *spaces,
@@ -107,7 +115,9 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
     env, tests = GenericGymEnv(task), GenericGymEnv(task)
     env.action_space.seed(seed)
     agent = make_agent(env, variant)
-    memory = ReplayMemory(memory_size=2 * steps, batch_size=256, n_steps=variant["n_steps"], gamma=variant["gamma"])
+    memory = ReplayMemory(
+        memory_size=2 * steps, batch_size=variant["batch"], n_steps=variant["n_steps"], gamma=variant["gamma"]
+    )
     memory.seed(seed)
     actor: Any = agent.get_actor().in_numpy()
     spent_s, over = 0.0, True

@@ -8,6 +8,7 @@ Shape names: N networks, B batch, I inputs, H hidden width, O outputs.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -19,33 +20,53 @@ from tmrl_like.agents.models import MLPActor
 
 EPS = 1e-3
 MOMENTUM = 0.99  # share of the running statistics that stays in one step
+MAX_R, MAX_D = 3.0, 5.0
 
 
 class BatchNorm(nn.Module):
     """N batch normalisations side by side. In training by the statistics of the batch, else by running ones.
 
     Ioffe and Szegedy, "Batch Normalization", 2015:  gain (x - E[x]) / sqrt(Var[x] + EPS) + offset.
+
+    After so many batches as `renorm_after` says, the batch's statistics are brought towards the running ones, so that
+    training sees what acting will: Ioffe, "Batch Renormalization", 2017:  gain (r (x - E[x]) / std + d) + offset,
+
+        r = std / running std within [1 / MAX_R, MAX_R],    d = (E[x] - running mean) / running std within +- MAX_D,
+
+    through neither of which gradients flow.
     """
 
     mean: Tensor
     var: Tensor
+    count: Tensor
 
-    def __init__(self, n: int, size: int) -> None:
+    def __init__(self, n: int, size: int, renorm_after: float) -> None:
         super().__init__()
+        self.renorm_after = renorm_after
         self.gain = nn.Parameter(torch.ones(n, 1, size))
         self.offset = nn.Parameter(torch.zeros(n, 1, size))
         self.register_buffer("mean", torch.zeros(n, 1, size))
         self.register_buffer("var", torch.ones(n, 1, size))
+        self.register_buffer("count", torch.zeros(1))  # of batches
 
     def forward(self, x_NBH: Tensor, training: bool) -> Tensor:
         """[N, B, H] -> [N, B, H]; in training the running statistics move towards those of the batch."""
-        mean, var = self.mean, self.var
-        if training:
-            var, mean = torch.var_mean(x_NBH, 1, correction=0, keepdim=True)
-            with torch.no_grad():
-                self.mean.lerp_(mean, 1.0 - MOMENTUM)
-                self.var.lerp_(var, 1.0 - MOMENTUM)
-        return (x_NBH - mean) * (var + EPS).rsqrt() * self.gain + self.offset
+        if not training:
+            scale, shift = self.line()
+            return x_NBH * scale + shift
+        var, mean = torch.var_mean(x_NBH, 1, correction=0, keepdim=True)
+        normed = (x_NBH - mean) * (var + EPS).rsqrt()
+        with torch.no_grad():
+            if self.count >= self.renorm_after:
+                running = (self.var + EPS).sqrt()
+                r = ((var + EPS).sqrt() / running).clamp(1.0 / MAX_R, MAX_R)
+                d = ((mean - self.mean) / running).clamp(-MAX_D, MAX_D)
+            else:
+                r, d = torch.ones(()), torch.zeros(())
+            self.mean.lerp_(mean, 1.0 - MOMENTUM)
+            self.var.lerp_(var, 1.0 - MOMENTUM)
+            self.count += 1.0
+        return (normed * r + d) * self.gain + self.offset
 
     def line(self) -> tuple[Tensor, Tensor]:
         """Scale and shift, [N, 1, H] each, by which it normalises when it is not in training."""
@@ -56,7 +77,7 @@ class BatchNorm(nn.Module):
 class BatchNormMLP(nn.Module):
     """Batch normalisation, then hidden layers: linear without bias, batch normalisation, ReLU; then a linear head.
 
-    Each unit's weights have length 1, from the start and after `to_unit_sphere`.
+    Each unit's weights have length 1 at first, and after `to_unit_sphere`.
 
     Attributes:
         norms: batch normalisations: of the inputs, then of each hidden layer.
@@ -66,10 +87,17 @@ class BatchNormMLP(nn.Module):
 
     norms: Any  # to mypy, what is in a ModuleList has no methods
 
-    def __init__(self, n: int, num_inputs: int, hidden_sizes: Sequence[int], num_outputs: int) -> None:
+    def __init__(
+        self,
+        n: int,
+        num_inputs: int,
+        hidden_sizes: Sequence[int],
+        num_outputs: int,
+        renorm_after: float = math.inf,
+    ) -> None:
         super().__init__()
         widths = [num_inputs, *hidden_sizes]
-        self.norms = nn.ModuleList(BatchNorm(n, width) for width in widths)
+        self.norms = nn.ModuleList(BatchNorm(n, width, renorm_after) for width in widths)
         self.norms[0].offset.requires_grad_(False)  # the next normalisation would take it away again
         shapes = itertools.pairwise([*widths, num_outputs])
         self.weights = nn.ParameterList(torch.empty(n, *shape) for shape in shapes)

@@ -30,6 +30,7 @@ Drawing: TypeAlias = tuple[Floats, Limits]
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
 EPS, STEP = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
+MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
 
 class Parameters(NamedTuple):
@@ -46,6 +47,8 @@ class Statistics(NamedTuple):
 
     means: tuple[Floats, ...]  # [N, H]
     vars: tuple[Floats, ...]  # [N, H]
+    counts: tuple[Floats, ...]  # [1], of batches
+    renorm_after: float
 
 
 class Trace(NamedTuple):
@@ -54,6 +57,8 @@ class Trace(NamedTuple):
     normed: tuple[Floats, ...]  # [N, R, H], before gain and offset
     y: tuple[Floats, ...]  # [N, R, H], behind them, and behind ReLU
     scale: tuple[Floats, ...]  # [N, H], 1 / standard deviation; without batch statistics times the gain
+    r: tuple[Floats, ...]  # [N, H], of batch renormalisation; 1: there is none
+    shift: tuple[Floats, ...]  # [N, H], its d; 0: there is none
     d: tuple[Floats, ...]  # [N, R, H], the derivative by y, then that by what is normalised
     out: Floats  # [N, B, O]
     d_out: Floats  # [N, B, O]
@@ -76,9 +81,12 @@ def network_of(module: BatchNormMLP, num_rows: int, num_out: int) -> Network:
     means, variances = (tuple(_flat(getattr(norm, name)) for norm in module.norms) for name in ("mean", "var"))
     shapes = [gain.shape for gain in parameters.gains]
     normed, y, d = (tuple(zeros(n, num_rows, width) for n, width in shapes) for _ in range(3))
-    scale = tuple(zeros(*shape) for shape in shapes)
+    scale, r, shift = (tuple(zeros(*shape) for shape in shapes) for _ in range(3))
+    statistics = Statistics(
+        means, variances, tuple(norm.count.numpy() for norm in module.norms), float(module.norms[0].renorm_after)
+    )
     out, d_out = (zeros(len(parameters.bias), num_out, parameters.bias.shape[1]) for _ in range(2))
-    return Network(parameters, gradients, Statistics(means, variances), Trace(normed, y, scale, d, out, d_out))
+    return Network(parameters, gradients, statistics, Trace(normed, y, scale, r, shift, d, out, d_out))
 
 
 def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> Parameters:
@@ -114,7 +122,7 @@ class CompiledXQC:
         Args:
             actor: its outputs are means and logarithms of standard deviations.
             critic: its outputs are logits of the bins.
-            target: the critics' moving average.
+            target: the critics' moving average, or the critics themselves.
             bins_K: the values of the bins, equally far from each other.
             limits: of the logarithm of the standard deviation.
 
@@ -172,7 +180,9 @@ class CompiledXQC:
         self._num_rows = num_rows
         actor, critic, target, *_ = self._made_of
         self._actor = network_of(actor, num_rows, num_rows)
-        self._critic, self._target = (network_of(module, 2 * num_rows, num_rows) for module in (critic, target))
+        num_out = 2 * num_rows if target is critic else num_rows  # the critics themselves say what follows
+        self._critic = network_of(critic, 2 * num_rows, num_out)
+        self._target = self._critic if target is critic else network_of(target, 2 * num_rows, num_out)
         self._noise_BA = torch.zeros(num_rows, actor.bias.shape[-1] // 2)
 
 
@@ -184,42 +194,60 @@ def _forward(network: Network, x_RI: Floats, first: int) -> Floats:
         The head's outputs for B rows from the `first` one on, [N, B, O]; they hold until the next call.
     """
     (gains, offsets, weights, bias), trace = network.parameters, network.trace
-    means, variances = network.statistics
+    means, variances, counts, renorm_after = network.statistics
     out, last = trace.out, len(weights) - 1
     for n in range(len(bias)):
         trace.normed[0][n][:] = x_RI
         for i in range(last + 1):
             if i > 0:
                 multiply(trace.y[i - 1][n], weights[i - 1][n], trace.normed[i][n], False, False)
-            _normalise(trace.normed[i][n], means[i][n], variances[i][n], trace.scale[i][n])
-            _rescale(trace.normed[i][n], gains[i][n], offsets[i][n], i > 0, trace.y[i][n])
+            r, shift = trace.r[i][n], trace.shift[i][n]
+            is_renormed = counts[i][0] >= renorm_after
+            _normalise(trace.normed[i][n], means[i][n], variances[i][n], trace.scale[i][n], is_renormed, r, shift)
+            gain = gains[i][n]
+            _rescale(trace.normed[i][n], gain * r, offsets[i][n] + gain * shift, i > 0, trace.y[i][n])
         multiply(trace.y[last][n][first : first + out.shape[1]], weights[last][n], out[n], False, False)
         _add(out[n], bias[n])
+    for i in range(last + 1):
+        counts[i][0] += ONE
     return out
 
 
 @compiled
-def _normalise(x: Floats, running_mean: Floats, running_var: Floats, scale: Floats) -> None:
-    """In place of x [R, H]."""
+def _normalise(
+    x: Floats,
+    running_mean: Floats,
+    running_var: Floats,
+    scale: Floats,
+    is_renormed: bool,
+    r: Floats,
+    shift: Floats,
+) -> None:
+    """In place of x [R, H]; fills in `scale`, `r` and `shift`, and moves the running statistics."""
     size = np.float32(x.shape[0])
     mean, var = np.zeros_like(scale), np.zeros_like(scale)
-    for r in range(x.shape[0]):
+    for b in range(x.shape[0]):
         for h in range(x.shape[1]):
-            mean[h] += x[r, h]
+            mean[h] += x[b, h]
     for h in range(len(mean)):
         mean[h] /= size
-    for r in range(x.shape[0]):
+    for b in range(x.shape[0]):
         for h in range(x.shape[1]):
-            apart = x[r, h] - mean[h]
+            apart = x[b, h] - mean[h]
             var[h] += apart * apart
     for h in range(len(mean)):
         var[h] /= size
         scale[h] = ONE / np.sqrt(var[h] + EPS)
+        r[h], shift[h] = ONE, ZERO
+        if is_renormed:
+            running = np.sqrt(running_var[h] + EPS)
+            r[h] = min(max(ONE / (scale[h] * running), ONE / MAX_R), MAX_R)
+            shift[h] = min(max((mean[h] - running_mean[h]) / running, -MAX_D), MAX_D)
         running_mean[h] += STEP * (mean[h] - running_mean[h])
         running_var[h] += STEP * (var[h] - running_var[h])
-    for r in range(x.shape[0]):
+    for b in range(x.shape[0]):
         for h in range(x.shape[1]):
-            x[r, h] = (x[r, h] - mean[h]) * scale[h]
+            x[b, h] = (x[b, h] - mean[h]) * scale[h]
 
 
 @compiled
@@ -254,51 +282,43 @@ def _backward(network: Network, first: int) -> None:
         d[end:] = ZERO
         multiply(d_out, weights[last][n], d[first:end], False, True)
         for i in range(last, -1, -1):
-            d, normed = trace.d[i][n], trace.normed[i][n]
+            d, normed, gain = trace.d[i][n], trace.normed[i][n], gains[i][n]
+            along, total = d_gains[i][n], d_offsets[i][n]
+            _sum_back(d, normed, trace.y[i][n], i > 0, along, total)
             if i > 0:
-                _back_through_relu(d, trace.y[i][n])
-            _learn_norm(d, normed, d_gains[i][n], d_offsets[i][n])
-            if i > 0:
-                _back_through_norm(d, normed, gains[i][n], trace.scale[i][n], d_gains[i][n], d_offsets[i][n])
+                _back_through_norm(d, normed, gain * trace.r[i][n] * trace.scale[i][n], along, total)
                 multiply(trace.y[i - 1][n], d, d_weights[i - 1][n], True, False)
                 multiply(d, weights[i - 1][n], trace.d[i - 1][n], False, True)
+            along[:] = trace.r[i][n] * along + trace.shift[i][n] * total
 
 
 @compiled
-def _back_through_relu(d: Floats, y: Floats) -> None:
+def _sum_back(d: Floats, normed: Floats, y: Floats, rectify: bool, along: Floats, total: Floats) -> None:
+    """Back through ReLU, in place of d [R, H]; the sums [H] of what comes through, and of that times `normed`."""
+    along[:] = ZERO
+    total[:] = ZERO
+    least = ZERO if rectify else -np.float32(np.inf)
     for r in range(d.shape[0]):
         for h in range(d.shape[1]):
-            d[r, h] = d[r, h] if y[r, h] > ZERO else ZERO
+            d[r, h] = d[r, h] if y[r, h] > least else ZERO
+            along[h] += d[r, h] * normed[r, h]
+            total[h] += d[r, h]
 
 
 @compiled
-def _learn_norm(d: Floats, normed: Floats, d_gain: Floats, d_offset: Floats) -> None:
-    """The gradients of gain and offset [H]."""
-    d_gain[:] = ZERO
-    d_offset[:] = ZERO
-    for r in range(d.shape[0]):
-        for h in range(d.shape[1]):
-            d_gain[h] += d[r, h] * normed[r, h]
-            d_offset[h] += d[r, h]
-
-
-@compiled
-def _back_through_norm(
-    d: Floats, normed: Floats, gain: Floats, scale: Floats, d_gain: Floats, d_offset: Floats
-) -> None:
+def _back_through_norm(d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats) -> None:
     """In place of d [R, H], the derivative behind the normalisation by statistics of all rows: that before it."""
     size = np.float32(d.shape[0])
     for r in range(d.shape[0]):
         for h in range(d.shape[1]):
-            own = d[r, h] - (d_offset[h] + normed[r, h] * d_gain[h]) / size
-            d[r, h] = own * gain[h] * scale[h]
+            d[r, h] = (d[r, h] - (total[h] + normed[r, h] * along[h]) / size) * scale[h]
 
 
 @compiled
 def _forward_fixed(network: Network, x_BI: Floats) -> Floats:
     """Not in training: normalises by running statistics, a scale and a shift, and changes none; [N, B, O]."""
     (gains, offsets, weights, bias), trace = network.parameters, network.trace
-    means, variances = network.statistics
+    means, variances, _, _ = network.statistics
     num_rows, last = len(x_BI), len(weights) - 1
     for n in range(len(bias)):
         for i in range(last + 1):
@@ -309,18 +329,23 @@ def _forward_fixed(network: Network, x_BI: Floats) -> Floats:
                 multiply(trace.y[i - 1][n][:num_rows], weights[i - 1][n], y, False, False)
             scale[:] = gains[i][n] / np.sqrt(variances[i][n] + EPS)
             _rescale(y, scale, offsets[i][n] - means[i][n] * scale, i > 0, y)
-        multiply(trace.y[last][n][:num_rows], weights[last][n], trace.out[n], False, False)
-        _add(trace.out[n], bias[n])
-    return trace.out
+        out = trace.out[n][:num_rows]
+        multiply(trace.y[last][n][:num_rows], weights[last][n], out, False, False)
+        _add(out, bias[n])
+    return trace.out[:, :num_rows]
 
 
 @compiled
-def _backward_fixed(network: Network) -> tuple[Floats, ...]:
-    """After `_forward_fixed`: from `d_out` to the derivative by the inputs, [N, B, I] in place 0 of what it returns."""
+def _backward_fixed(network: Network, num_rows: int) -> tuple[Floats, ...]:
+    """After `_forward_fixed` of so many rows: from `d_out` to the derivative by the inputs.
+
+    Returns:
+        In place 0, [N, R, I], of which the first rows hold it.
+    """
     weights, trace = network.parameters.weights, network.trace
-    num_rows, last = trace.out.shape[1], len(weights) - 1
+    last = len(weights) - 1
     for n in range(len(trace.out)):
-        multiply(trace.d_out[n], weights[last][n], trace.d[last][n][:num_rows], False, True)
+        multiply(trace.d_out[n][:num_rows], weights[last][n], trace.d[last][n][:num_rows], False, True)
         for i in range(last, -1, -1):
             d, y, scale = trace.d[i][n][:num_rows], trace.y[i][n], trace.scale[i][n]
             for r in range(num_rows):
@@ -382,7 +407,7 @@ def _project(
     for k in range(len(bins_K)):
         moved = min(max(rew + discount * (bins_K[k] - cost), low), high)
         place = (moved - low) * per_bin
-        lower = min(int(place), last - 1)
+        lower = min(max(int(place), 0), last - 1)  # whatever NaN becomes
         share = place - np.float32(lower)
         to_K[lower] += prob_K[k] * (ONE - share)
         to_K[lower + 1] += prob_K[k] * share
@@ -419,30 +444,64 @@ def _critic_gradients(
     x_RI[:num_rows, num_features:] = act_BA
     x_RI[num_rows:, :num_features] = next_features_BF
     x_RI[num_rows:, num_features:] = next_act_BA
-    next_logits_NBK, logits_NBK = _forward(targets, x_RI, num_rows), _forward(critics, x_RI, 0)
+    outputs = _forward(critics, x_RI, 0)
+    followers = outputs if targets.trace.out.shape[1] > num_rows else _forward(targets, x_RI, num_rows)
+    next_NBK, now_NBK = followers[:, followers.shape[1] - num_rows :], outputs[:, :num_rows]
+    critics.trace.d_out[:] = ZERO
+    discount_B = gamma_B * (ONE - terminated_B)
+    cost_B = np.float32(entropy_coef) * log_prob_B
     d_NBK = critics.trace.d_out
-    num_critics, num_bins = len(logits_NBK), len(bins_K)
+    if len(bins_K) == 1:
+        loss, q_sum, target_sum = _squared_errors(next_NBK, now_NBK, rew_B, discount_B, cost_B, d_NBK)
+    else:
+        loss, q_sum, target_sum = _cross_entropies(next_NBK, now_NBK, rew_B, discount_B, cost_B, bins_K, d_NBK)
+    _backward(critics, 0)
+    return loss / num_rows, q_sum / (num_rows * len(now_NBK)), target_sum / num_rows
+
+
+@compiled
+def _squared_errors(
+    next_NBK: Floats, now_NBK: Floats, rew_B: Floats, discount_B: Floats, cost_B: Floats, d_NBK: Floats
+) -> tuple[float, float, float]:
+    """Fill in the derivative of the mean; returns sums: of the loss, of values, of targets."""
+    num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
+    for b in range(num_rows):
+        target = rew_B[b] + discount_B[b] * (next_NBK[:, b, 0].min() - cost_B[b])
+        target_sum += float(target)
+        for n in range(len(now_NBK)):
+            error = now_NBK[n, b, 0] - target
+            loss += float(HALF * error * error)
+            q_sum += float(now_NBK[n, b, 0])
+            d_NBK[n, b, 0] = error / np.float32(num_rows)
+    return loss, q_sum, target_sum
+
+
+@compiled
+def _cross_entropies(
+    next_NBK: Floats, now_NBK: Floats, rew_B: Floats, discount_B: Floats, cost_B: Floats, bins_K: Floats, d_NBK: Floats
+) -> tuple[float, float, float]:
+    """Fill in the derivative of the mean; returns sums: of the loss, of values, of targets."""
+    num_rows, num_critics = len(rew_B), len(now_NBK)
     prob_K, least_K, to_K = np.empty_like(bins_K), np.empty_like(bins_K), np.empty_like(bins_K)
     loss, q_sum, target_sum = 0.0, 0.0, 0.0
     for b in range(num_rows):
         least = np.float32(np.inf)
+        least_K[:] = np.float32(np.nan)
         for n in range(num_critics):
-            _softmax(next_logits_NBK[n, b], prob_K)
+            _softmax(next_NBK[n, b], prob_K)
             value = _dot(prob_K, bins_K)
             if value < least:
                 least = value
                 least_K[:] = prob_K
-        discount = gamma_B[b] * (ONE - terminated_B[b])
-        _project(least_K, rew_B[b], discount, np.float32(entropy_coef) * log_prob_B[b], bins_K, to_K)
+        _project(least_K, rew_B[b], discount_B[b], cost_B[b], bins_K, to_K)
         target_sum += float(_dot(to_K, bins_K))
         for n in range(num_critics):
-            log_total = _softmax(logits_NBK[n, b], prob_K)
+            log_total = _softmax(now_NBK[n, b], prob_K)
             q_sum += float(_dot(prob_K, bins_K))
-            loss += float(log_total - _dot(to_K, logits_NBK[n, b]))
-            for k in range(num_bins):
+            loss += float(log_total - _dot(to_K, now_NBK[n, b]))
+            for k in range(len(bins_K)):
                 d_NBK[n, b, k] = (prob_K[k] - to_K[k]) / np.float32(num_rows)
-    _backward(critics, 0)
-    return loss / num_rows, q_sum / (num_rows * num_critics), target_sum / num_rows
+    return loss, q_sum, target_sum
 
 
 @compiled
@@ -476,13 +535,14 @@ def _actor_gradients(
     for b in range(num_rows):
         for n in range(num_critics):
             _softmax(logits_NBK[n, b], prob_NK[n])
-            q_N[n] = _dot(prob_NK[n], bins_K)
+            q_N[n] = logits_NBK[n, b, 0] if num_bins == 1 else _dot(prob_NK[n], bins_K)
         least = q_N.argmin()
         for k in range(num_bins):
-            d_NBK[least, b, k] = prob_NK[least, k] * (q_N[least] - bins_K[k]) / np.float32(num_rows)
+            d_value = -ONE if num_bins == 1 else prob_NK[least, k] * (q_N[least] - bins_K[k])
+            d_NBK[least, b, k] = d_value / np.float32(num_rows)
         q_sum += float(q_N[least])
         log_prob_sum += float(log_prob_B[b])
-    d_x_NBI, d_out = _backward_fixed(critics)[0], actor.trace.d_out[0]
+    d_x_NBI, d_out = _backward_fixed(critics, num_rows)[0], actor.trace.d_out[0]
     weight, (low, high) = np.float32(entropy_coef / num_rows), limits
     for b in range(num_rows):
         for a in range(num_actions):

@@ -28,7 +28,8 @@ from tmrl_like.agents.agent import COUNT, NOT_NEGATIVE, PART, SHARE, AgentOption
 from tmrl_like.agents.batch_norm import BatchNormMLP, fold
 from tmrl_like.agents.models import SquashedGaussianActor, squashed_log_prob
 from tmrl_like.agents.observations import Rescale
-from tmrl_like.agents.sac import Temperature, actor_loss, soft_update, temperature_loss
+from tmrl_like.agents.sac import Temperature, actor_loss, soft_update, td_target, temperature_loss
+from tmrl_like.agents.sac import critic_loss as squared_loss
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.agents.space_layout import action_bounds
 from tmrl_like.base.functional import partial
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.agents")
 
 
-def values_of(logits: Tensor, bins_K: Tensor) -> Tensor:
-    """The mean of a distribution over returns; [..., K] -> [...]:  Q(s, a) = sum_k p_k z_k,  p = softmax(logits)."""
-    return logits.softmax(-1) @ bins_K
+def values_of(outputs: Tensor, bins_K: Tensor) -> Tensor:
+    """What critics say; [..., K] -> [...]:  Q(s, a) = sum_k p_k z_k,  p = softmax(outputs); of one bin, the output."""
+    return outputs.squeeze(-1) if len(bins_K) == 1 else outputs.softmax(-1) @ bins_K
 
 
 def target_distribution(
@@ -104,10 +105,11 @@ class XQCOptions(AgentOptions):
     Attributes:
         critic_sizes: width of each hidden layer of the critics; those of the actor are those of `actor_cls`.
         n_critics: N; the smallest value of all of them counts.
-        num_bins: K.
+        num_bins: K; 1: critics say a value in place of a distribution, and their loss is the squared error.
         largest_value: the bins lie between it and its negative.
         gamma: discount per environment step, see `discount_for`.
-        polyak: share of the target critics that stays in one step.
+        polyak: share of the target critics that stays in one step; 0: there are none, the critics themselves say what
+            follows.
         lr_actor: learning rate of the actor.
         lr_critic: learning rate of the critics.
         lr_entropy: learning rate of the logarithm of the entropy coefficient.
@@ -115,6 +117,9 @@ class XQCOptions(AgentOptions):
         target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus half the number of action
             dimensions.
         policy_delay: the actor is trained in every `policy_delay`-th step.
+        unit_sphere: put each unit's weights on the unit sphere after each step.
+        renorm_after: training steps until batch renormalisation; None: never.
+        betas: decay rates of Adam's two moments, for actor and critics.
         acceleration: "auto": compiled where numba is installed; "off".
     """
 
@@ -130,7 +135,27 @@ class XQCOptions(AgentOptions):
     entropy_coef: float = number(0.01, NumberRange(lambda v: 0.0 < v < math.inf, "more than 0"))
     target_entropy: float | None = number(None, NumberRange(math.isfinite, "a finite number"))
     policy_delay: int = number(3, COUNT)
+    unit_sphere: bool = True
+    renorm_after: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
     acceleration: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossQOptions(XQCOptions):
+    """Those of XQC, with the defaults of CrossQ as Bohlinger et al. ran it on a robot (arXiv:2503.08375)."""
+
+    critic_sizes: tuple[int, ...] = (256, 256)
+    num_bins: int = 1
+    polyak: float = number(0.0, PART)
+    lr_actor: float = number(5e-3, NOT_NEGATIVE)
+    lr_critic: float = number(5e-3, NOT_NEGATIVE)
+    lr_entropy: float = number(5e-3, NOT_NEGATIVE)
+    entropy_coef: float = number(1.0, NumberRange(lambda v: 0.0 < v < math.inf, "more than 0"))
+    policy_delay: int = number(1, COUNT)
+    unit_sphere: bool = False
+    renorm_after: int | None = 1000
+    betas: tuple[float, float] = (0.5, 0.999)
 
 
 class XQCAgent(TrainingAgent):
@@ -143,7 +168,7 @@ class XQCAgent(TrainingAgent):
         policy: what goes to the workers: the actor, with its normalisations folded into its weights.
         actor: the policy in training; mean and log standard deviation of each action.
         critic: the N critics in training.
-        critic_target: their moving average.
+        critic_target: their moving average; without `polyak` the critics themselves.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         compiled: what computes gradients in the page's place; else None.
         updates: training steps done.
@@ -178,6 +203,7 @@ class XQCAgent(TrainingAgent):
         expect(device == "cpu", "device", device, "cpu, for this agent")
         o = self.page(**options)
         self.gamma, self.polyak, self.policy_delay = o.gamma, o.polyak, o.policy_delay
+        self.unit_sphere = o.unit_sphere
         actor_cls = actor_cls or partial(SquashedGaussianActor, normalize_obs=False)
         self.policy = no_grad(actor_cls(observation_space, action_space))
         self.encoder, sizes = self.policy.encoder, self.policy.options
@@ -189,15 +215,17 @@ class XQCAgent(TrainingAgent):
         num_actions = len(center)
         self.target_entropy = -0.5 * num_actions if o.target_entropy is None else o.target_entropy
         self.bins_K = torch.linspace(-o.largest_value, o.largest_value, o.num_bins)
-        self.actor = BatchNormMLP(1, self.encoder.size, sizes.hidden_sizes, 2 * num_actions)
-        self.critic = BatchNormMLP(o.n_critics, self.encoder.size + num_actions, o.critic_sizes, o.num_bins)
-        self.critic_target = no_grad(deepcopy(self.critic))
+        renorm_after = math.inf if o.renorm_after is None else o.renorm_after
+        num_inputs = self.encoder.size + num_actions
+        self.actor = BatchNormMLP(1, self.encoder.size, sizes.hidden_sizes, 2 * num_actions, renorm_after)
+        self.critic = BatchNormMLP(o.n_critics, num_inputs, o.critic_sizes, o.num_bins, renorm_after)
+        self.critic_target = no_grad(deepcopy(self.critic)) if o.polyak else self.critic
         self.temperature = Temperature(o.entropy_coef)
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_critic_target = Flat(self.critic_target, self.critic)
+        self._flat_critic_target = Flat(self.critic_target, self.critic) if o.polyak else self._flat_critic
         self._flat_temperature = Flat(self.temperature)
-        self.actor_optimizer = self._flat_actor.adam(torch.optim.Adam, lr=o.lr_actor)
-        self.critic_optimizer = self._flat_critic.adam(torch.optim.Adam, lr=o.lr_critic)
+        self.actor_optimizer = self._flat_actor.adam(torch.optim.Adam, lr=o.lr_actor, betas=o.betas)
+        self.critic_optimizer = self._flat_critic.adam(torch.optim.Adam, lr=o.lr_critic, betas=o.betas)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
         self.updates = 0
         self.compiled = self._compiled_gradients() if o.acceleration == "auto" else None
@@ -233,10 +261,12 @@ class XQCAgent(TrainingAgent):
         self.updates += 1
         metrics = self._critic_gradients(batch)
         self._descend(self.critic_optimizer)
-        self.critic.to_unit_sphere()
+        if self.unit_sphere:
+            self.critic.to_unit_sphere()
         if self.updates % self.policy_delay == 0:
             metrics |= self._train_actor(batch)
-        soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
+        if self.critic_target is not self.critic:
+            soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
         return metrics
 
     def get_actor(self) -> ActorModule:
@@ -251,7 +281,8 @@ class XQCAgent(TrainingAgent):
         assert log_coef.grad is not None
         log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))  # the derivative of what is linear
         self._descend(self.actor_optimizer, self.temperature_optimizer)
-        self.actor.to_unit_sphere()
+        if self.unit_sphere:
+            self.actor.to_unit_sphere()
         return metrics
 
     def _critic_gradients(self, batch: Batch) -> dict[str, Any]:
@@ -268,17 +299,27 @@ class XQCAgent(TrainingAgent):
             now_BI = torch.cat((features_BF, act_BA), 1)
             next_BI = torch.cat((next_features_BF, next_act_BA), 1)
             both = torch.cat((now_BI, next_BI))  # [2 B, I]
-            next_logits_NBK = self.critic_target(both, training=True)[:, num_rows:]
-            target_BK = target_distribution(
-                *(batch.rew, batch.terminated, next_logits_NBK, next_log_prob_B),
-                *(self.temperature(), gamma, self.bins_K),
-            )
-        logits_NBK = self.critic(both, training=True)[:, :num_rows]
-        loss = critic_loss(logits_NBK, target_BK)
+        outputs = self.critic(both, training=True)
+        followers = outputs.detach()
+        if self.critic_target is not self.critic:
+            followers = self.critic_target(both, training=True)
+        now_NBK, next_NBK = outputs[:, :num_rows], followers[:, num_rows:]
+        loss, target_B = self._loss(batch, now_NBK, next_NBK, next_log_prob_B, gamma)
         self.critic_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        q_mean = values_of(logits_NBK.detach(), self.bins_K).mean()
-        return {"loss_critic": loss.detach(), "q_mean": q_mean, "q_target_mean": (target_BK @ self.bins_K).mean()}
+        q_mean = values_of(now_NBK.detach(), self.bins_K).mean()
+        return {"loss_critic": loss.detach(), "q_mean": q_mean, "q_target_mean": target_B.mean()}
+
+    def _loss(
+        self, batch: Batch, now_NBK: Tensor, next_NBK: Tensor, next_log_prob_B: Tensor, gamma: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of the critics, [], and the values that they should say, [B]."""
+        rew_B, terminated_B, alpha = batch.rew, batch.terminated, self.temperature().detach()
+        if len(self.bins_K) == 1:
+            target_B = td_target(rew_B, terminated_B, next_NBK.squeeze(-1), next_log_prob_B, alpha, gamma)
+            return squared_loss(now_NBK.squeeze(-1), target_B), target_B
+        target_BK = target_distribution(rew_B, terminated_B, next_NBK, next_log_prob_B, alpha, gamma, self.bins_K)
+        return critic_loss(now_NBK, target_BK), target_BK @ self.bins_K
 
     def _actor_gradients(self, batch: Batch) -> dict[str, Any]:
         """Of the actor's loss, by its parameters; returns the metrics."""
@@ -305,3 +346,12 @@ class XQCAgent(TrainingAgent):
         self.average_gradients(*optimizers)
         for optimizer in optimizers:
             adam_step(optimizer)
+
+
+class CrossQAgent(XQCAgent):
+    """CrossQ (Bhatt et al. 2024, arXiv:1902.05605) as a robot can afford it: `XQCAgent` with other defaults.
+
+    Without target networks, with batch renormalisation and a high learning rate; its critics say values.
+    """
+
+    page = CrossQOptions

@@ -12,7 +12,8 @@ from gymnasium import spaces
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.agents.batch_norm import BatchNormMLP, fold
 from tmrl_like.agents.xqc import CrossQAgent, XQCAgent, critic_loss, discount_for, target_distribution, values_of
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.trainer.snapshot import load_object_state, object_state
 from tmrl_like.types import Batch
 
 ROWS = 32
@@ -234,6 +235,27 @@ def test_a_copy_of_a_compiled_agent_trains_on_its_own():
     twin.train(batch(1))
     assert all(torch.equal(value, before[key]) for key, value in made.critic.state_dict().items())
     assert not torch.equal(twin.critic.weights[0], made.critic.weights[0])
+
+
+@pytest.mark.parametrize("cls", [XQCAgent, CrossQAgent])
+def test_an_agent_goes_on_from_its_state(cls):
+    made, resumed = agent(cls=cls), agent(cls=cls)
+    for i in range(3):
+        made.train(batch(i))
+    load_object_state(resumed, copy.deepcopy(object_state(made)))
+    for one in (made, resumed):
+        torch.manual_seed(9)
+        for i in range(3, 6):
+            one.train(batch(i))
+    ours, theirs = resumed.get_actor().state_dict(), made.get_actor().state_dict()
+    assert all(torch.equal(ours[key], value) for key, value in theirs.items())
+    assert all(torch.equal(one, other) for one, other in zip(resumed.critic.weights, made.critic.weights, strict=True))
+
+
+def test_a_policy_of_another_training_is_refused():
+    made = agent()
+    with pytest.raises(PolicyError, match="init_policy"):
+        made.start_from(made.get_actor().weights())
 
 
 def test_the_discount_follows_from_the_length_of_episodes():

@@ -79,6 +79,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as it ships": AS_IT_SHIPS,
     "as it ships, half entropy, low alpha": AS_IT_SHIPS | {"entropy": -0.5, "alpha": 0.01},
     "recipe": RECIPE,
+    "recipe, half entropy": RECIPE | {"entropy": -0.5},
+    "recipe, half entropy, n = 1": RECIPE | {"entropy": -0.5, "n_steps": 1},
     "xqc": XQC,
     "xqc, one update": XQC | {"updates": 1},
     "xqc, gamma 0.99": XQC | {"gamma": 0.99},

@@ -34,8 +34,9 @@ from tmrl_like.agents.sharing import no_grad
 from tmrl_like.agents.space_layout import action_bounds
 from tmrl_like.base.functional import partial
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import expect
+from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
@@ -273,6 +274,10 @@ class XQCAgent(TrainingAgent):
         """Return the actor as it is now, with its normalisations folded into its weights; always the same module."""
         fold(self.actor, self.policy)
         return self.policy
+
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
+        """PolicyError: weights without normalisations do not say what the statistics of these are."""
+        raise PolicyError("this agent cannot begin with the policy of another training (init_policy); SAC can")
 
     def _train_actor(self, batch: Batch) -> dict[str, Any]:
         metrics = self._actor_gradients(batch)

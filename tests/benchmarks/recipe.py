@@ -1,12 +1,13 @@
-"""How much is learnt per step on MuJoCo's tasks: plain SAC, the agent as it ships, the recipe, and without each part.
+"""How much is learnt per step on MuJoCo's tasks: plain SAC, the agent as it ships, the recipe, and without each part;
+what might become the recipe, by the names in `VARIANTS`.
 
     python tests/benchmarks/recipe.py RESULTS [--tasks Hopper-v5 …] [--variants plain recipe …] [--seeds 0 1 2]
-                                              [--steps 50000] [--jobs 1]
+                                              [--steps 50000] [--jobs 1] [--show]
 
-Agent and memory as they ship, in a plain loop, each run on one thread of a process of its own. Every 5,000 steps a line
-of JSON is appended to RESULTS: task, variant, seed, environment steps, seconds of CPU time (of the loop, not of the
-test episodes) and the mean return of ten test episodes without exploration. Runs that are in the file are not made
-again.
+Agent and memory in a plain loop, each run on one thread of a process of its own, which takes what others leave of the
+machine and ends with the one that started it. Every 5,000 steps a line of JSON is appended to RESULTS: task, variant,
+seed, environment steps, seconds of CPU time (of the loop, not of the test episodes) and the mean return of ten test
+episodes without exploration. Runs that are whole in the file are not made again.
 
 A score is a return divided by plain SAC's after 1,000,000 steps, mean of ten seeds, as the authors of SimbaV2
 (arXiv:2502.15280) publish it: github.com/DAVIAN-Robotics/SimbaV2, results/baseline/sac.csv, tasks of version 4. After
@@ -223,7 +224,7 @@ def read(file: Path) -> dict[tuple[str, str, int], Curve]:
 
 
 def reached(file: Path, steps: int) -> dict[str, float]:
-    """After `steps`: returns (the mean over seeds), scores, seconds."""
+    """After `steps`: returns (the mean over seeds, and their deviation), scores, seconds."""
     found: dict[str, float] = {}
     points: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for (task, name, _), curve in read(file).items():
@@ -232,14 +233,28 @@ def reached(file: Path, steps: int) -> dict[str, float]:
             points[name][task].append((total, spent_s))
     for name, by_task in points.items():
         means = {task: np.mean(of_seeds, axis=0) for task, of_seeds in by_task.items()}
-        found |= {f"{name}: {task}, return": float(mean[0]) for task, mean in means.items()}
+        for task, of_seeds in by_task.items():
+            found[f"{name}: {task}, return"] = float(means[task][0])
+            found[f"{name}: {task}, deviation of {len(of_seeds)}"] = float(np.std(of_seeds, axis=0)[0])
         found[f"{name}: score"] = float(np.mean([mean[0] / SAC_AT_1M[task] for task, mean in means.items()]))
         found[f"{name}: seconds"] = float(np.mean([mean[1] for mean in means.values()]))
     return found
 
 
+def show(file: Path, steps: int) -> None:
+    """A line for each run: its return after half of `steps` and after all of them, and what a step took."""
+    print(f"{'task':16}{'variant':38}{'seed':>4}{'at half':>9}{'at all':>9}{'reached':>9}{'CPU ms a step':>15}")
+    for (task, name, seed), curve in sorted(read(file).items()):
+        returns = {step: f"{total:,.0f}" for step, _, total in curve}
+        half, whole = (returns.get(step, "–") for step in (steps // 2, steps))
+        last, spent_s, _ = curve[-1]
+        print(f"{task:16}{name:38}{seed:4}{half:>9}{whole:>9}{last:9,}{1e3 * spent_s / last:15.1f}")
+
+
 def main() -> None:
-    parser = Options(__doc__, tasks=["Hopper-v5"], variants=["as it ships"], seeds=[0], steps=1200, every=600, jobs=1)
+    parser = Options(
+        __doc__, tasks=["Hopper-v5"], variants=["as it ships"], seeds=[0], steps=1200, every=600, autogroup=0
+    )
     parser.add_argument("file", type=Path, nargs="?", default=Path("recipe.jsonl"))
     parser.add_argument("--tasks", nargs="+", choices=SAC_AT_1M, default=list(SAC_AT_1M))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
@@ -248,16 +263,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=5000, help="steps between two evaluations")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--autogroup", type=int, default=19, help="nice value of a run's session, on Linux")
+    parser.add_argument("--show", action="store_true", help="only what is in the file")
     asked = parser.parse()
     made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= asked.steps}
     with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
         runs = [
             pool.submit(run, asked.file, task, name, seed, asked.steps, asked.every, asked.autogroup)
             for seed, task, name in product(asked.seeds, asked.tasks, asked.variants)
-            if (task, name, seed) not in made
+            if (task, name, seed) not in made and not asked.show
         ]
         for finished in as_completed(runs):
             print(finished.result(), flush=True)
+    show(asked.file, asked.steps)
     finish(reached(asked.file, asked.steps))
 
 

@@ -111,7 +111,7 @@ class BatchNormMLP(nn.Module):
     def to_unit_sphere(self) -> None:
         """Divide the weights of each unit by their length."""
         for weight in self.weights:
-            weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True))
+            weight.mul_(weight.square().sum(1, keepdim=True).rsqrt_())
 
     def forward(self, x_BI: Tensor, training: bool) -> Tensor:
         """[B, I] -> [N, B, O]."""

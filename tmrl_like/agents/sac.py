@@ -184,7 +184,8 @@ class SACAgent(TrainingAgent):
     observed numbers without bounds normalised by running statistics that are part of the weights (`normalize_obs` of
     the actor and the critics), layer normalisation (`layer_norm` of the critics), and a moving average of the actor
     that acts (`actor_polyak`); further rewards divided by the size of returns (`scale_rewards`), and n-step returns
-    (`n_steps` of `ReplayMemory`). Plain SAC has `actor_polyak=0.0`, and False for the other three.
+    (`n_steps` of `ReplayMemory`; targets leave out the entropy of the steps in between). Plain SAC has
+    `actor_polyak=0.0`, and False for the other three.
 
     Attributes:
         actor: the policy in training.

@@ -33,7 +33,7 @@ EPS, STEP = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
 
-class Parameters(NamedTuple):
+class NormedParameters(NamedTuple):
     """Those of N networks, or their gradients. Place 0 of the normalisations is that of the inputs."""
 
     gains: tuple[Floats, ...]  # [N, H]
@@ -42,7 +42,7 @@ class Parameters(NamedTuple):
     bias: Floats  # [N, O], of the head
 
 
-class Statistics(NamedTuple):
+class NormStatistics(NamedTuple):
     """Running ones, of each normalisation."""
 
     means: tuple[Floats, ...]  # [N, H]
@@ -51,7 +51,7 @@ class Statistics(NamedTuple):
     renorm_after: float
 
 
-class Trace(NamedTuple):
+class NormedTrace(NamedTuple):
     """What a pass leaves behind each normalisation, for the way back, and what comes back there."""
 
     normed: tuple[Floats, ...]  # [N, R, H], before gain and offset
@@ -64,16 +64,16 @@ class Trace(NamedTuple):
     d_out: Floats  # [N, B, O]
 
 
-class Network(NamedTuple):
+class NormedNetwork(NamedTuple):
     """N networks as compiled functions take them."""
 
-    parameters: Parameters
-    gradients: Parameters
-    statistics: Statistics
-    trace: Trace
+    parameters: NormedParameters
+    gradients: NormedParameters
+    statistics: NormStatistics
+    trace: NormedTrace
 
 
-def network_of(module: BatchNormMLP, num_rows: int, num_out: int) -> Network:
+def network_of(module: BatchNormMLP, num_rows: int, num_out: int) -> NormedNetwork:
     """Make the description, and room for passes of `num_rows`, of which `num_out` go through the head."""
     parameters = _parameters_of(module, lambda p: p.detach())
     is_trained = module.bias.requires_grad
@@ -82,17 +82,17 @@ def network_of(module: BatchNormMLP, num_rows: int, num_out: int) -> Network:
     shapes = [gain.shape for gain in parameters.gains]
     normed, y, d = (tuple(zeros(n, num_rows, width) for n, width in shapes) for _ in range(3))
     scale, r, shift = (tuple(zeros(*shape) for shape in shapes) for _ in range(3))
-    statistics = Statistics(
+    statistics = NormStatistics(
         means, variances, tuple(norm.count.numpy() for norm in module.norms), float(module.norms[0].renorm_after)
     )
     out, d_out = (zeros(len(parameters.bias), num_out, parameters.bias.shape[1]) for _ in range(2))
-    return Network(parameters, gradients, statistics, Trace(normed, y, scale, r, shift, d, out, d_out))
+    return NormedNetwork(parameters, gradients, statistics, NormedTrace(normed, y, scale, r, shift, d, out, d_out))
 
 
-def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> Parameters:
+def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> NormedParameters:
     gains, offsets = (tuple(_flat(see(getattr(norm, name))) for norm in module.norms) for name in ("gain", "offset"))
     weights = tuple(see(weight).numpy() for weight in module.weights)
-    return Parameters(gains, offsets, weights, _flat(see(module.bias)))
+    return NormedParameters(gains, offsets, weights, _flat(see(module.bias)))
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class CompiledXQC:
 
 
 @compiled
-def _forward(network: Network, x_RI: Floats, first: int) -> Floats:
+def _forward(network: NormedNetwork, x_RI: Floats, first: int) -> Floats:
     """In training: normalises by the statistics of the rows, and moves the running ones.
 
     Returns:
@@ -268,7 +268,7 @@ def _add(y: Floats, bias: Floats) -> None:
 
 
 @compiled
-def _backward(network: Network, first: int) -> None:
+def _backward(network: NormedNetwork, first: int) -> None:
     """After `_forward`: from the derivative by the outputs, `d_out`, to the gradients of the parameters."""
     gains, _, weights, bias = network.parameters
     d_gains, d_offsets, d_weights, d_bias = network.gradients
@@ -315,7 +315,7 @@ def _back_through_norm(d: Floats, normed: Floats, scale: Floats, along: Floats, 
 
 
 @compiled
-def _forward_fixed(network: Network, x_BI: Floats) -> Floats:
+def _forward_fixed(network: NormedNetwork, x_BI: Floats) -> Floats:
     """Not in training: normalises by running statistics, a scale and a shift, and changes none; [N, B, O]."""
     (gains, offsets, weights, bias), trace = network.parameters, network.trace
     means, variances, _, _ = network.statistics
@@ -336,7 +336,7 @@ def _forward_fixed(network: Network, x_BI: Floats) -> Floats:
 
 
 @compiled
-def _backward_fixed(network: Network, num_rows: int) -> tuple[Floats, ...]:
+def _backward_fixed(network: NormedNetwork, num_rows: int) -> tuple[Floats, ...]:
     """After `_forward_fixed` of so many rows: from `d_out` to the derivative by the inputs.
 
     Returns:
@@ -415,7 +415,7 @@ def _project(
 
 @compiled
 def _critic_gradients(
-    networks: tuple[Network, Network, Network],
+    networks: tuple[NormedNetwork, NormedNetwork, NormedNetwork],
     drawing: Drawing,
     seen: tuple[Floats, Floats, Floats],
     rewards: tuple[Floats, Floats, Floats],
@@ -514,7 +514,11 @@ def _dot(x: Floats, y: Floats) -> np.float32:
 
 @compiled
 def _actor_gradients(
-    networks: tuple[Network, Network], drawing: Drawing, features_BF: Floats, bins_K: Floats, entropy_coef: float
+    networks: tuple[NormedNetwork, NormedNetwork],
+    drawing: Drawing,
+    features_BF: Floats,
+    bins_K: Floats,
+    entropy_coef: float,
 ) -> tuple[float, float]:
     """Of `actor_loss`; returns the loss and the policy's entropy."""
     actor, critics = networks

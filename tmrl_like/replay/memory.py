@@ -25,7 +25,7 @@ from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
 from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
 from tmrl_like.replay.streams import info_of
-from tmrl_like.replay.table import Arrival, Places, Table
+from tmrl_like.replay.table import NOT_FINISHED, Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
 from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES
@@ -112,7 +112,7 @@ class ReplayMemory(MemoryDataloading):
         self._drawn, self._at_once = [], 1
 
     def _check_data_set(self, table: Table, observation_space: Space, action_space: Space) -> None:
-        parts = {name: field.part for name, field in table.fields.items()}
+        parts = {name: field.form for name, field in table.fields.items()}
         try:
             refuse_other_shapes(parts, expected_shapes(observation_space, action_space, self))
         except MemoryContractError as error:
@@ -162,7 +162,7 @@ class ReplayMemory(MemoryDataloading):
             piece = slice(start, start + self._index.room)
             begins = arrival.is_reset[piece]
             n = len(begins)
-            row = self._index.extend(arrival.stream, begins, is_held_out[piece])
+            row = self._index.extend(arrival.buffer.stream, begins, is_held_out[piece])
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
@@ -178,6 +178,7 @@ class ReplayMemory(MemoryDataloading):
     def _count_down(self, table: Table, row: int, n: int) -> None:
         """Say in the rows of the episodes that terminate in the n newest rows how far the end was."""
         to_end = table.fields[item(STEPS_TO_END)].columns[0].array
+        to_end[row : row + n] = NOT_FINISHED
         for end in (row + np.flatnonzero(table.numbers("terminated", row, n))).tolist():
             for steps, at in enumerate(self._index.back_to_reset(end), start=1):
                 to_end[at] = steps

@@ -157,14 +157,16 @@ class Rebuilder:
     def _gather(self, name: str, rows: Rows, device: str | None) -> list[Any]:
         """`rows` int [K, B] -> K structures of a field."""
         field = self.table.fields[name]
-        if any(field.stacks):
-            walk = follow(self.index.older_frame, rows, max(field.stacks) - 1)
-            frames = walk[::-1].transpose(1, 2, 0)  # oldest first
         leaves = []
-        for column, size in zip(field.columns, field.stacks, strict=True):
-            values = column.array.take(frames[..., -size:] if size else rows, axis=0)
-            if size and self.options.frame_padding == "zero":
-                _blank_padding(values, frames[..., -size:])
+        for column in field.columns:
+            if not column.frames:
+                values = column.array.take(rows, axis=0)
+            else:
+                walk = follow(self.index.older_frame, rows, column.frames - 1)
+                frames = walk[::-1].transpose(1, 2, 0)  # oldest first
+                values = column.array.take(frames, axis=0)
+                if self.options.frame_padding == "zero":
+                    _blank_padding(values, frames)
             leaves.append(_leaves_of(values, device, column))
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 

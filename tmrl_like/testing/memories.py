@@ -33,8 +33,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Buffer, Observation, Sample, StepTiming
-from tmrl_like.wire.messages import SamplePacket
-from tmrl_like.wire.packet import PacketWriter, decode_body
+from tmrl_like.wire.packet import PacketWriter
 
 
 class Step(NamedTuple):
@@ -137,14 +136,12 @@ def packed(
     with_originals: bool = True,
     timing: StepTiming = TIMING,
 ) -> Buffer:
-    """The steps as the trainer gets them: through a packet's encoding and back."""
+    """The steps as the trainer gets them: as the columns of a packet."""
     writer = PacketWriter()
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
         writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)
-    columns = writer.encode()
-    packet = SamplePacket(stream, 1, 1, len(steps), 1, 0, len(steps), len(columns), compressed=False)
-    return Buffer(stream=stream, blocks=[decode_body(packet, columns)])
+    return Buffer(stream=stream, blocks=[writer.rows().block()] if steps else [])
 
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:

@@ -14,10 +14,10 @@ import numpy as np
 
 from tmrl_like.errors import DecodingError
 from tmrl_like.wire.schema import (
-    ArrayLeaf,
     DictNode,
     Leaf,
     Node,
+    Numbers,
     PlainLeaf,
     ScalarLeaf,
     TupleNode,
@@ -25,11 +25,11 @@ from tmrl_like.wire.schema import (
     decoded,
     fill,
     leaves_of,
+    numbers_of,
 )
 
 _ROW_BYTES = 32
 _OBJECT_BYTES = 128  # a container, a text, None
-_NUMBERS = {"bool": np.dtype("|b1"), "int": np.dtype("<i8"), "float": np.dtype("<f8")}
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "str": msgspec.msgpack.Decoder(list[str]),
     "bytes": msgspec.msgpack.Decoder(list[bytes]),
@@ -79,7 +79,7 @@ class Layout:
         """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that cannot be."""
         self.schema = schema
         self.nodes = count_nodes(schema)
-        self._leaves = [(leaf, _numbers_of(leaf)) for leaf in leaves_of(schema)]
+        self._leaves = [(leaf, numbers_of(leaf)) for leaf in leaves_of(schema)]
         self.sizes = [_size_of(leaf, numbers) for leaf, numbers in self._leaves]
         self.varying = [i for i, size in enumerate(self.sizes) if size is None]
         self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
@@ -114,16 +114,9 @@ class Layout:
         return Columns(self.schema, rows, tuple(columns)), start
 
 
-def _numbers_of(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Dtype and shape of a leaf that holds numbers; None: it is text, bytes or None."""
-    if isinstance(leaf, PlainLeaf):
-        return (_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
-    return np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ()
-
-
-def _size_of(leaf: Leaf, numbers: tuple[np.dtype[Any], tuple[int, ...]] | None) -> int | None:
+def _size_of(leaf: Leaf, numbers: Numbers | None) -> int | None:
     if numbers is not None:
-        return numbers[0].itemsize * math.prod(numbers[1])
+        return numbers.dtype.itemsize * math.prod(numbers.shape)
     return 0 if leaf == PlainLeaf("none") else None
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -166,6 +166,11 @@ class PacketRows:
             self.observed_at_s = float(observed[0])
             published = versions[versions > 0]
             self.policy_version = int(published.min()) if len(published) else 0
+
+    def block(self) -> SampleBlock:
+        """The samples, of which there are some, as who receives the packet has them."""
+        *steps, episode = self._timing
+        return _block_of((part.columns() for part in self._segments), Timing(*steps), episode)
 
     def encode(self) -> bytes:
         """The columns, uncompressed; with as many zeros behind them as `PacketLimits.ratio` asks for."""
@@ -317,6 +322,10 @@ def decode_body(
         segments.append(segment)
         end += size
     timing, episode = _timing_in(data[end:], packet.samples)
+    return _block_of(segments, timing, episode)
+
+
+def _block_of(segments: Iterable[Columns], timing: Timing, episode: Array) -> SampleBlock:
     return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing)
 
 

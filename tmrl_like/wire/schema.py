@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -73,6 +73,8 @@ class DictNode(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 Leaf: TypeAlias = ArrayLeaf | ScalarLeaf | PlainLeaf
 Node: TypeAlias = Leaf | TupleNode | ListNode | DictNode
+
+_NUMBERS = {"bool": np.dtype("|b1"), "int": np.dtype("<i8"), "float": np.dtype("<f8")}
 
 PLAIN_KINDS: dict[type, PlainKind] = {
     type(None): "none",
@@ -167,6 +169,20 @@ def fill(node: Node, leaves: Iterator[Any]) -> Any:
     if isinstance(node, DictNode):
         return dict(zip(node.keys, items, strict=True))
     return items if isinstance(node, ListNode) else tuple(items)
+
+
+class Numbers(NamedTuple):
+    """What a leaf of numbers is in one sample, as an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def numbers_of(leaf: Leaf) -> Numbers | None:
+    """None: the leaf is text, bytes or None."""
+    if isinstance(leaf, PlainLeaf):
+        return Numbers(_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
+    return Numbers(np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ())
 
 
 def leaves_of(node: Node) -> list[Leaf]:

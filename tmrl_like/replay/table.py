@@ -81,20 +81,11 @@ def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
 
 @dataclass(eq=False)
 class Column:
-    """One leaf of a sample, and its values: `array` [capacity, *shape of the leaf].
+    """The values of one leaf of all samples."""
 
-    `frames` says how many of them make a stack; 0: it is none.
-    """
-
-    leaf: Leaf
-    array: Array
-    frames: int = 0
-
-    def restored(self, values: Array) -> Any:
-        """What `values` [1, ...], taken from here, were when they were stored; a stack is an array."""
-        if isinstance(self.leaf, ArrayLeaf) or self.frames:
-            return values.reshape(values.shape[1:])
-        return values[0] if isinstance(self.leaf, ScalarLeaf) else values[0].item()
+    leaf: Leaf  # as it comes back: a stack is an array
+    array: Array  # [capacity, *shape in one sample]
+    frames: int  # how many make a stack; 0: it is none
 
     def widen(self, dtype: np.dtype[Any]) -> None:
         """Make whole numbers fit for those of another dtype, fractions among them."""
@@ -166,21 +157,24 @@ class Table:
 
     def _column(self, form: LeafForm, frames: int) -> Column:
         dtype, shape = form.numbers
-        shape = self.capacity, *shape
-        size = math.prod(shape) * dtype.itemsize
+        leaf = ArrayLeaf(dtype.str, (frames, *shape)) if frames else form.leaf
         try:
-            if self._scratch_dir is None:
-                return Column(form.leaf, np.zeros(shape, dtype), frames)  # taken up as rows are written
-            with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:  # gone when no longer mapped
-                allocate(file, max(1, size))
-                mapped = mmap.mmap(file.fileno(), max(1, size))
-            return Column(form.leaf, np.ndarray(shape, dtype, mapped), frames)
+            return Column(leaf, self._rows((self.capacity, *shape), dtype), frames)
         except MemoryError as error:
             raise ConfigError(
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
             ) from None
         except OSError as error:
             raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
+
+    def _rows(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Zeros, whose memory is taken up as rows are written."""
+        if self._scratch_dir is None:
+            return np.zeros(shape, dtype)
+        size = max(1, math.prod(shape) * dtype.itemsize)
+        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:  # gone when nothing is mapped any more
+            allocate(file, size)
+            return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
     def fits(self, arrival: Arrival) -> list[Places]:
         """Where each segment has what goes into the columns; MemoryContractError: something does not fit."""

@@ -35,8 +35,9 @@ from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex, follow
 from tmrl_like.replay.row_set import Array, Rows
 from tmrl_like.replay.sample_check import item
-from tmrl_like.replay.table import Column, Table
+from tmrl_like.replay.table import Table
 from tmrl_like.types import Action, Batch, Observation
+from tmrl_like.wire.columns import leaf_rows
 
 _POTENTIAL = item("potential")
 
@@ -111,11 +112,14 @@ class Rebuilder:
         if self.options.n_steps == 1:
             return originals.get(row)
         ahead, counts = self._ahead(np.array([row]))
-        steps = [original for row in ahead[: counts[0], 0].tolist() if (original := originals.get(row))]
-        if len(steps) < counts[0]:
-            return None
-        rewards = np.array([[float(np.asarray(step[2]).item())] for step in steps])
-        rew = _summed(rewards, counts, _powers(gamma, self.options.n_steps)).item()
+        steps: list[Six] = []
+        rew = 0.0
+        for k in range(counts[0]):
+            step = originals.get(int(ahead[k, 0]))
+            if step is None:
+                return None
+            rew += gamma**k * float(np.asarray(step[2]).item())  # in the order of `_summed`, and with its bits
+            steps.append(step)
         return (*steps[0][:2], rew, *steps[-1][3:6])
 
     def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Observation, Action, Observation]]:
@@ -139,9 +143,7 @@ class Rebuilder:
 
     def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Any]:
         """The numbers of a field at `rows`, int [M, B]: M leaves."""
-        column = self.table.fields[field].columns[0]
-        values = column.array.take(rows, axis=0)
-        return _leaves_of(values, None, column) if device is None else _numbers_of(values.reshape(rows.shape), device)
+        return self._gather(field, rows, None) if device is None else _numbers_of(self._values(field, rows), device)
 
     def _values(self, field: str, rows: Rows) -> Array:
         """The numbers of a field at `rows`: an array of their shape."""
@@ -157,7 +159,7 @@ class Rebuilder:
     def _gather(self, name: str, rows: Rows, device: str | None) -> list[Any]:
         """`rows` int [K, B] -> K structures of a field."""
         field = self.table.fields[name]
-        leaves = []
+        leaves: list[Sequence[Any]] = []
         for column in field.columns:
             if not column.frames:
                 values = column.array.take(rows, axis=0)
@@ -167,15 +169,11 @@ class Rebuilder:
                 values = column.array.take(frames, axis=0)
                 if self.options.frame_padding == "zero":
                     _blank_padding(values, frames)
-            leaves.append(_leaves_of(values, device, column))
+            if device is None:
+                leaves.append(leaf_rows(column.leaf, values[:, 0], len(rows)))
+            else:
+                leaves.append(to_tensor(values, device).unbind(0))
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
-
-
-def _leaves_of(values: Array, device: str | None, column: Column) -> Sequence[Any]:
-    """`values` [K, B, ...] of a column -> K leaves."""
-    if device is None:
-        return [column.restored(value) for value in values]
-    return to_tensor(values, device).unbind(0)
 
 
 def _numbers_of(values: Array, device: str | None) -> Sequence[Any]:

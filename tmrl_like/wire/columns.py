@@ -137,7 +137,7 @@ def _texts(leaf: Leaf, rows: int, buffer: memoryview) -> list[Any]:
 
 def _rows(node: Node, leaves: Iterator[Any], rows: int) -> list[Any]:
     if isinstance(node, Leaf):
-        return _leaf_rows(node, next(leaves), rows)
+        return leaf_rows(node, next(leaves), rows)
     columns = [_rows(item, leaves, rows) for item in node.items]
     tuples: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * rows
     if isinstance(node, TupleNode):
@@ -147,7 +147,8 @@ def _rows(node: Node, leaves: Iterator[Any], rows: int) -> list[Any]:
     return list(map(list, tuples))
 
 
-def _leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
+def leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
+    """The values of a leaf of N samples, from its column; arrays are copies."""
     if column is None:
         return [None] * rows
     if isinstance(leaf, ScalarLeaf) or isinstance(column, list):

@@ -25,9 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.replay.collate import Six
+from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.compressor import DropHistory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.crc import check_transition
@@ -40,9 +42,15 @@ class Step(NamedTuple):
     """What a worker has in hand after one step of its environment."""
 
     sample: Sample  # uncompressed
+    last_obs: Observation  # that the action was chosen on; None: of a reset
     is_reset: bool
-    original: Six  # (last_obs or None, act, rew, obs, terminated, truncated)
     episode: int = 0  # its number
+
+    @property
+    def original(self) -> Six:
+        """(last_obs, act, rew, obs, terminated, truncated)."""
+        act, obs, rew, terminated, truncated, _ = self.sample
+        return self.last_obs, act, rew, obs, terminated, truncated
 
 
 @dataclass
@@ -80,14 +88,12 @@ class ActionBufferEnv:
         for number in itertools.count():
             last_obs = self._reset()
             for act in self._buffer or [self._default_action]:
-                sample = Sample(act, last_obs, 0.0, False, False, {})
-                yield Step(sample, True, (None, act, 0.0, last_obs, False, False), number)
+                yield Step(Sample(act, last_obs, 0.0, False, False, {}), None, True, number)
             length = self._rng.randint(1, self.longest_episode)
-            for left in range(length - 1, -1, -1):
-                sample = self._step(is_last=not left)
-                act, obs, rew, terminated, truncated, _ = sample
-                yield Step(sample, False, (last_obs, act, rew, obs, terminated, truncated), number)
-                last_obs = obs
+            for k in range(1, length + 1):
+                sample = self._step(is_last=k == length)
+                yield Step(sample, last_obs, False, number)
+                last_obs = sample.obs
 
     def take(self, count: int) -> list[Step]:
         """The first `count` steps of a new run, resets among them."""
@@ -172,7 +178,7 @@ class MemoryContract:
     frame_padding = "reset"
     steps = 400  # per worker
 
-    def make_memory(self, **kwargs: Any) -> MemoryDataloading:
+    def make_memory(self, **kwargs: int) -> MemoryDataloading:
         """Build the memory under test; hand `kwargs` (sizes, crc_debug) to its constructor."""
         raise NotImplementedError
 
@@ -217,14 +223,12 @@ class MemoryContract:
     def test_batches_hold_transitions_that_exist(self) -> None:
         steps = self._produce(1)
         memory = self._filled([steps], [50], crc_debug=False, batch_size=300)
-        produced = {self._identity_of(step.sample.obs): step for step in steps}
+        produced = self._by_identity([steps])
         batch = memory.sample()
-        for k, (worker, count) in enumerate(batch.next_obs[0].tolist()):
-            last_obs, act, rew, _, terminated, truncated = produced[int(worker), int(count)].original
-            assert batch.obs[0][k].tolist() == last_obs[0].tolist()
-            assert batch.act[k].tolist() == act.tolist()
-            assert [batch.rew[k], batch.terminated[k], batch.truncated[k]] == [rew, terminated, truncated]
-            assert [buffered[k].tolist() for buffered in batch.obs[3:]] == [a.tolist() for a in last_obs[3:]]
+        originals = [produced[int(worker), int(count)].original for worker, count in batch.next_obs[0].tolist()]
+        expected = collate_batch(originals, memory.device)
+        for path, found, other in tree.walk(tuple(batch), tuple(expected)):
+            assert torch.equal(found, other), path
 
     def test_equal_seeds_draw_equal_batches(self) -> None:
         memory = self._filled([self._produce(1)], [50], crc_debug=False, batch_size=32)
@@ -239,13 +243,8 @@ class MemoryContract:
         workers = [self._produce(1), self._produce(2)]
         memory = self._filled([workers[0][:100]], [50])
         before = self._identities(memory)
-
-        def without_observation(sample: Sample) -> Sequence[Any]:
-            act, _, *others = self.compress(sample)
-            return act, "nothing", *others
-
         fits = packed(workers[0][100:150], "w0", self.compress)
-        misfit = packed(workers[0][150:200], "w0", without_observation)
+        misfit = packed(workers[0][150:200], "w0", lambda sample: sample._replace(obs="nothing"))
         try:
             memory.append(Buffer(stream="w0", blocks=[*fits.blocks, *misfit.blocks]))
         except MemoryContractError:
@@ -259,7 +258,7 @@ class MemoryContract:
         env = replace(env, frame_stack=self.frame_stack, frame_padding=self.frame_padding)
         return env.take(self.steps)
 
-    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: Any) -> MemoryDataloading:
+    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: int) -> MemoryDataloading:
         memory = self.make_memory(**{"crc_debug": True, **kwargs})
         for number, steps in interleaved([list(cut(steps, sizes)) for steps in workers]):
             memory.append(packed(steps, f"w{number}", self.compress))
@@ -272,7 +271,7 @@ class MemoryContract:
 
     def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
         """Every transition, rebuilt, is the one that was produced; drawing them finds no fault either."""
-        produced = {self._identity_of(step.sample.obs): step for steps in workers for step in steps}
+        produced = self._by_identity(workers)
         assert self._trainable(memory)
         for transition in self._trainable(memory):
             step = produced[self._identity_of(transition[3])]
@@ -285,6 +284,9 @@ class MemoryContract:
     def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:
         return {self._identity_of(transition[3]) for transition in self._trainable(memory)}
 
+    def _by_identity(self, workers: Sequence[Sequence[Step]]) -> dict[tuple[int, int], Step]:
+        return {self._identity_of(step.sample.obs): step for steps in workers for step in steps}
+
     def _identity_of(self, obs: Observation) -> tuple[int, int]:
-        worker, count = obs[0].tolist()
-        return int(worker), int(count)
+        worker, count = obs[0].astype(int).tolist()
+        return worker, count

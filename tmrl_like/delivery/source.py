@@ -88,11 +88,13 @@ class Source:
     Attributes:
         worker: its worker's name.
         incarnation: names the entries.
+        is_dead: they are of a process that has ended.
     """
 
     def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
-        """Begin with the oldest entry that is there; `is_dead`: of a process that has ended."""
+        """Begin with the oldest entry that is there."""
         self.worker, self.incarnation = worker, incarnation
+        self.is_dead = is_dead
         self._chain = SegmentChain(folder, incarnation, is_dead)
         self._compress = Compressor()
         self._next: _Place | None = None  # behind what was encoded last

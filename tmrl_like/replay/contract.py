@@ -315,11 +315,9 @@ def _check_sizes(**sizes: float) -> None:
 
 def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
     """Raise MemoryContractError where a value has not one item for each of these names."""
-    found, hint = f"a {type(value).__name__}", ""
-    if isinstance(value, tuple | list):
-        found = f"{len(value)} items"
-        if len(value) == len(expected):
-            return
-        if len(value) == len(expected) - 1:
-            hint = ": the old `done` is split into `terminated` and `truncated`"
+    count = len(value) if isinstance(value, tuple | list) else 0
+    if count == len(expected):
+        return
+    found = f"{count} items" if count else f"a {type(value).__name__}"
+    hint = ": the old `done` is split into `terminated` and `truncated`" if count == len(expected) - 1 else ""
     raise MemoryContractError(f"{who} returned {found}; expected ({', '.join(expected)}){hint}")

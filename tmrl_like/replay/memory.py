@@ -222,14 +222,13 @@ class ReplayMemory(MemoryDataloading):
 
     def _draw_several(self, row_bytes: int) -> list[Batch]:
         """Draw batches; without samples in between each call twice as many, up to a moderate size."""
-        drawn = [(np.asarray(self.sample_indices()), self._draw_left(self.rng)) for _ in range(self._at_once)]
-        items, left = map(np.stack, zip(*drawn, strict=True))
+        items = np.stack([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
         if not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor):
             most = _MOST_BYTES_AT_ONCE // (row_bytes * self.batch_size)
             self._at_once = max(1, min(2 * self._at_once, _MOST_AT_ONCE, most))
-        return self._batches(self._index.training, items, left)
+        return self._batches(self._index.training, items, self.rng)
 
     def sample_held_out(self) -> Batch | None:
         """Draw a batch of held-out episodes, uniformly; None: there is no transition of them yet."""
@@ -237,30 +236,24 @@ class ReplayMemory(MemoryDataloading):
         if not len(held_out):
             return None
         items = self._held_out_rng.integers(0, len(held_out), (1, self.batch_size))
-        (batch,) = self._batches(held_out, items, self._draw_left(self._held_out_rng)[None])
+        (batch,) = self._batches(held_out, items, self._held_out_rng)
         return batch
 
-    def _draw_left(self, rng: np.random.Generator) -> Rows:
-        """The steps that are left of the race of each transition of a batch; empty: there are no races."""
-        if self.mini_races is None:
-            return np.empty(0, np.intp)
-        return self.mini_races.draw(rng, self.batch_size, self._race_steps)
-
-    def _batches(self, among: RowSet, items: Rows, left: Rows) -> list[Batch]:
-        """The transitions at the places `items`, int [M, B], in a set of rows; `left` int [M, B], or [M, 0]."""
+    def _batches(self, among: RowSet, items: Rows, rng: np.random.Generator) -> list[Batch]:
+        """The transitions at the places `items`, int [M, B], in a set of rows, at moments of races that `rng` draws."""
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        races = left if self.mini_races is not None else None
-        batches = self._rebuilder.batches(rows, self.device, *weights, races)
+        left = None if self.mini_races is None else self.mini_races.draw(rng, rows.shape, self._race_steps)
+        batches = self._rebuilder.batches(rows, self.device, *weights, left)
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
         if not preprocessors:
             return batches
         if all(getattr(f, "batched", False) for f in preprocessors):
             return [_with_six(batch, self._preprocessed(tuple(batch))) for batch in batches]
         assert len(batches) == 1
-        races = None if races is None else races.reshape(-1, 1)
-        single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, races)
+        left = None if left is None else left.reshape(-1, 1)
+        single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, left)
         return [_with_six(batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single]))]
 
     def seed(self, seed: int) -> None:

@@ -84,9 +84,13 @@ class ReplayOptions(Options):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All columns: those that are named, and what rewards depend on; the one that is counted comes last."""
-        names = (*self.columns, *["greedy"] * self.greedy_only, *["potential"] * (self.shaping is not None))
-        return tuple(sorted(dict.fromkeys(names), key=STEPS_TO_END.__eq__))
+        """All columns: those that are named, and what rewards depend on."""
+        names = list(self.columns)
+        if self.greedy_only:
+            names.append("greedy")
+        if self.shaping is not None:
+            names.append("potential")
+        return tuple(dict.fromkeys(names))
 
     @property
     def race_steps(self) -> int:

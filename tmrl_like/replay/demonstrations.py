@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ from tmrl_like.base.factories import completed
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.crc import Rebuilt
 from tmrl_like.replay.row_set import Array, Flags
 from tmrl_like.replay.streams import as_context, info_of
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Observation, Sample, SampleCompressor
@@ -94,7 +95,9 @@ class WithDemonstrations(MemoryDataloading):
         super().__init__(own.device, own.nb_steps, *preprocessors, own.memory_size, own.batch_size, "", own.crc_debug)
 
     @classmethod
-    def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:
+    def compressor(
+        cls, memory: Callable[..., MemoryDataloading] | None = None, **arguments: object
+    ) -> SampleCompressor | None:
         return None if memory is None else compressor_of(memory)
 
     def compressed(self, obs: Observation) -> Observation | None:
@@ -152,7 +155,7 @@ class WithDemonstrations(MemoryDataloading):
         """Transitions of both; the policy's have the lower items."""
         return len(self.own) + len(self.demonstrations)
 
-    def get_transition(self, item: int) -> Sequence[Any]:
+    def get_transition(self, item: int) -> Rebuilt:
         own = len(self.own)
         return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
 

@@ -20,12 +20,12 @@ from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
+from tmrl_like.replay.replay_options import ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
 from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
 from tmrl_like.replay.streams import info_of
-from tmrl_like.replay.table import NOT_FINISHED, Arrival, Places, Table
+from tmrl_like.replay.table import NOT_FINISHED, STEPS_TO_END, Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
 from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES

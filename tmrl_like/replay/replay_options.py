@@ -15,8 +15,6 @@ from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 from tmrl_like.replay.mini_races import MiniRaces
 
-STEPS_TO_END = "steps_to_end"  # a column that is computed
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Options):

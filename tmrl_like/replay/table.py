@@ -7,7 +7,7 @@ import mmap
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.compressor import stacks_in
-from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions
+from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_set import Array
 from tmrl_like.replay.sample_check import (
     NAMES,
@@ -30,10 +30,11 @@ from tmrl_like.replay.sample_check import (
     refuse_no_number,
 )
 from tmrl_like.replay.streams import info_of
-from tmrl_like.types import Block, Buffer, StepTiming
+from tmrl_like.types import Block, Buffer, Observation, StepTiming
 from tmrl_like.wire.packet import PacketWriter
-from tmrl_like.wire.schema import ArrayLeaf, Leaf, Node, PlainLeaf, ScalarLeaf, TupleNode, fill
+from tmrl_like.wire.schema import ArrayLeaf, Leaf, Node, Numbers, PlainLeaf, ScalarLeaf, TupleNode, fill
 
+STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
 _SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # that rewards depend on
@@ -87,11 +88,11 @@ class Column:
     array: Array  # [capacity, *shape in one sample]
     frames: int  # how many make a stack; 0: it is none
 
-    def widen(self, dtype: np.dtype[Any]) -> None:
-        """Make whole numbers fit for those of another dtype, fractions among them."""
-        if dtype == self.array.dtype or self.array.dtype.kind == "f":
+    def widen(self, values: Array) -> None:
+        """Make whole numbers fit for these values, fractions among them."""
+        if values.dtype == self.array.dtype or self.array.dtype.kind == "f":
             return
-        dtype = np.result_type(self.array.dtype, dtype)
+        dtype = np.result_type(self.array.dtype, values.dtype)
         self.array = self.array.astype(dtype, copy=False)
         if isinstance(self.leaf, PlainLeaf):
             self.leaf = PlainLeaf("float" if dtype.kind == "f" else "int")
@@ -110,7 +111,7 @@ class Field:
         node = self.form.node
         self._is_flat_tuple = isinstance(node, TupleNode) and all(isinstance(item, Leaf) for item in node.items)
 
-    def tree(self, leaves: Sequence[Any]) -> Any:
+    def tree(self, leaves: Sequence[Observation]) -> Observation:
         """Put leaves, left to right, into the field's structure; there is a short cut for the most common one."""
         return tuple(leaves) if self._is_flat_tuple else fill(self.form.node, iter(leaves))
 
@@ -159,7 +160,7 @@ class Table:
         dtype, shape = form.numbers
         leaf = ArrayLeaf(dtype.str, (frames, *shape)) if frames else form.leaf
         try:
-            return Column(leaf, self._rows((self.capacity, *shape), dtype), frames)
+            return Column(leaf, self._reserved(Numbers(dtype, (self.capacity, *shape))), frames)
         except MemoryError as error:
             raise ConfigError(
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
@@ -167,8 +168,9 @@ class Table:
         except OSError as error:
             raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
 
-    def _rows(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def _reserved(self, numbers: Numbers) -> Array:
         """Zeros, whose memory is taken up as rows are written."""
+        dtype, shape = numbers
         if self._scratch_dir is None:
             return np.zeros(shape, dtype)
         size = max(1, math.prod(shape) * dtype.itemsize)
@@ -213,7 +215,7 @@ class Table:
             low, high = max(0, row - at), min(segment.rows, row + n - at)
             if low < high:
                 if not only_resets:  # else it may be cast
-                    self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]].dtype)
+                    self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])
                 for name, field in self.fields.items():
                     for k, column in enumerate(field.columns):
                         target = column.array[at + low : at + high]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
@@ -38,6 +38,12 @@ from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.table import Table
 from tmrl_like.types import Action, Batch, Observation
 from tmrl_like.wire.columns import leaf_rows
+
+if TYPE_CHECKING:
+    import torch
+
+Number: TypeAlias = Union["torch.Tensor", float]
+"""Of one transition, or of a batch of them."""
 
 _POTENTIAL = item("potential")
 
@@ -68,7 +74,7 @@ class Rebuilder:
             shaping: w, weight of the potentials.
             left: of a race, how many steps are left at the older observation, int [M, B]; None: no races.
         """
-        beside: dict[str, Sequence[Any]] = {}
+        beside: dict[str, Sequence[Number]] = {}
         if self.options.n_steps == 1 and left is None and not shaping:
             ends, rew = rows, self._number("rew", rows, device)
             terminated = self._number("terminated", rows, device)
@@ -141,7 +147,7 @@ class Rebuilder:
                 last_obs, obs = (*last_obs, *buffered[:length]), (*obs, *buffered[length:])
             yield last_obs, act, obs
 
-    def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Any]:
+    def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Number]:
         """The numbers of a field at `rows`, int [M, B]: M leaves."""
         return self._gather(field, rows, None) if device is None else _numbers_of(self._values(field, rows), device)
 
@@ -156,10 +162,10 @@ class Rebuilder:
         ahead = follow(self.index.following, rows, self.options.n_steps - 1)
         return ahead, self.index.steps.take(rows).astype(np.intp)
 
-    def _gather(self, name: str, rows: Rows, device: str | None) -> list[Any]:
+    def _gather(self, name: str, rows: Rows, device: str | None) -> list[Observation]:
         """`rows` int [K, B] -> K structures of a field."""
         field = self.table.fields[name]
-        leaves: list[Sequence[Any]] = []
+        leaves: list[Sequence[Observation]] = []
         for column in field.columns:
             if not column.frames:
                 values = column.array.take(rows, axis=0)
@@ -176,7 +182,7 @@ class Rebuilder:
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 
 
-def _numbers_of(values: Array, device: str | None) -> Sequence[Any]:
+def _numbers_of(values: Array, device: str | None) -> Sequence[Number]:
     """`values` [M, B] -> M leaves."""
     if device is None:
         return list(values[:, 0].tolist())

@@ -27,7 +27,7 @@ class Policies:
 
 
 def packed(writer: PacketWriter, count: int, stream: str = "") -> Delivery:
-    body = writer.encode()
+    body = writer.rows().encode()
     block = decode_body(SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body)
     return Delivery(Buffer(blocks=[block], stream=stream))
 

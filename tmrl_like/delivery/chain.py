@@ -5,36 +5,66 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
 
 from tmrl_like.delivery.segments import (
+    BREAK,
+    BREAKS,
     DROPPED,
     FIRST,
     FREED,
+    HEAD_BYTES,
     INCARNATION,
     LOST,
     NEXT,
     NUMBER,
     STORED,
+    STRUCTURE,
     Segment,
     file_of,
+    padded,
     path_of,
     segments_of,
 )
+from tmrl_like.wire.rows import RowFormat, format_for
+from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
+_structure_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
-class Cursor(Protocol):
-    """A place in the chain."""
+
+@dataclass(slots=True)
+class Place:
+    """Where an entry lies, or will lie."""
 
     segment: Segment
     at: int
-    entry: int  # the one that lies there, or will
+    entry: int
+    breaks: int  # before it
+    form: RowFormat | None = None  # of the rows there
 
     def enter(self, segment: Segment) -> None:
         """Go to the start of the segment that follows."""
+        self.segment, self.at, self.form = segment, HEAD_BYTES, None
+
+    def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
+        """Go behind the first `count` of the records that lie here, as `SegmentChain.runs` yields them."""
+        self.at = at + count * padded(size)
+        if kind == STRUCTURE:
+            self.form = format_for(_structure_decoder.decode(self.segment.content(at, size)))
+        else:
+            self.entry += count
+        if kind == BREAK:
+            self.breaks += count
+
+
+def start_of(segment: Segment) -> Place:
+    """The place of its first entry."""
+    return Place(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])
 
 
 class SegmentChain:
@@ -68,7 +98,7 @@ class SegmentChain:
                 self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
         return bool(self.segments)
 
-    def runs(self, place: Cursor) -> Iterator[tuple[int, int, int, int]]:
+    def runs(self, place: Place) -> Iterator[tuple[int, int, int, int]]:
         """Yield what `Segment.runs` does, from a place on that the caller moves; through the segments that follow."""
         while True:
             file = place.segment.words[NEXT]
@@ -79,7 +109,7 @@ class SegmentChain:
                 return
             place.enter(following)
 
-    def _following(self, place: Cursor, file: int) -> Segment | None:
+    def _following(self, place: Place, file: int) -> Segment | None:
         """The segment that is filled after the one at `place`, in this file; None: not now, or never."""
         number = place.segment.words[NUMBER] + 1
         known = next((segment for segment in self.segments if segment.words[NUMBER] == number), None)

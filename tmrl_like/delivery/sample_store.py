@@ -38,7 +38,6 @@ from tmrl_like.errors import DecodingError
 from tmrl_like.types import Count
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in
-from tmrl_like.wire.schema import decoded
 
 if TYPE_CHECKING:
     import filelock
@@ -402,5 +401,5 @@ def _head_of(data: memoryview) -> tuple[StoreHead, int]:
         if magic == _MAGIC and zlib.crc32(content, version) == checksum:
             if version != m.WIRE_VERSION:
                 raise m.WireVersionError(version)
-            return decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
+            return m.decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
     raise DecodingError("its head is damaged")

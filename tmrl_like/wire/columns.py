@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from tmrl_like.errors import DecodingError
+from tmrl_like.wire.messages import decoded
 from tmrl_like.wire.schema import (
     DictNode,
     Leaf,
@@ -22,7 +23,6 @@ from tmrl_like.wire.schema import (
     ScalarLeaf,
     TupleNode,
     count_nodes,
-    decoded,
     fill,
     leaves_of,
     numbers_of,

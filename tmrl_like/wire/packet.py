@@ -31,9 +31,9 @@ import zstandard
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
-from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, frame_of
+from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, decoded, frame_of
 from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, row_of
-from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode, decoded
+from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -202,10 +202,6 @@ class PacketWriter:
     def rows(self) -> PacketRows:
         """What was appended so far."""
         return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
-
-    def encode(self) -> bytes:
-        """The columns, uncompressed."""
-        return self.rows().encode()
 
 
 class Compressor:

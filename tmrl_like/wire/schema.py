@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, EncodingError
-
-T = TypeVar("T")
 
 MAX_DIMENSIONS = 30  # of an array; a column has one more
 MAX_DEPTH = 32
@@ -151,14 +148,6 @@ def count_nodes(node: Node, depth: int = 0) -> int:
     if isinstance(node, DictNode) and not len(node.keys) == len(set(node.keys)) == len(node.items):
         raise DecodingError(f"a dictionary of {len(node.keys)} keys and {len(node.items)} items")
     return 1 + sum(count_nodes(item, depth + 1) for item in node.items)
-
-
-def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what: str) -> T:
-    """What msgpack says; DecodingError: it is not what is decoded there."""
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not {what}: {one_line(str(error))}") from None
 
 
 def fill(node: Node, leaves: Iterator[Any]) -> Any:

@@ -110,7 +110,7 @@ class Sender:
 
     def mind_silence(self, now: float) -> None:
         """After a long silence what is in flight, or the answer to it, may be lost."""
-        if self.is_aside or self.sent == self.stored or now - self._progress_at <= self._patience_s:
+        if self.sent == self.stored or self.is_aside or now - self._progress_at <= self._patience_s:
             return
         self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         self._progress_at = now

@@ -136,23 +136,18 @@ class ReplayMemory(MemoryDataloading):
             MemoryContractError: observations or actions change their structure, or are neither arrays nor numbers.
         """
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
-        rebuilder = self._rebuilder or self._made_for(arrivals[-1])
+        rebuilder = self._rebuilder
         if rebuilder is None:
-            self._resets_only = arrivals
-            return
+            of_steps = [segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets]
+            if not of_steps:
+                self._resets_only = arrivals
+                return
+            rebuilder = Rebuilder(Table(of_steps[0], self._index.capacity, self.options), self._index, self.options)
         fits = [rebuilder.table.fits(arrival) for arrival in arrivals]
         self._rebuilder, self._resets_only = rebuilder, []
         self._drawn, self._at_once = [], 1
         for arrival, of_segments in zip(arrivals, fits, strict=True):
             self._append(rebuilder.table, arrival, of_segments)
-
-    def _made_for(self, arrival: Arrival) -> Rebuilder | None:
-        """Columns for the structure of the first sample that is not a reset; None: there is none."""
-        for segment, only_resets in arrival.segments:
-            if not only_resets:
-                table = Table(segment.schema, self._index.capacity, self.options)
-                return Rebuilder(table, self._index, self.options)
-        return None
 
     def _append(self, table: Table, arrival: Arrival, places: Sequence[Places]) -> None:
         """Store samples that have been checked."""

@@ -38,6 +38,7 @@ from tmrl_like.replay.sample_check import item
 from tmrl_like.replay.table import Table
 from tmrl_like.types import Action, Batch, Observation
 from tmrl_like.wire.columns import leaf_rows
+from tmrl_like.wire.schema import Leaf
 
 if TYPE_CHECKING:
     import torch
@@ -179,6 +180,8 @@ class Rebuilder:
                 leaves.append(leaf_rows(column.leaf, values[:, 0], len(rows)))
             else:
                 leaves.append(to_tensor(values, device).unbind(0))
+        if isinstance(field.form.node, Leaf):
+            return list(leaves[0])
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 
 

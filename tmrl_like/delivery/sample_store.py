@@ -366,8 +366,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def read_files(paths: Iterable[Path]) -> Iterator[StoredFile]:
     """Read files; see `read_file`."""
-    files = (read_file(path) for path in paths)
-    return (file for file in files if file is not None)
+    return filter(None, map(read_file, paths))
 
 
 def read_file(path: Path) -> StoredFile | None:

@@ -112,8 +112,11 @@ class ActionBufferEnv:
         self._buffer.append(act)
         terminated = is_last and self._rng.random() < 0.5
         truncated = is_last and not terminated
-        info = {"speed": self._rng.random(), "greedy": np.bool_(self._rng.random() < 0.7)}
-        info["potential"] = np.float32(self._rng.uniform(-1, 1))
+        info = {
+            "speed": self._rng.random(),
+            "greedy": np.bool_(self._rng.random() < 0.7),
+            "potential": np.float32(self._rng.uniform(-1, 1)),
+        }
         return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
 
     def _observation(self) -> Observation:
@@ -152,20 +155,21 @@ def packed(
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:
     """Pieces of these sizes, over and over, until the steps are used up."""
-    start, endless = 0, itertools.cycle(sizes)
-    while start < len(steps):
-        end = start + next(endless)
-        yield steps[start:end]
-        start = end
+    left = iter(steps)
+    for size in itertools.cycle(sizes):
+        piece = list(itertools.islice(left, size))
+        if not piece:
+            return
+        yield piece
 
 
 def interleaved(workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0) -> Iterator[tuple[int, Sequence[Step]]]:
     """(worker, packet) in a random order that keeps each worker's own."""
-    rng = random.Random(seed)
-    waiting = [deque(packets) for packets in workers]
-    while left := [number for number, packets in enumerate(waiting) if packets]:
-        number = rng.choice(left)
-        yield number, waiting[number].popleft()
+    order = [number for number, packets in enumerate(workers) for _ in packets]
+    random.Random(seed).shuffle(order)
+    left = [iter(packets) for packets in workers]
+    for number in order:
+        yield number, next(left[number])
 
 
 class MemoryContract:
@@ -278,8 +282,7 @@ class MemoryContract:
             assert not step.is_reset
             check_transition(step.original, transition)
         assert memory.ready
-        for _ in range(30):
-            memory[int(memory.rng.integers(len(memory)))]
+        memory.sample()
 
     def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:
         return {self._identity_of(transition[3]) for transition in self._trainable(memory)}

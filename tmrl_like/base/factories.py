@@ -46,18 +46,10 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """One argument that a class or function takes."""
-
-    annotation: Any
-    default: Any  # `MISSING`: required
-
-
-@dataclass(frozen=True)
 class Signature:
     """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
 
-    parameters: dict[str, Parameter]
+    parameters: dict[str, inspect.Parameter]
     open_ended: bool
 
 
@@ -66,7 +58,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
 
     A page is a dataclass (see `base.options`) that the class names in its attribute `page`.
     """
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     is_open = True
     for function in _functions(target):
         try:
@@ -76,7 +68,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
         hints = _hints(target if dataclasses.is_dataclass(target) else function)
         for name, p in own.parameters.items():
             if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-                parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
+                parameters.setdefault(name, p.replace(annotation=hints.get(name, p.annotation)))
         is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
         if not is_open:
             break
@@ -120,8 +112,8 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
 def argument_of(factory: Callable[..., Any], name: str) -> Any:
     """The argument that a factory calls with: given, or the default; `MISSING`: neither."""
     target, given = taken_apart(factory)
-    parameter = signature_of(target).parameters.get(name, Parameter(None, MISSING))
-    return given.get(name, parameter.default)
+    parameter = signature_of(target).parameters.get(name)
+    return given.get(name, MISSING if parameter is None else parameter.default)
 
 
 def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:

@@ -325,19 +325,18 @@ def _refuse_unknown(argument: str, command: str, commands: dict[str, _Parser]) -
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
     shown = {
-        other: [
-            option for action in parser._actions for option in action.option_strings if action.help != argparse.SUPPRESS
-        ]
+        other: [option for option, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS]
         for other, parser in commands.items()
     }
     known = [*shown[command], *(f"--{key}" for key in _KEYS)]
     others = [f"`{other}`" for other, options in shown.items() if name in options]
-    if name in GONE or name[2:] in GONE:
-        hint = suggestion(name if name in GONE else name[2:], ())
-    elif nearest(name, known) and not others:
+    hint = f"see tmrl-like {command} --help"
+    if name in GONE or nearest(name, known):
         hint = suggestion(name, known)
-    else:
-        hint = f"{', '.join(others)} has it" if others else f"see tmrl-like {command} --help"
+    if name.removeprefix("--") in GONE:
+        hint = suggestion(name.removeprefix("--"), ())
+    if others:
+        hint = f"{', '.join(others)} has it"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

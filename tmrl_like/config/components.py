@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tmrl_like.base.factories import MISSING, Parameter, signature_of, taken_apart
+from tmrl_like.base.factories import MISSING, signature_of, taken_apart
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
@@ -203,8 +203,10 @@ def _check_arguments(
             is_page = dataclasses.is_dataclass(target)
             problem = "there is no such key" if is_page else f"{name_of(target)} has no such argument"
             raise document.error((*keys, name), f": {problem}; {suggestion(name, known)}")
-        parameter = signature.parameters.get(name, Parameter(Any, None))
-        annotation = Any if value is None and parameter.default is None else parameter.annotation
+        parameter = signature.parameters.get(name)
+        annotation: Any = Any
+        if parameter is not None and not (value is None and parameter.default is None):
+            annotation = parameter.annotation
         checked[name] = _argument(document, (*keys, name), annotation, value)
     return checked
 

@@ -330,13 +330,15 @@ def _refuse_unknown(argument: str, command: str, commands: dict[str, _Parser]) -
     }
     known = [*shown[command], *(f"--{key}" for key in _KEYS)]
     others = [f"`{other}`" for other, options in shown.items() if name in options]
-    hint = f"see tmrl-like {command} --help"
-    if name in GONE or nearest(name, known):
-        hint = suggestion(name, known)
-    if name.removeprefix("--") in GONE:
-        hint = suggestion(name.removeprefix("--"), ())
-    if others:
+    gone = name if name in GONE else name.removeprefix("--")
+    if gone in GONE:
+        hint = suggestion(gone, ())
+    elif others:
         hint = f"{', '.join(others)} has it"
+    elif nearest(name, known):
+        hint = suggestion(name, known)
+    else:
+        hint = f"see tmrl-like {command} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

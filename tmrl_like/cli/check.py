@@ -52,12 +52,12 @@ class Traffic:
     Attributes:
         blocks: the samples.
         packets: (header, message) of each that they came in.
-        resets_s: how long each reset took.
+        reset_s: how long the reset took, of an episode's.
     """
 
     blocks: list[SampleBlock] = field(default_factory=list)
     packets: list[tuple[m.SamplePacket, bytes]] = field(default_factory=list)
-    resets_s: list[float] = field(default_factory=list)
+    reset_s: float = 0.0
 
     @property
     def samples(self) -> int:
@@ -79,14 +79,19 @@ def main(arguments: Arguments) -> int:
         agent = experiment.agent_cls(
             observation_space=env.observation_space, action_space=env.action_space, device="cpu"
         )
-        traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
-        _report_timing(worker, traffic)
+        whole = Traffic()
+        resets_s = []
+        for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
+            whole.blocks += traffic.blocks
+            whole.packets += traffic.packets
+            resets_s.append(traffic.reset_s)
+        _report_timing(worker, whole, resets_s)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
-        size_bytes = sum(len(message) for _, message in traffic.packets)
-        each = f"{size_bytes / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
-        print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
-        memory = _filled(experiment, traffic)
+        size_bytes = sum(len(message) for _, message in whole.packets)
+        each = f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are compared)"
+        print(f"wire: {whole.samples} samples in {len(whole.blocks)} packets, {each}")
+        memory = _filled(experiment, whole)
         _report_training(agent, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
@@ -195,18 +200,12 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
         tap.close()
 
 
-def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Traffic:
-    """Run episodes; take the packets that would have left, and decode them."""
-    whole = Traffic()
-    for traffic in traffic_of_episodes(worker, episodes, outbox):
-        whole.blocks += traffic.blocks
-        whole.packets += traffic.packets
-        whole.resets_s += traffic.resets_s
-    return whole
-
-
 def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
-    """The same, of each episode as soon as it has ended; EnvironmentFaultError where the environment broke one off."""
+    """Run episodes, and yield what each sent as soon as it has ended.
+
+    Raises:
+        EnvironmentFaultError: the environment broke an episode off.
+    """
     with taken(worker, outbox) as take:
         for number in range(1, episodes + 1):
             stats = worker.collect_train_episode()
@@ -214,7 +213,7 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOpti
                 raise EnvironmentFaultError(stats.fault)
             traffic = take()
             stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
-            traffic.resets_s.append(stats.duration_s - stepping_s)
+            traffic.reset_s = stats.duration_s - stepping_s
             cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
             print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
             yield traffic
@@ -257,9 +256,9 @@ def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: Memory
     print(f"agent: one training step: {numbers}; its weights fit the worker's actor")
 
 
-def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
+def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float]) -> None:
     env = worker.loop.env
     period_s = np.concatenate([periods_s(block, env.time_step_s) for block in traffic.blocks])
     inference_s = np.concatenate([block.timing.inference_s[~block.is_reset] for block in traffic.blocks])
     durations = {"time-step": period_s, "decision": inference_s, "env.step()": period_s - inference_s}
-    _show_times(env, durations | {"env.reset()": np.array(traffic.resets_s)}, worker.condition().overruns)
+    _show_times(env, durations | {"env.reset()": np.array(resets_s)}, worker.condition().overruns)

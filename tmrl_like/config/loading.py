@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -191,18 +191,16 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
+    if name not in _FACTORIES:
+        return give(document, (name,), _Function, component)
     target = taken_apart(component)[0]
-    is_factory = name in _FACTORIES and isinstance(target, type)
-    for method in (
-        (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))) if is_factory else ()
-    ):
-        found = getattr(target, method, None)
-        if not callable(found) or getattr(found, "__isabstractmethod__", False):
-            raise document.error(
-                (name, "class_path"), f": {target.__qualname__} cannot be used here: it has no {method}()"
-            )
-    annotation: Any = Callable[..., Any] if name in _FACTORIES else _Function
-    return give(document, (name,), annotation, component)
+    if isinstance(target, type):
+        for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
+            found = getattr(target, method, None)
+            if not callable(found) or getattr(found, "__isabstractmethod__", False):
+                problem = f": {target.__qualname__} cannot be used here: it has no {method}()"
+                raise document.error((name, "class_path"), problem)
+    return component
 
 
 def with_defaults(document: Document, name: str) -> Any:

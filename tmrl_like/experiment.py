@@ -328,10 +328,9 @@ def _resolve_without_torch(document: Document) -> None:
     from tmrl_like.policies.load_policy import without_torch
 
     actor = document.data["actor"]
-    written = actor if isinstance(actor, dict) else {"class_path": actor}
-    named = written.get("class_path")
+    named = actor.get("class_path") if isinstance(actor, dict) else None
     if isinstance(named, str) and without_torch(named) != named:
-        twin = dict(document.data, actor=written | {"class_path": without_torch(named)})
+        twin = dict(document.data, actor=actor | {"class_path": without_torch(named)})
         same = dataclasses.replace(document, data=twin)  # what is found goes to the components of both
         resolve_component(same, ("actor",), PARTS["actor"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
@@ -166,6 +167,11 @@ class CarlaSyncEnv(ClockedGym):
     """
 
     _least_actions = 0
+
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`."""
+        return said_to_memory(arguments)
 
     @also_takes(CarlaInterface)
     def __init__(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import MISSING, argument_of, said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
@@ -24,7 +25,7 @@ from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windo
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, History, Shrink
+from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
@@ -267,7 +268,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 class DesktopGameEnv(RealTimeEnv):
     """A game in a window, in real time."""
 
-    frame_stacks: ClassVar[dict[int, str | int]] = {0: "interface.frames"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's `frames`."""
+        frames = argument_of(arguments["interface"], "frames")
+        return said_to_memory(arguments) | {"frame_stack": 0 if frames is MISSING else stack_of(0, frames)}
 
     def __init__(
         self,

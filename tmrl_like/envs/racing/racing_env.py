@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.racing.racing_drivers import ArrowKeys, FollowTheRoad, record_lap
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import History
+from tmrl_like.envs.vision import History, stack_of
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
@@ -243,7 +245,10 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 class RacingEnv(RealTimeEnv):
     """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
 
-    frame_stacks: ClassVar[dict[int, str]] = {1: "history"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 1 of an observation is a stack of what was seen."""
+        return said_to_memory(arguments) | {"frame_stack": stack_of(1, arguments["history"])}
 
     @also_takes(RacingInterface)
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -18,13 +18,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.real_time import also_takes
 from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
-from tmrl_like.envs.vision import Frame, History, RangeFinder
+from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
 from tmrl_like.errors import ConfigError
 
 PORT = 9000
@@ -239,7 +240,10 @@ class TrackManiaInterface(DesktopGameInterface):
 class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
-    frame_stacks: ClassVar[dict[int, str | int]] = {3: "frames"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 3 of an observation is a stack of frames."""
+        return said_to_memory(arguments) | {"frame_stack": stack_of(3, arguments["frames"])}
 
     @also_takes(TrackManiaInterface)
     def __init__(

@@ -16,7 +16,7 @@ from tmrl_like.base import clocks
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.trainer.connecting import LinkParts
-from tmrl_like.trainer.offline import NoLink
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer import Trainer
 from tmrl_like.types import Delivery, Receipt, SampleCompressor
@@ -97,12 +97,8 @@ def connected(
     return closing.enter_context(make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)))
 
 
-class DirectLink(NoLink):
-    """Implements `TrainerConnection`: whenever samples are waited for, an environment of the worker makes a step.
-
-    Attributes:
-        workers: the one that there is.
-    """
+class DirectLink(TrainerInterface):
+    """A connection with one worker: whenever samples are waited for, an environment of its makes a step."""
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
         """`steps` are those of `RolloutWorker.steps`, for this worker."""

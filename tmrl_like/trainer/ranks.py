@@ -37,14 +37,14 @@ _Said = TypeVar("_Said", bound=msgspec.Struct)
 
 
 class Vote(NamedTuple):
-    """What a rank says before a training step, or all of them together.
+    """What a rank says, or all of them together.
 
     Attributes:
         ready: it can draw a batch; all of them can.
         stop: it is to end; one of them is.
         due: what only rank 0 decides is due: a publication, the record of a round.
         in_lockstep: it is; one of them is.
-        samples: that came to it since the last vote; in sum.
+        samples: that have come to it since it joined; in sum. So a vote that is late, or said twice, counts none twice.
         tasks: environment steps that allow tasks, likewise.
     """
 
@@ -67,9 +67,16 @@ class Alone:
 
     rank, size, group = 0, 1, 0
 
-    def vote(self, mine: Vote) -> Vote:
-        """What all say, in one exchange; all hear the same."""
-        ready, stop, due, in_lockstep, samples, tasks = self.sum(*mine._replace(due=mine.due and self.rank == 0))
+    def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
+        """What all say, the same on all ranks, and what of it this one said: `mine`.
+
+        Where it may be late, it may be what they said in the vote before, which has cost no exchange of its own: it
+        went with the gradients of the training step between the two.
+        """
+        return self._of_all(self.sum(*mine._replace(due=mine.due and self.rank == 0))), mine
+
+    def _of_all(self, sums: list[int]) -> Vote:
+        ready, stop, due, in_lockstep, samples, tasks = sums
         return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
 
     def others(self, mine: _Said) -> list[_Said]:
@@ -116,6 +123,8 @@ class Ranks(Alone):
         self._options = options
         self._dist: Any = distributed
         self._averages = 0
+        self._ballot: Vote | None = None  # goes with the next average
+        self._late: tuple[Vote, Vote] | None = None  # what came of the ballot
         self._timeout = datetime.timedelta(seconds=options.start_timeout_s)
         try:
             self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -166,21 +175,38 @@ class Ranks(Alone):
                 "all again, or have torchrun do it: training goes on from the last checkpoint"
             ) from None
 
+    def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
+        late, self._late = self._late, None
+        if late is None or not may_be_late:
+            late = super().vote(mine)
+        self._ballot = mine._replace(due=False)
+        return late
+
     def mean(self, tensor: torch.Tensor) -> None:
         self._averages += 1
-        self._add(tensor)
+        if (ballot := self._ballot) is None:
+            self._add(tensor)
+        else:
+            self._ballot = None
+            said = torch.tensor(ballot, dtype=torch.int64)
+            self._add(said, tensor)
+            self._late = self._of_all(said.tolist()), ballot
         tensor /= self.size
 
-    def _add(self, tensor: torch.Tensor) -> None:
-        """Add up over all ranks, in place. Two exchange theirs in one go: gloo's ring takes a third longer."""
+    def _add(self, *tensors: torch.Tensor) -> None:
+        """Add up each over all ranks, in place. Two exchange theirs in one go: gloo's ring takes a third longer."""
         with self._said():
-            if self.size > 2 or tensor.device.type != "cpu":
-                self._dist.all_reduce(tensor)
+            if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
+                for work in [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                    work.wait()
                 return
-            other, others = 1 - self.rank, torch.empty_like(tensor)
-            for work in (self._dist.isend(tensor, other), self._dist.irecv(others, other)):
+            other, others = 1 - self.rank, [torch.empty_like(tensor) for tensor in tensors]
+            works = [self._dist.isend(tensor, other) for tensor in tensors]
+            works += [self._dist.irecv(tensor, other) for tensor in others]
+            for work in works:
                 work.wait(self._timeout)
-            tensor += others
+        for tensor, added in zip(tensors, others, strict=True):
+            tensor += added
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -28,11 +28,13 @@ from tmrl_like.errors import (
     PipelineMismatchError,
     TmrlLikeError,
 )
-from tmrl_like.policies.actor import ActorModule, refuse_device
+from tmrl_like.metrics.reading import Record
+from tmrl_like.policies.actor import refuse_device
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.figures import known_figures
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.kept import Kept
 from tmrl_like.trainer.learning import LearningWatch
 from tmrl_like.trainer.options import Schedule
@@ -42,7 +44,7 @@ from tmrl_like.trainer.rewards import RecentRewards
 from tmrl_like.trainer.round_metrics import RoundMetrics
 from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -57,43 +59,10 @@ _BY_POSITION = (  # after the first three, as the user's document has them
 )
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 
-Record = dict[str, Any]
 MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]
 StopAsked = Callable[[], bool]
-
-
-class TrainerInterface(Protocol):
-    """What training sees of the network."""
-
-    def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
-        """Take what has arrived; waits up to `timeout_s` for something to arrive."""
-
-    def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """Their samples are in the memory now."""
-
-    def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
-
-    def note_trained(self, receipt: Receipt) -> None:
-        """In lockstep: the training steps are made that the worker process awaits up to this packet."""
-
-    def broadcast_model(self, model: ActorModule) -> int:
-        """Publish weights to all workers, without waiting; returns their version."""
-
-    def published_at(self, version: int) -> float | None:
-        """Unix time at which a version was published, by `base.clocks.unix_s`; None where unknown."""
-
-    @property
-    def newest_version(self) -> int:
-        """The version published last; 0: none."""
-
-    def fleet(self) -> dict[str, float]:
-        """Metrics of the workers' condition, and of what they did since the last call."""
-
-    def who_is_missing(self) -> str:
-        """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
 
 class StopTraining(Exception):  # noqa: N818 - not an error
@@ -107,16 +76,14 @@ def _never() -> bool:
 class _RankRound(msgspec.Struct):
     """What a rank adds to the record of a round."""
 
-    episodes: tuple[EpisodeStats, ...]
+    episodes: list[EpisodeStats]
     numbers: dict[str, float]  # to be summed up
 
 
-@dataclass(frozen=True)
-class _Around:
-    """What is around training in a round."""
+class _Around(NamedTuple):
+    """What is around training in an epoch."""
 
     interface: TrainerInterface
-    metrics: RoundMetrics
     listeners: tuple[Listener, ...]
     should_stop: StopAsked
 
@@ -203,15 +170,17 @@ class TrainingOffline(Schedule):
         self._ranks = Alone()
         self.kept = Kept()
         self.total_samples = len(self.memory)
-        self._own_samples = 0  # that came to this rank
-        self._new_samples = self._new_tasks = 0  # since the last vote
+        self._own_samples = self._own_tasks = 0  # that came to this rank
+        self._all = self._mine = Vote()  # what the ranks said last, and what of it this one did
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
         self.tuning = Tuning(self)
         self.tuning.follow()
         self.recent_rewards = RecentRewards(self.reward_window)
         self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
-        self._learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._metrics = RoundMetrics()
+        learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._listeners: tuple[Listener, ...] = (self._metrics, self.recent_rewards, self.tuning, learning)
 
     @property
     def ranks(self) -> Alone:
@@ -221,6 +190,8 @@ class TrainingOffline(Schedule):
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers, before the first training step."""
         self._ranks = ranks
+        self._own_samples = self._own_tasks = 0
+        self._all = self._mine = Vote()
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
@@ -265,22 +236,22 @@ class TrainingOffline(Schedule):
         Returns:
             The metrics of all rounds.
         """
+        around = _Around(interface, (*self._listeners, *listeners), should_stop)
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
         records: list[Record] = []
-        around: _Around | None = None
-        while self.round < self.rounds:
-            around = around or self._around(interface, listeners, should_stop)
+        stops, metrics = False, self._metrics
+        while self.round < self.rounds and not stops:
+            if metrics.is_closed:
+                metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
             self.tuning.begin_round()
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
                 self._run_round(around)
                 self.round += 1
-            vote = self._vote(should_stop, is_due=around.metrics.duration_s >= self.metrics_interval_s)
-            if vote.stop or vote.due or self.round >= self.rounds:
+            vote = self._vote(around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s)
+            stops = vote.stop
+            if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round(around))
-                around = None
-            if vote.stop:
-                break
         if self.round >= self.rounds:
             self.epoch, self.round = self.epoch + 1, 0
         return records
@@ -288,14 +259,9 @@ class TrainingOffline(Schedule):
     def _run_round(self, around: _Around) -> None:
         self._wait_for_samples(around)
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
-            metrics = self.agent.train(batch)
-            for listener in around.listeners:
-                listener.on_step(batch, metrics)
-            self.total_updates += 1
-            self.round_steps += 1
-            self._ranks.check(self.agent, self.total_updates)
+            self._train(batch, around)
             if self.total_updates % self.update_model_interval == 0 and self._may_publish(around):
-                around.interface.broadcast_model(self.agent.get_actor())
+                self.publish(around.interface)
             self._release_workers(around)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
                 self._take_samples(around)
@@ -303,20 +269,32 @@ class TrainingOffline(Schedule):
                 self._wait_for_samples(around)
         self.round_steps = 0
 
+    def _train(self, batch: Batch, around: _Around) -> None:
+        metrics = self.agent.train(batch)
+        for listener in around.listeners:
+            listener.on_step(batch, metrics)
+        self.total_updates += 1
+        self.round_steps += 1
+        self._ranks.check(self.agent, self.total_updates)
+
+    def publish(self, interface: TrainerInterface) -> None:
+        """Publish the actor, between two training steps; raises as `TrainerInterface.broadcast_model`."""
+        self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
+
     def _wait_for_samples(self, around: _Around) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too little."""
-        if self._may_train(around):
+        if self._may_train(around, may_be_late=True) or self._may_train(around):
             return
         longest_s = math.inf if self._ranks.size == 1 else _OTHERS_WAIT_S
-        with around.metrics.idle():
+        with self._metrics.idle():
             for _ in self._reminders(around):
                 self._take_samples(around, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
                 if self._may_train(around):
                     return
 
-    def _may_train(self, around: _Around) -> bool:
+    def _may_train(self, around: _Around, may_be_late: bool = False) -> bool:
         """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
-        vote = self._vote(around.should_stop)
+        vote = self._vote(around.should_stop, may_be_late=may_be_late)
         if vote.stop:
             raise StopTraining
         return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
@@ -329,19 +307,20 @@ class TrainingOffline(Schedule):
         self._published_at += since_s if is_due else 0.0
         return is_due
 
-    def _vote(self, should_stop: StopAsked, is_due: bool = False) -> Vote:
+    def _vote(self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False) -> Vote:
         """Say how it stands here, hear how it stands with all ranks, and count what has come to any of them."""
-        stop, pacer = should_stop() or self.elapsed_s > self.max_minutes * 60, self.pacer
-        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._new_samples, self._new_tasks)
-        self._new_samples = self._new_tasks = 0
-        vote = self._ranks.vote(mine)
+        before, pacer = self._all, self.pacer
+        stop = should_stop() or self.elapsed_s > self.max_minutes * 60
+        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._own_samples, self._own_tasks)
+        vote, self._mine = self._ranks.vote(mine, may_be_late)
+        self._all = vote
         if vote.in_lockstep:
             pacer.enter_lockstep(self.total_updates)
-        if vote.samples:
+        if vote.samples > before.samples:
             self.diagnosis.returns.begin(self.total_updates)
             pacer.before_samples(self.total_updates, self.total_samples)
-        self.total_samples += vote.samples
-        pacer.tasked_steps += vote.tasks
+        self.total_samples += vote.samples - before.samples
+        pacer.tasked_steps += vote.tasks - before.tasks
         return vote
 
     # -- samples
@@ -375,12 +354,16 @@ class TrainingOffline(Schedule):
         if len(buffer):
             self.memory.append(buffer)
             self._own_samples += len(buffer)
-            self._new_samples += len(buffer)
-            has_begun = self.total_samples + self._new_samples > self.start_training
+            has_begun = self._samples_with_own > self.start_training
             if self.pacer.in_lockstep and has_begun and self.memory.ready:
-                self._new_tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+                self._own_tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self.pacer.wait_for(delivery.receipt, self._new_tasks)
+            self.pacer.wait_for(delivery.receipt, self._own_tasks - self._mine.tasks)
+
+    @property
+    def _samples_with_own(self) -> int:
+        """Those that all have counted, and what of this rank's is still to be."""
+        return self.total_samples + self._own_samples - self._mine.samples
 
     def _release_workers(self, around: _Around) -> None:
         """In lockstep, let those go on whose tasks are done."""
@@ -388,11 +371,6 @@ class TrainingOffline(Schedule):
             around.interface.note_trained(receipt)
 
     # -- what is said of it
-
-    def _around(self, interface: TrainerInterface, listeners: Sequence[Listener], should_stop: StopAsked) -> _Around:
-        metrics = RoundMetrics(interface, self.epoch, self.round, self.total_updates, self.total_samples)
-        own = metrics, self.recent_rewards, self.tuning, self._learning
-        return _Around(interface, metrics, (*own, *listeners), should_stop)
 
     def _reminders(self, around: _Around) -> Iterator[None]:
         """In each turn, say who is missing where it has been silent for long, and how far the warm-up has come."""
@@ -418,8 +396,7 @@ class TrainingOffline(Schedule):
         for listener in around.listeners:
             listener.on_samples(delivery)
         for stats in delivery.episodes:
-            samples = self.total_samples + self._new_samples
-            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": samples})
+            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": self._samples_with_own})
 
     def _say(self, around: _Around, kind: str, record: Record) -> None:
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
@@ -428,8 +405,8 @@ class TrainingOffline(Schedule):
 
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
-        for other in self._ranks.others(_RankRound(tuple(around.metrics.episodes), numbers)):
-            self._tell(around, Delivery(Buffer(), other.episodes))
+        for other in self._ranks.others(_RankRound(self._metrics.episodes, numbers)):
+            self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
             numbers = numbers | {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
         record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
         for listener in around.listeners:

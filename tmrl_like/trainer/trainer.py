@@ -34,7 +34,8 @@ from tmrl_like.policies.policy_file import code_of, describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore, find_policy
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.connecting import Connect, LinkParts, TrainerConnection, how_to_connect
+from tmrl_like.trainer.connecting import Connect, LinkParts, how_to_connect
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.ranks import meet
 from tmrl_like.trainer.saver import Saver
@@ -53,7 +54,7 @@ _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the wor
 class _Records(Listener):
     """Hands on each record: to the sinks, to who watches, and of a test episode to who keeps policies."""
 
-    def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerConnection) -> None:
+    def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
         self._sinks, self._saver, self._link = sinks, saver, link
 
     def on_record(self, record: dict[str, Any]) -> None:
@@ -258,11 +259,11 @@ class Trainer:
         def is_over() -> bool:
             return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
 
-        link.broadcast_model(training.agent.get_actor())
+        training.publish(link)
         saved_at, ends = -math.inf, is_over()
         while not ends:
             training.run_epoch(link, listeners, self._stop.is_set)
-            link.broadcast_model(training.agent.get_actor())
+            training.publish(link)
             ends = is_over()
             if ends or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
                 saved_at = time.monotonic()

@@ -490,7 +490,7 @@ class WithGamma(CountingAgent):
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"update_buffer_interval": 0}, "update_buffer_interval is 0; expected 1 or more"),
         ({"max_training_steps_per_env_step": 0}, "_per_env_step is 0; expected more than 0"),
-        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected more than 0"),
+        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected a number, more than 0"),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
         ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
     ],

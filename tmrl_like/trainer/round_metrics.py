@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from tmrl_like.base import clocks
-from tmrl_like.trainer.watch import Listener
+from tmrl_like.metrics.reading import Record
+from tmrl_like.trainer.watch import Listener, StepMetrics
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
 
 _PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9}
@@ -27,14 +28,14 @@ class RoundMetrics(Listener):
 
     Attributes:
         episodes: reported in this round, of whichever worker.
-        is_closed: its end was summarised, and the next one has not begun.
+        is_closed: no round has begun since the last one was summarised.
     """
 
     def __init__(self) -> None:
-        """The first round begins after no training step and no sample."""
         self._published_s: dict[int, float] = {}  # when, by version
         self._newest_version = 0
         self.begin(0, 0, 0, 0)
+        self.is_closed = True
 
     def begin(self, epoch: int, round_: int, training_steps: int, samples: int) -> None:
         """A round begins, after so many training steps and samples."""
@@ -68,7 +69,7 @@ class RoundMetrics(Listener):
         finally:
             self._idle_s += time.monotonic() - start
 
-    def on_step(self, batch: Batch, metrics: dict[str, Any]) -> None:
+    def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
         """`metrics` are numbers or 0-dimensional tensors."""
         for name, value in metrics.items():
             self._steps[name].append(value)
@@ -106,7 +107,7 @@ class RoundMetrics(Listener):
                 self._of_samples["action_change_mean"].append(change[is_step[len(is_step) - len(change) :]].ravel())
                 self._newest_act[stream] = act[-1:].copy()
 
-    def on_round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: Record) -> None:
         """Summarise; the record has the totals of training steps and samples."""
         self.is_closed = True
         steps, samples = record["training_steps_total"], record["env_steps_total"]

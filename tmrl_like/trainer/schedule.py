@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+import gymnasium
 import msgspec
 import torch
 
@@ -32,18 +32,16 @@ from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import refuse_device
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.figures import known_figures
 from tmrl_like.trainer.interface import TrainerInterface
-from tmrl_like.trainer.kept import Kept
-from tmrl_like.trainer.learning import LearningWatch
-from tmrl_like.trainer.options import Schedule
+from tmrl_like.trainer.learning import LearningWatch, known_figures
+from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone, Ranks, Vote
-from tmrl_like.trainer.rewards import RecentRewards
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
-from tmrl_like.trainer.watch import Listener
+from tmrl_like.trainer.tuning import Part, Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.watch import Listener, RecentRewards
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -59,6 +57,8 @@ _BY_POSITION = (  # after the first three, as the user's document has them
 )
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 
+Space = gymnasium.Space[Any]
+SpacesOf = Callable[[], gymnasium.Env[Any, Any]] | Sequence[Space]
 MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]
@@ -88,7 +88,6 @@ class _Around(NamedTuple):
     should_stop: StopAsked
 
 
-@dataclass(eq=False, init=False)
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
@@ -110,11 +109,6 @@ class TrainingOffline(Schedule):
         ranks: the trainers that learn as one; what is counted is counted over all.
     """
 
-    env_cls: Any = None
-    memory_cls: MemoryFactory | None = None
-    training_agent_cls: AgentFactory | None = None
-    agent_scheduler: AgentScheduler | None = None
-
     epoch = 0
     round = 0
     round_steps = 0
@@ -122,34 +116,25 @@ class TrainingOffline(Schedule):
 
     def __init__(
         self,
-        env_cls: Any = None,
+        env_cls: SpacesOf | None = None,
         memory_cls: MemoryFactory | None = None,
         training_agent_cls: AgentFactory | None = None,
         *by_position: Any,
         agent_scheduler: AgentScheduler | None = None,
         **schedule: Any,
     ) -> None:
-        """Take the fields, and make memory and agent (`__post_init__`)."""
-        given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
-        self.env_cls = env_cls
-        self.memory_cls = memory_cls
-        self.training_agent_cls = training_agent_cls
-        self.agent_scheduler = given.pop("agent_scheduler", agent_scheduler)
-        super().__init__(**given, **schedule)
-
-    def __post_init__(self) -> None:
-        """Make memory and agent.
+        """Take the fields, and make memory and agent.
 
         Raises:
             ConfigError: a factory is missing, or a number is out of range.
             MissingExtraError: there is no profiler.
         """
-        super().__post_init__()
-        for name in ("env_cls", "memory_cls", "training_agent_cls"):
-            if vars(self)[name] is None:
-                raise ConfigError(f"TrainingOffline needs {name}")
-        assert self.memory_cls is not None
-        assert self.training_agent_cls is not None
+        given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
+        self.agent_scheduler: AgentScheduler | None = given.pop("agent_scheduler", agent_scheduler)
+        super().__init__(**given, **schedule)
+        self.env_cls = env_cls or _missing("env_cls")
+        self.memory_cls = memory_cls or _missing("memory_cls")
+        self.training_agent_cls = training_agent_cls or _missing("training_agent_cls")
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         if self.device:
@@ -174,8 +159,13 @@ class TrainingOffline(Schedule):
         self._all = self._mine = Vote()  # what the ranks said last, and what of it this one did
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
-        self.tuning = Tuning(self)
-        self.tuning.follow()
+        parts = {
+            "trainer": Part(LIVE, self, self.change),
+            "agent": Part(self.agent.tunable, self.agent, self.agent.tune),
+            "memory": Part(self.memory.tunable, self.memory, self.memory.tune),
+        }
+        self.tuning = Tuning(parts, self._check_values)
+        self._follow_values()
         self.recent_rewards = RecentRewards(self.reward_window)
         self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
         self._metrics = RoundMetrics()
@@ -208,7 +198,7 @@ class TrainingOffline(Schedule):
 
         Args:
             values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps": 100}: what agent and
-                memory have in `tunable`, and the fields `LIVE` of the schedule.
+                memory have in `tunable`, and the fields `options.LIVE` of the schedule.
 
         Returns:
             What is done when they have changed, or raises ConfigError where one of them cannot be.
@@ -217,6 +207,24 @@ class TrainingOffline(Schedule):
             ConfigError: one of them cannot change, or is no such number.
         """
         return self.tuning.ask(values)
+
+    def _check_values(self) -> None:
+        """Raise ConfigError where the values of schedule, agent and memory do not go together."""
+        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        self.pacer.check(self._limit())
+
+    def _follow_values(self) -> None:
+        """Go by the values of the schedule that hold now."""
+        self.memory.nb_steps = self.steps
+        self.pacer.follow(self._limit(), self.total_updates, self.total_samples)
+
+    def _limit(self) -> float:
+        """Training steps per sample at most."""
+        limit = self.max_training_steps_per_env_step
+        if self.sample_uses is not None:
+            batch_size = self.memory.batch_size * self._ranks.size
+            limit = min(limit, self.sample_uses / batch_size * (1.0 - self.memory.held_out))
+        return limit
 
     # -- the schedule
 
@@ -244,7 +252,8 @@ class TrainingOffline(Schedule):
         while self.round < self.rounds and not stops:
             if metrics.is_closed:
                 metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
-            self.tuning.begin_round()
+            self.tuning.begin_round(self._ranks)
+            self._follow_values()
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
                 self._run_round(around)
                 self.round += 1
@@ -448,11 +457,16 @@ class TrainingOffline(Schedule):
             setattr(self, name, state["counters"][name])
         self.pacer.load_state_dict(state["pacer"])
         self.tuning.load_state_dict(state["tuning"])
+        self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
 
 
-def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
-    if isinstance(env_cls, tuple | list):
+def _missing(name: str) -> NoReturn:
+    raise ConfigError(f"TrainingOffline needs {name}")
+
+
+def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
+    if isinstance(env_cls, Sequence):
         if len(env_cls) != 2:
             raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
         return env_cls[0], env_cls[1]

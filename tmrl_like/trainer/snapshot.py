@@ -21,8 +21,7 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
-from tmrl_like.trainer.checkpoint_file import FORMAT, Head, put_damaged_aside, read_newest, write_checkpoint
-from tmrl_like.trainer.kept import Kept
+from tmrl_like.trainer.checkpoint_file import FORMAT, Head, Kept, put_damaged_aside, read_newest, write_checkpoint
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 

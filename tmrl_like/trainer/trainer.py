@@ -28,6 +28,7 @@ from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
+from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
@@ -57,7 +58,7 @@ class _Records(Listener):
     def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
         self._sinks, self._saver, self._link = sinks, saver, link
 
-    def on_record(self, record: dict[str, Any]) -> None:
+    def on_record(self, record: Record) -> None:
         if record["kind"] == "episode" and record["test"] and self._saver is not None:
             self._saver.add_return(record["policy_version"], record["return"])
         for sink in self._sinks:
@@ -343,7 +344,7 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
 
 def _env_of(training: TrainingOffline) -> dict[str, Any]:
     """What run.json says of the environment."""
-    if isinstance(training.env_cls, tuple | list):
+    if isinstance(training.env_cls, Sequence):
         return {"task": "", "env": "the trainer knows its spaces alone"}
     name = argument_of(training.env_cls, "id")
     task = name if isinstance(name, str) else name_of(taken_apart(training.env_cls)[0])

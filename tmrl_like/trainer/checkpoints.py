@@ -10,7 +10,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -33,9 +32,9 @@ from tmrl_like.wire.messages import WireVersionError
 log = logging.getLogger("tmrl_like.trainer")
 
 Make = Callable[[], TrainingOffline]
-Dump = Callable[[TrainingOffline, Any], None]
-Load = Callable[[Any], TrainingOffline]
-Updater = Callable[[TrainingOffline, Any], TrainingOffline]
+Dump = Callable[[TrainingOffline, Path], None]
+Load = Callable[[Path], TrainingOffline]
+Updater = Callable[[TrainingOffline, Make], TrainingOffline]
 
 
 class _OurFormat:

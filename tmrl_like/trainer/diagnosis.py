@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -97,14 +96,14 @@ class Returns:
         return f"the return does not rise: {said}; see that rewards tell better from worse"
 
 
-class _Values(dict[str, Any]):
+class _Values(dict[str, float]):
     """Figures by name; those that are not there compare as false with everything."""
 
     def __missing__(self, name: str) -> float:
         return math.nan
 
 
-SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
+SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "faults": (
         lambda v: v["fault_share"] > 0.3,
         "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says why",
@@ -119,7 +118,9 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "still (commands, emergency stop), or a sensor is dead",
     ),
     "reward": (
-        lambda v: v["env_steps_total"] >= 300 and v["reward_same"] and (not v["reward_high"] or not v["terminated"]),
+        lambda v: (
+            v["env_steps_total"] >= 300 and v["reward_same"] == 1 and (not v["reward_high"] or not v["terminated"])
+        ),
         "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what leads to the goal as "
         "well, or begin with demonstrations",
     ),

@@ -17,7 +17,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,9 @@ from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.trainer.options import RankOptions
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -119,9 +122,11 @@ class Ranks(Alone):
             ConfigError: the environment says too little.
         """
         from torch import distributed
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
         self._options = options
-        self._dist: Any = distributed
+        self._dist = distributed
         self._averages = 0
         self._ballot: Vote | None = None  # goes with the next average
         self._late: tuple[Vote, Vote] | None = None  # what came of the ballot
@@ -142,11 +147,11 @@ class Ranks(Alone):
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
         with self._said("to meet"):
             url = options.address or "env://"
-            store = next(self._dist.rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
+            store = next(rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
             prefix = _round_of(store, self.rank, self.size, self._timeout)
             self._dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
-                store=self._dist.PrefixStore(prefix, store),
+                store=PrefixStore(prefix, store),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self._timeout,
@@ -154,7 +159,7 @@ class Ranks(Alone):
         self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+    def __deepcopy__(self, memo: dict[int, object]) -> Ranks:
         return self
 
     def _choose_interface(self, num_local: int) -> None:
@@ -197,7 +202,8 @@ class Ranks(Alone):
         """Add up each over all ranks, in place. Two exchange theirs in one go: gloo's ring takes a third longer."""
         with self._said():
             if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
-                for work in [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                works = [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+                for work in works:
                     work.wait()
                 return
             other, others = 1 - self.rank, [torch.empty_like(tensor) for tensor in tensors]
@@ -267,7 +273,7 @@ class Ranks(Alone):
             self._dist.destroy_process_group()
 
 
-def _round_of(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> str:
+def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:
     """A name that these processes share with none before them.
 
     torchrun keeps one store for all its restarts. In it lie the addresses of processes that are gone, and whoever reads
@@ -278,7 +284,7 @@ def _round_of(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> 
         answers = [f"tmrl/{own}/{other}" for other in range(1, size)]
         store.set("tmrl/round", own)
         store.wait(answers, timeout)
-        store.set(f"tmrl/{own}", b" ".join(store.get(answer) for answer in answers))
+        store.set(f"tmrl/{own}", " ".join(store.get(answer).decode() for answer in answers))
         return own
     while True:
         named: str = store.get("tmrl/round").decode()  # maybe by a rank 0 that is gone

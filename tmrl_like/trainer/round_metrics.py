@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from tmrl_like.base import clocks
 from tmrl_like.metrics.reading import Record
 from tmrl_like.trainer.watch import Listener, StepMetrics
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9}
 _VERSIONS_KEPT = 10_000
@@ -45,9 +47,9 @@ class RoundMetrics(Listener):
         self._began = training_steps, samples
         self._started = time.monotonic()
         self._idle_s = 0.0
-        self._steps: dict[str, list[Any]] = defaultdict(list)
-        self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays, by metric; {}: percentiles
-        self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
+        self._steps: dict[str, list[float | torch.Tensor]] = defaultdict(list)
+        self._of_samples: dict[str, list[Array]] = defaultdict(list)  # arrays, by metric; {}: percentiles
+        self._newest_act: dict[str, Array] = {}  # by stream, [1, *action shape]
 
     def note_published(self, version: int) -> None:
         """A policy is published now."""
@@ -144,7 +146,7 @@ def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
     }
 
 
-def _mean(values: Sequence[Any]) -> float:
+def _mean(values: Sequence[float | torch.Tensor]) -> float:
     """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))

@@ -442,7 +442,7 @@ class TrainingOffline(Schedule):
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by themselves."""
         return {
             "counters": {name: getattr(self, name) for name in _COUNTERS},
@@ -451,7 +451,7 @@ class TrainingOffline(Schedule):
             "returns": dict(vars(self.diagnosis.returns)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, dict[str, Any]]) -> None:
         """Go on where the training stood whose `state_dict` this is."""
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])

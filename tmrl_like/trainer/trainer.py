@@ -11,8 +11,9 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Unpack
 
 import msgspec
@@ -30,11 +31,11 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
 from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
-from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
+from tmrl_like.metrics.starts import Start, StartFields, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore, find_policy
 from tmrl_like.replay.sample_check import SampleCheck
-from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.checkpoints import Checkpoints, Dump, Load, Make, Updater
 from tmrl_like.trainer.connecting import Connect, LinkParts, how_to_connect
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
@@ -84,13 +85,13 @@ class Trainer:
 
     def __init__(
         self,
-        training_cls: Callable[[], TrainingOffline],
+        training_cls: Make,
         server_ip: str | Sequence[str] | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
         checkpoint_path: str | Path | RunPath | None = RunPath.OF_RUN,
-        dump_run_instance_fn: Callable[[TrainingOffline, Any], None] | None = None,
-        load_run_instance_fn: Callable[[Any], TrainingOffline] | None = None,
-        updater_fn: Callable[[TrainingOffline, Any], TrainingOffline] | None = None,
+        dump_run_instance_fn: Dump | None = None,
+        load_run_instance_fn: Load | None = None,
+        updater_fn: Updater | None = None,
         *,
         metrics_path: str | Path | None = None,
         policies_path: str | Path | RunPath | None = RunPath.OF_RUN,
@@ -167,7 +168,7 @@ class Trainer:
             self._parts = parts.pop_all()
         close_at_exit(self, turn=1)
 
-    def run(self, about: Mapping[str, Any] | None = None) -> None:
+    def run(self, about: StartFields | None = None) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
 
         Meanwhile torch leaves a core to other threads, which would make it wait: it computes with all others, with
@@ -193,7 +194,7 @@ class Trainer:
         run_id: str | None = None,
         key: str | None = None,
         *,
-        about: Mapping[str, Any] | None = None,
+        about: StartFields | None = None,
     ) -> None:
         """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
 
@@ -240,7 +241,7 @@ class Trainer:
         """Mean reward of the newest `reward_window` decisions of all workers; None: there were none."""
         return self.training.recent_rewards.mean()
 
-    def _run(self, about: Mapping[str, Any] | None, *further: Sink) -> None:
+    def _run(self, about: StartFields | None, *further: Sink) -> None:
         try:
             self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
         except FinishedError as error:
@@ -294,10 +295,10 @@ class Trainer:
             ) from None
 
     @contextlib.contextmanager
-    def _start_noted(self, about: Mapping[str, Any]) -> Iterator[None]:
+    def _start_noted(self, about: StartFields) -> Iterator[None]:
         """Say in run.json that this run begins, and how it ends; a disk that is full is logged."""
         gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
-        start = describe_start(**_env_of(self.training) | {"gpu": gpu} | dict(about))
+        start = describe_start(**{**_env_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)
         try:
@@ -342,7 +343,7 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
     log.info("this training starts from the policy %s", path)
 
 
-def _env_of(training: TrainingOffline) -> dict[str, Any]:
+def _env_of(training: TrainingOffline) -> StartFields:
     """What run.json says of the environment."""
     if isinstance(training.env_cls, Sequence):
         return {"task": "", "env": "the trainer knows its spaces alone"}
@@ -355,7 +356,7 @@ def _env_of(training: TrainingOffline) -> dict[str, Any]:
 def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
     """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         log.info("stopping after this step; Ctrl-C again ends at once")
         stop()

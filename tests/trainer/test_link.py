@@ -15,8 +15,8 @@ from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.weight_file import Weights, size_of
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.wire import messages as m

@@ -13,9 +13,9 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.session.ring import Ring, connect_to_one
-from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer_link import TrainerLink

@@ -143,8 +143,8 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
         "episodes all terminate after exactly {episode_steps:.0f} steps: a time limit must truncate instead",
     ),
     "gamma": (
-        lambda v: v["horizon"] < 2,
-        "gamma is {gamma:g}, so that only the next {horizon:.2g} steps count: raise agent.gamma (0.9 to 0.99)",
+        lambda v: v["gamma"] < 0.5,
+        "gamma is {gamma:g}, so that less than two steps ahead count: raise agent.gamma (0.9 to 0.99)",
     ),
     "policy stays": (
         lambda v: v["policy_change"] < 1e-5,
@@ -257,7 +257,6 @@ class Diagnosis:
             reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
             observation_still_share=1.0 - values["observation_moves_share"],
-            horizon=1.0 / (1.0 - gamma) if gamma < 1.0 else math.nan,
             sample_uses=values["training_steps_per_env_step_round"] * values["batch_size"],
             policy_age_steps=values["policy_age_p50_s"] * values["training_steps_per_s"] * training_share,
             values_drift=beyond / (highest - lowest or math.nan),

@@ -111,6 +111,37 @@ class Alone:
         """Nothing more will be said. Twice is fine."""
 
 
+class Votes:
+    """What this rank tells the others of what has come to it, and what all of them have counted.
+
+    Attributes:
+        ranks: the trainers that learn as one.
+        samples: that have come to this rank since it joined them.
+        tasks: environment steps of these that allow tasks.
+    """
+
+    def __init__(self, ranks: Alone) -> None:
+        self.ranks = ranks
+        self.samples = self.tasks = 0
+        self._all = self._mine = Vote()  # what was heard last, and what of it this rank had said
+
+    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
+        """As `Alone.vote`; of the answer `samples` and `tasks` are those that are new since the last one."""
+        vote, self._mine = self.ranks.vote(mine._replace(samples=self.samples, tasks=self.tasks), may_be_late)
+        before, self._all = self._all, vote
+        return vote._replace(samples=vote.samples - before.samples, tasks=vote.tasks - before.tasks)
+
+    @property
+    def uncounted_samples(self) -> int:
+        """Those of this rank that the others have not heard of."""
+        return self.samples - self._mine.samples
+
+    @property
+    def uncounted_tasks(self) -> int:
+        """Likewise."""
+        return self.tasks - self._mine.tasks
+
+
 class Ranks(Alone):
     """One of several. Implements `agents.agent.Averaging` as well."""
 

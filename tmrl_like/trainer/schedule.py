@@ -38,7 +38,7 @@ from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.learning import LearningWatch, known_figures
 from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
-from tmrl_like.trainer.ranks import Alone, Ranks, Vote
+from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
 from tmrl_like.trainer.round_metrics import RoundMetrics
 from tmrl_like.trainer.tuning import Part, Tuning, discount_of, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener, RecentRewards
@@ -152,11 +152,9 @@ class TrainingOffline(Schedule):
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
                 "leave mini_races out, or take an agent that does (IQNAgent)"
             )
-        self._ranks = Alone()
+        self._votes = Votes(Alone())
         self.kept = Kept()
         self.total_samples = len(self.memory)
-        self._own_samples = self._own_tasks = 0  # that came to this rank
-        self._all = self._mine = Vote()  # what the ranks said last, and what of it this one did
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
         parts = {
@@ -175,13 +173,11 @@ class TrainingOffline(Schedule):
     @property
     def ranks(self) -> Alone:
         """The trainers that learn as one; what is counted is counted over all."""
-        return self._ranks
+        return self._votes.ranks
 
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers, before the first training step."""
-        self._ranks = ranks
-        self._own_samples = self._own_tasks = 0
-        self._all = self._mine = Vote()
+        self._votes = Votes(ranks)
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
@@ -222,7 +218,7 @@ class TrainingOffline(Schedule):
         """Training steps per sample at most."""
         limit = self.max_training_steps_per_env_step
         if self.sample_uses is not None:
-            batch_size = self.memory.batch_size * self._ranks.size
+            batch_size = self.memory.batch_size * self.ranks.size
             limit = min(limit, self.sample_uses / batch_size * (1.0 - self.memory.held_out))
         return limit
 
@@ -252,9 +248,9 @@ class TrainingOffline(Schedule):
         while self.round < self.rounds and not stops:
             if metrics.is_closed:
                 metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
-            self.tuning.begin_round(self._ranks)
+            self.tuning.begin_round(self.ranks)
             self._follow_values()
-            with _profiled(self.profiling), contextlib.suppress(StopTraining):
+            with _profiled() if self.profiling else contextlib.nullcontext(), contextlib.suppress(StopTraining):
                 self._run_round(around)
                 self.round += 1
             vote = self._vote(around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s)
@@ -284,7 +280,7 @@ class TrainingOffline(Schedule):
             listener.on_step(batch, metrics)
         self.total_updates += 1
         self.round_steps += 1
-        self._ranks.check(self.agent, self.total_updates)
+        self.ranks.check(self.agent, self.total_updates)
 
     def publish(self, interface: TrainerInterface) -> None:
         """Publish the actor, between two training steps; raises as `TrainerInterface.broadcast_model`."""
@@ -294,7 +290,7 @@ class TrainingOffline(Schedule):
         """Pause while training would run ahead of the environment, or the memory holds too little."""
         if self._may_train(around, may_be_late=True) or self._may_train(around):
             return
-        longest_s = math.inf if self._ranks.size == 1 else _OTHERS_WAIT_S
+        longest_s = math.inf if self.ranks.size == 1 else _OTHERS_WAIT_S
         with self._metrics.idle():
             for _ in self._reminders(around):
                 self._take_samples(around, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
@@ -318,18 +314,15 @@ class TrainingOffline(Schedule):
 
     def _vote(self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False) -> Vote:
         """Say how it stands here, hear how it stands with all ranks, and count what has come to any of them."""
-        before, pacer = self._all, self.pacer
-        stop = should_stop() or self.elapsed_s > self.max_minutes * 60
-        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._own_samples, self._own_tasks)
-        vote, self._mine = self._ranks.vote(mine, may_be_late)
-        self._all = vote
+        pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
+        vote = self._votes.cast(Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late)
         if vote.in_lockstep:
             pacer.enter_lockstep(self.total_updates)
-        if vote.samples > before.samples:
+        if vote.samples:
             self.diagnosis.returns.begin(self.total_updates)
             pacer.before_samples(self.total_updates, self.total_samples)
-        self.total_samples += vote.samples - before.samples
-        pacer.tasked_steps += vote.tasks - before.tasks
+        self.total_samples += vote.samples
+        pacer.tasked_steps += vote.tasks
         return vote
 
     # -- samples
@@ -362,17 +355,17 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            self._own_samples += len(buffer)
-            has_begun = self._samples_with_own > self.start_training
+            self._votes.samples += len(buffer)
+            has_begun = self._samples_so_far > self.start_training
             if self.pacer.in_lockstep and has_begun and self.memory.ready:
-                self._own_tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+                self._votes.tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self.pacer.wait_for(delivery.receipt, self._own_tasks - self._mine.tasks)
+            self.pacer.wait_for(delivery.receipt, self._votes.uncounted_tasks)
 
     @property
-    def _samples_with_own(self) -> int:
+    def _samples_so_far(self) -> int:
         """Those that all have counted, and what of this rank's is still to be."""
-        return self.total_samples + self._own_samples - self._mine.samples
+        return self.total_samples + self._votes.uncounted_samples
 
     def _release_workers(self, around: _Around) -> None:
         """In lockstep, let those go on whose tasks are done."""
@@ -389,7 +382,7 @@ class TrainingOffline(Schedule):
             now, before, came = self.clock(), came, self._awaited()
             if came != before:
                 silent_since, remind_after_s = now, _FIRST_REMINDER_S
-            elif now - silent_since >= remind_after_s and (self._ranks.rank == 0 or not self.memory.ready):
+            elif now - silent_since >= remind_after_s and (self.ranks.rank == 0 or not self.memory.ready):
                 log.warning("no samples for %.0f s: %s", now - silent_since, around.interface.who_is_missing())
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
@@ -399,13 +392,13 @@ class TrainingOffline(Schedule):
 
     def _awaited(self) -> int:
         """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
-        return self.total_samples if self.memory.ready else self._own_samples
+        return self.total_samples if self.memory.ready else self._votes.samples
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
         for listener in around.listeners:
             listener.on_samples(delivery)
         for stats in delivery.episodes:
-            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": self._samples_with_own})
+            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": self._samples_so_far})
 
     def _say(self, around: _Around, kind: str, record: Record) -> None:
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
@@ -414,7 +407,7 @@ class TrainingOffline(Schedule):
 
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
-        for other in self._ranks.others(_RankRound(self._metrics.episodes, numbers)):
+        for other in self.ranks.others(_RankRound(self._metrics.episodes, numbers)):
             self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
             numbers = numbers | {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
         record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
@@ -485,10 +478,7 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
 
 
 @contextlib.contextmanager
-def _profiled(on: bool) -> Iterator[None]:
-    if not on:
-        yield
-        return
+def _profiled() -> Iterator[None]:
     from pyinstrument import Profiler
 
     with Profiler() as profiler:

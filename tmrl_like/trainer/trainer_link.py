@@ -20,10 +20,9 @@ from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
 from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
 from tmrl_like.trainer.fleet import Fleet
-from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.interface import TrainerInterface
+from tmrl_like.trainer.sample_ages import FreshnessLimits, WorkerClocks
 from tmrl_like.trainer.saver import Publication, Saver
-from tmrl_like.trainer.worker_clocks import WorkerClocks
 from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy

@@ -78,8 +78,8 @@ def plot_returns(
     panels = figure.subplots(1, 2, sharey=True)
     for number, (label, folders) in enumerate(runs.items()):
         curves = [curve for folder in folders if len((curve := curve_of(folder)).returns)]
-        for axes, of in zip(panels, ("minutes", "samples"), strict=True):
-            _draw(axes, [(getattr(curve, of), curve.returns) for curve in curves], f"C{number}", label)
+        _draw(panels[0], [(curve.minutes, curve.returns) for curve in curves], f"C{number}", label)
+        _draw(panels[1], [(curve.samples, curve.returns) for curve in curves], f"C{number}", label)
     for axes, over in zip(panels, ("minutes of training", "samples"), strict=True):
         for number, (label, (mean, std)) in enumerate((levels or {}).items()):
             colour = ("tab:gray", "tab:green")[number % 2]

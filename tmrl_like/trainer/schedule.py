@@ -55,7 +55,6 @@ _BY_POSITION = (  # after the first three, as the user's document has them
     *("max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts", "profiling", "agent_scheduler"),
     *("start_training", "device"),
 )
-_COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 
 Space = gymnasium.Space[Any]
 SpacesOf = Callable[[], gymnasium.Env[Any, Any]] | Sequence[Space]
@@ -438,7 +437,14 @@ class TrainingOffline(Schedule):
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by themselves."""
         return {
-            "counters": {name: getattr(self, name) for name in _COUNTERS},
+            "counters": {
+                "epoch": self.epoch,
+                "round": self.round,
+                "round_steps": self.round_steps,
+                "elapsed_s": self.elapsed_s,
+                "total_updates": self.total_updates,
+                "total_samples": self.total_samples,
+            },
             "pacer": self.pacer.state_dict(),
             "tuning": self.tuning.state_dict(),
             "returns": dict(vars(self.diagnosis.returns)),
@@ -446,8 +452,8 @@ class TrainingOffline(Schedule):
 
     def load_state_dict(self, state: Mapping[str, dict[str, Any]]) -> None:
         """Go on where the training stood whose `state_dict` this is."""
-        for name in _COUNTERS:
-            setattr(self, name, state["counters"][name])
+        for name, count in state["counters"].items():
+            setattr(self, name, count)
         self.pacer.load_state_dict(state["pacer"])
         self.tuning.load_state_dict(state["tuning"])
         self._follow_values()

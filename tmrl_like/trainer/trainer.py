@@ -329,7 +329,7 @@ def _saver_of(
     if path is None and store is None:
         return None
     run = "" if store is None else store.folder.parent.name
-    card = describe(training.agent.get_actor(), getattr(training.memory, "obs_preprocessor", None), run)
+    card = describe(training.agent.get_actor(), training.memory.obs_preprocessor, run)
     return Saver(path, store, card, options, lambda: training.total_updates)
 
 

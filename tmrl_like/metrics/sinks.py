@@ -140,7 +140,7 @@ class ConsoleSink:
 class TensorBoardSink:
     """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`, `losses/loss_critic`, …."""
 
-    def __init__(self, folder: Path, hyper_parameters: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, hyper_parameters: dict[str, object] | None = None) -> None:
         """Write to `folder`.
 
         Args:
@@ -189,7 +189,7 @@ class WandbSink:
         project: str | None = None,
         run_id: str | None = None,
         key: str | None = None,
-        config: dict[str, Any] | None = None,
+        config: object = None,
     ) -> None:
         """Start wandb in the background, with its files in `folder`; the rest is as in `Trainer.run_with_wandb`."""
         settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}

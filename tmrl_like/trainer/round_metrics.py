@@ -13,13 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tmrl_like.base import clocks
 from tmrl_like.metrics.reading import Record
 from tmrl_like.trainer.watch import Listener, StepMetrics
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = NDArray[Any]
 
 _PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9}
 _VERSIONS_KEPT = 10_000

@@ -194,7 +194,7 @@ def _restored(current: Any, saved: Any) -> Any:
     return saved
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 import torch
@@ -384,7 +384,7 @@ def _one_core_left() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def partial_to_dict(value: Any) -> Any:
+def partial_to_dict(value: object) -> object:
     """What a partial is called with, partials inside included, in plain values; ConfigError: positional arguments."""
     if not isinstance(value, functools.partial):
         return value if isinstance(value, bool | int | float | str | None) else name_of(value)

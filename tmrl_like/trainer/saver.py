@@ -7,13 +7,14 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from tmrl_like.base.files import link_atomically
-from tmrl_like.base.threads import thread_beside
+from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.errors import DivergedError, PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, write_policy
 from tmrl_like.policies.policy_store import PolicyStore
@@ -78,12 +79,12 @@ class Saver:
         with self._lock:
             self._waiting.append(publication)
             del self._waiting[1:-most]
-        self._beside.submit(self._keep, publication)
+        call_beside(self._beside, partial(self._keep, publication))
 
     def add_return(self, version: int, return_: float) -> None:
         """A test episode of a policy has ended (the training thread)."""
         if self._store is not None and math.isfinite(return_):
-            self._beside.submit(self._note, self._store, version, return_)
+            call_beside(self._beside, partial(self._note, self._store, version, return_))
 
     def close(self) -> None:
         """Write what waits. Twice is fine."""

@@ -122,7 +122,7 @@ class Trainer:
             options: how it runs the training.
             connect: None: over the server. `EngineOptions`: samples come from an engine, which gets the policies.
                 `OFFLINE`: train from what the memory holds, a data set or what an earlier process of this run has kept,
-                without server and worker. Or what makes another `TrainerConnection`.
+                without server and worker. Or what makes a `TrainerInterface` of your own.
             **dial: how to reach the server, see `Dial`.
 
         Raises:

@@ -17,9 +17,8 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 
@@ -35,8 +34,6 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _MAX_BYTES = 1 << 31
 _ROUND = datetime.timedelta(seconds=0.1)
-
-_Said = TypeVar("_Said", bound=msgspec.Struct)
 
 
 class Vote(NamedTuple):
@@ -81,13 +78,6 @@ class Alone:
     def _of_all(self, sums: list[int]) -> Vote:
         ready, stop, due, in_lockstep, samples, tasks = sums
         return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
-
-    def others(self, mine: _Said) -> list[_Said]:
-        """What the other ranks say of themselves: a `msgspec.Struct` like `mine`."""
-        if self.size == 1:
-            return []
-        said = self.gather(msgspec.msgpack.encode(mine))
-        return [msgspec.msgpack.decode(data, type=type(mine)) for data in said[: self.rank] + said[self.rank + 1 :]]
 
     def sum(self, *numbers: int) -> list[int]:
         """Of each number, over all ranks."""

@@ -406,9 +406,12 @@ class TrainingOffline(Schedule):
 
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
-        for other in self.ranks.others(_RankRound(self._metrics.episodes, numbers)):
-            self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
-            numbers = numbers | {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
+        mine = msgspec.msgpack.encode(_RankRound(self._metrics.episodes, numbers))
+        for rank, said in enumerate(self.ranks.gather(mine)):
+            if rank != self.ranks.rank:
+                other = msgspec.msgpack.decode(said, type=_RankRound)
+                self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
+                numbers |= {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
         record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
         for listener in around.listeners:
             listener.on_round(record)

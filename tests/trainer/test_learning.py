@@ -9,7 +9,7 @@ from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.memories import Step, packed
-from tmrl_like.trainer.figures import ActorFigures, SampleFigures, known_figures
+from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
 from tmrl_like.types import Batch, Sample
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))

@@ -2,6 +2,23 @@
 
 To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
 with `judge`, which says what a step was worth.
+
+| | `my_game` |
+|---|---|
+| class | `tmrl_like.envs.desktop.DesktopGameEnv` |
+| time-step | 50 ms |
+| episode | 1000 steps |
+| reward | what your `judge` says |
+| ends | when your `judge` says so |
+
+| observation of `my_game` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| the last four pictures of the window, grey and smaller, newest last | [4, 64, 64] | uint8 | 0 to 255 | |
+| the last 2 actions | [2] | float32 | -1 to 1 | |
+
+| action of `my_game` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| for each pair of keys: beyond a third of the way to either side that key is held | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations

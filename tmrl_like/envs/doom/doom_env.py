@@ -3,6 +3,24 @@
 VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the buttons of an
 action are held until the next one, and the newest frame is what the agent sees. Needs the extra `vizdoom`, and no
 display. The engine makes an empty folder `_vizdoom` where it is started.
+
+| | `vizdoom` |
+|---|---|
+| class | `tmrl_like.envs.doom.VizDoomEnv` |
+| time-step | 114 ms |
+| episode | 75 steps |
+| reward | the scenario's, times `reward_scale` |
+| ends | the player dies, or the scenario is over |
+
+| observation of `vizdoom` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| the last `frames` frames, grey, newest last | [4, 60, 80] | uint8 | 0 to 255 | |
+| health, ammunition (`variables`) | [2] | float32 | 0 to 100, 50 | %, rounds |
+| the last 3 actions | [] | int64 | 0 to 3 | |
+
+| action of `vizdoom` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| what is held down: nothing, step left, step right, fire | [] | int64 | 0 to 3 | |
 """
 
 from __future__ import annotations

@@ -2,6 +2,24 @@
 
 An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
 `RacingEnv` gives it a clock. The game itself is `game.RacingGame`, a process of its own.
+
+| | `racing_lidar` |
+|---|---|
+| class | `tmrl_like.envs.racing.RacingEnv` |
+| time-step | 60 ms |
+| episode | 1000 steps |
+| reward | points passed of the demonstration, see `TrajectoryReward` |
+| ends | the lap is driven, or no point is passed any more |
+
+| observation of `racing_lidar` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| instruments | [4] | float32 | -1 to 1 | see above |
+| distances to the road's edge, left over ahead to right | [1, 19] | float32 | 0 to 1 | 70 pixels |
+| the last action | [2] | float32 | -1 to 1 | |
+
+| action of `racing_lidar` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| steering, left to right; one pedal, from full brake over nothing (-0.5) to full gas | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations

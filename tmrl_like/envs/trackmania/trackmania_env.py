@@ -2,6 +2,26 @@
 
 The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
 is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record --lap`.
+
+| | `trackmania` |
+|---|---|
+| class | `tmrl_like.envs.trackmania.TrackManiaEnv` |
+| time-step | 50 ms |
+| episode | 1000 steps |
+| reward | points passed of the demonstration, see `TrajectoryReward` |
+| ends | the finish, or no point is passed any more |
+
+| observation of `trackmania` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| speed | [1] | float32 | -300 to 300 | m/s |
+| gear | [1] | float32 | 0 to 7 | |
+| engine speed | [1] | float32 | 0 to 1.2e+04 | 1/min |
+| distances to black pixels, right over ahead to left | [4, 19] | float32 | 0 to 1075 | pixels |
+| the last 2 actions | [3] | float32 | -1 to 1 | |
+
+| action of `trackmania` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| throttle, brake (none below 0) and steering | [3] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tmrl_like.delivery.chain import Place, SegmentChain, start_of
+from tmrl_like.delivery.chain import Cursor, SegmentChain, start_of
 from tmrl_like.delivery.segments import (
     BREAK,
     FIRST,
@@ -42,7 +42,7 @@ class Gathered:
     """
 
     first: int
-    next: Place
+    next: Cursor
     rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)  # of one format that follow each other
     episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
     samples: int = 0
@@ -69,8 +69,8 @@ class Source:
         self.is_dead = is_dead
         self._chain = SegmentChain(folder, incarnation, is_dead)
         self._compress = Compressor()
-        self._next: Place | None = None  # behind what was encoded last
-        self._end: Place | None = None  # behind the newest entry that was seen
+        self._next: Cursor | None = None  # behind what was encoded last
+        self._end: Cursor | None = None  # behind the newest entry that was seen
 
     # -- how far it is -------------------------------------------------------------------------------
 
@@ -82,14 +82,14 @@ class Source:
     @property
     def newest(self) -> int:
         """The newest entry that is there."""
-        place = self._end
-        if place is None:
+        cursor = self._end
+        if cursor is None:
             if not self._chain.find_oldest():
                 return 0
-            place = self._end = start_of(self._chain.segments[0])
-        for run in self._chain.runs(place):
-            place.go_behind(*run)
-        return place.entry - 1
+            cursor = self._end = start_of(self._chain.segments[0])
+        for run in self._chain.runs(cursor):
+            cursor.go_behind(*run)
+        return cursor.entry - 1
 
     def ends_at(self, entry: int) -> bool:
         """Whether nothing comes behind this entry, as long as nothing is appended."""
@@ -118,12 +118,12 @@ class Source:
 
         A packet begins with a break, or has none. It ends at `max_bytes` where it has `min_samples`.
         """
-        place = self._find(entry)
-        if place is None:
+        cursor = self._find(entry)
+        if cursor is None:
             return None
-        found = Gathered(place.entry, place)
-        for kind, at, size, count in self._chain.runs(place):
-            if kind == BREAK and place.entry > found.first:
+        found = Gathered(cursor.entry, cursor)
+        for kind, at, size, count in self._chain.runs(cursor):
+            if kind == BREAK and cursor.entry > found.first:
                 found.is_ended = True
                 break
             if kind == STRUCTURE:
@@ -135,23 +135,23 @@ class Source:
                 count = min(count, room)
                 self._add_rows(found, kind, at, size, count)
             elif kind == REPORT:
-                found.episodes.append((place.entry, _report_decoder.decode(place.segment.content(at, size))))
+                found.episodes.append((cursor.entry, _report_decoder.decode(cursor.segment.content(at, size))))
                 found.is_ended = len(found.episodes) == m.MAX_EPISODES
-            place.go_behind(kind, at, size, count)
+            cursor.go_behind(kind, at, size, count)
             if found.is_ended:
                 break
-        return found if place.entry > found.first else None
+        return found if cursor.entry > found.first else None
 
     def _add_rows(self, found: Gathered, kind: int, at: int, size: int, count: int) -> None:
-        place = found.next
-        form = place.form
+        cursor = found.next
+        form = cursor.form
         assert form is not None
         if not found.rows or found.rows[-1][0] is not form:
             found.rows.append((form, []))
         if kind == ROW:
-            piece: Any = np.ndarray(count, form.fields, place.segment.map, at + RECORD_BYTES, size)
+            piece: Any = np.ndarray(count, form.fields, cursor.segment.map, at + RECORD_BYTES, size)
         else:
-            piece = place.segment.content(at, size)
+            piece = cursor.segment.content(at, size)
         found.rows[-1][1].append(piece)
         found.samples += count
         found.size_bytes += count * size
@@ -174,7 +174,7 @@ class Source:
             epoch_s=epoch_s,
         )
 
-    def _find(self, entry: int) -> Place | None:
+    def _find(self, entry: int) -> Cursor | None:
         """Where what follows this entry lies, or what is left of it; None: it is not there."""
         if not self._chain.find_oldest():
             return None
@@ -182,13 +182,13 @@ class Source:
         if self._next is not None and self._next.entry == entry + 1:
             return replace(self._next)
         segment = next(segment for segment in reversed(self._chain.segments) if segment.words[FIRST] <= entry + 1)
-        place = start_of(segment)
-        for kind, at, size, count in self._chain.runs(place):
-            passed = count if kind == STRUCTURE else min(count, entry + 1 - place.entry)
-            place.go_behind(kind, at, size, passed)
+        cursor = start_of(segment)
+        for kind, at, size, count in self._chain.runs(cursor):
+            passed = count if kind == STRUCTURE else min(count, entry + 1 - cursor.entry)
+            cursor.go_behind(kind, at, size, passed)
             if passed < count:
-                return place
-        return place if place.entry == entry + 1 else None
+                return cursor
+        return cursor if cursor.entry == entry + 1 else None
 
     # -- what is not needed any more -----------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Observation
 from tmrl_like.wire.packet import SampleBlock
-from tmrl_like.wire.schema import DictNode, Leaf, Node, Numbers, PlainLeaf, TupleNode, fill, leaves_of, numbers_of
+from tmrl_like.wire.schema import ArrayForm, DictNode, Leaf, Node, PlainLeaf, TupleNode, array_form, fill, leaves_of
 from tmrl_like.wire.spaces import Space
 
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
@@ -42,9 +42,9 @@ class LeafForm(NamedTuple):
     leaf: Leaf
 
     @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> ArrayForm:
         """Its dtype and shape; raises MemoryContractError for text, bytes and None."""
-        numbers = numbers_of(self.leaf)
+        numbers = array_form(self.leaf)
         if numbers is None:
             assert isinstance(self.leaf, PlainLeaf)
             raise MemoryContractError(
@@ -195,7 +195,7 @@ def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
 
 
 def _is_float(leaf: Leaf) -> bool:
-    numbers = numbers_of(leaf)
+    numbers = array_form(leaf)
     return numbers is not None and numbers.dtype.kind == "f"
 
 

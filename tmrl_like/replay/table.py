@@ -32,7 +32,7 @@ from tmrl_like.replay.sample_check import (
 from tmrl_like.replay.streams import info_of
 from tmrl_like.types import Block, Buffer, Observation, StepTiming
 from tmrl_like.wire.packet import PacketWriter
-from tmrl_like.wire.schema import ArrayLeaf, Leaf, Node, Numbers, PlainLeaf, ScalarLeaf, TupleNode, fill
+from tmrl_like.wire.schema import ArrayForm, ArrayLeaf, Leaf, Node, PlainLeaf, ScalarLeaf, TupleNode, fill
 
 STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
@@ -160,7 +160,7 @@ class Table:
         dtype, shape = form.numbers
         leaf = ArrayLeaf(dtype.str, (frames, *shape)) if frames else form.leaf
         try:
-            return Column(leaf, self._reserved(Numbers(dtype, (self.capacity, *shape))), frames)
+            return Column(leaf, self._reserved(ArrayForm(dtype, (self.capacity, *shape))), frames)
         except MemoryError as error:
             raise ConfigError(
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
@@ -168,7 +168,7 @@ class Table:
         except OSError as error:
             raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
 
-    def _reserved(self, numbers: Numbers) -> Array:
+    def _reserved(self, numbers: ArrayForm) -> Array:
         """Zeros, whose memory is taken up as rows are written."""
         dtype, shape = numbers
         if self._scratch_dir is None:

@@ -24,7 +24,7 @@ Values: TypeAlias = Mapping[str, float | None]
 """By name in an experiment: "agent.lr_actor"."""
 
 
-class Part(NamedTuple):
+class TunablePart(NamedTuple):
     """A part of a training: what may change, of which object, and what changes it or raises ConfigError."""
 
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Tuning(Listener):
         wanted: the same with what was changed since.
     """
 
-    def __init__(self, parts: Mapping[str, Part], check: Callable[[], None]) -> None:
+    def __init__(self, parts: Mapping[str, TunablePart], check: Callable[[], None]) -> None:
         """Read what may change, and its value now.
 
         Args:

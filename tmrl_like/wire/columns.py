@@ -15,17 +15,17 @@ import numpy as np
 from tmrl_like.errors import DecodingError
 from tmrl_like.wire.messages import decoded
 from tmrl_like.wire.schema import (
+    ArrayForm,
     DictNode,
     Leaf,
     Node,
-    Numbers,
     PlainLeaf,
     ScalarLeaf,
     TupleNode,
+    array_form,
     count_nodes,
     fill,
     leaves_of,
-    numbers_of,
 )
 
 _ROW_BYTES = 32
@@ -79,7 +79,7 @@ class Layout:
         """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that cannot be."""
         self.schema = schema
         self.nodes = count_nodes(schema)
-        self._leaves = [(leaf, numbers_of(leaf)) for leaf in leaves_of(schema)]
+        self._leaves = [(leaf, array_form(leaf)) for leaf in leaves_of(schema)]
         self.sizes = [_size_of(leaf, numbers) for leaf, numbers in self._leaves]
         self.varying = [i for i, size in enumerate(self.sizes) if size is None]
         self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
@@ -114,7 +114,7 @@ class Layout:
         return Columns(self.schema, rows, tuple(columns)), start
 
 
-def _size_of(leaf: Leaf, numbers: Numbers | None) -> int | None:
+def _size_of(leaf: Leaf, numbers: ArrayForm | None) -> int | None:
     if numbers is not None:
         return numbers.dtype.itemsize * math.prod(numbers.shape)
     return 0 if leaf == PlainLeaf("none") else None

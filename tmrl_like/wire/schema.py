@@ -160,18 +160,18 @@ def fill(node: Node, leaves: Iterator[Any]) -> Any:
     return items if isinstance(node, ListNode) else tuple(items)
 
 
-class Numbers(NamedTuple):
+class ArrayForm(NamedTuple):
     """What a leaf of numbers is in one sample, as an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
-def numbers_of(leaf: Leaf) -> Numbers | None:
+def array_form(leaf: Leaf) -> ArrayForm | None:
     """None: the leaf is text, bytes or None."""
     if isinstance(leaf, PlainLeaf):
-        return Numbers(_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
-    return Numbers(np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ())
+        return ArrayForm(_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
+    return ArrayForm(np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ())
 
 
 def leaves_of(node: Node) -> list[Leaf]:

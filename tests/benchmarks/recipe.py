@@ -34,10 +34,9 @@ import numpy as np
 import torch
 from _common import SPAWN, Options, finish
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
-from tmrl_like.agents.xqc import CrossQAgent, XQCAgent, discount_for
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
@@ -53,28 +52,23 @@ PLAIN = {
     "normalize_obs": False,
     "layer_norm": False,  # in the critics
     "scale_rewards": False,
-    "deviation": False,  # rewards divided by the running deviation of discounted returns
     "n_steps": 1,  # rewards in a transition
     "actor_polyak": 0.0,  # share of the average of the actor that stays
     "updates": 1,  # training steps per environment step
     "entropy": -1.0,  # nats per action dimension, the target
     "alpha": None,  # the entropy coefficient at first
     "batch": 256,
-    "options": {},  # of agents with batch normalisation
 }  # as in stable-baselines3 and Spinning Up
 HALF = PLAIN | {"entropy": -0.5}
 LOW = HALF | {"alpha": 0.01}
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}
 RECIPE = AS_IT_SHIPS | {"scale_rewards": True, "n_steps": 3, "updates": 4}
-BATCH_NORMALISED = {"xqc": XQCAgent, "crossq": CrossQAgent}
 CROSSQ = PLAIN | {"agent": "crossq", "batch": 128}
-XQC = PLAIN | {"agent": "xqc", "gamma": discount_for(1000), "deviation": True, "updates": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "half entropy": HALF,
     "half entropy, low alpha": LOW,
     "low, n = 3": LOW | {"n_steps": 3},
-    "low, deviation": LOW | {"deviation": True},
     "low, average": LOW | {"actor_polyak": 0.995},
     "low, norms": LOW | {"normalize_obs": True, "layer_norm": True},
     "as it ships": AS_IT_SHIPS,
@@ -82,13 +76,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "recipe": RECIPE,
     "recipe, half entropy": RECIPE | {"entropy": -0.5},
     "recipe, half entropy, n = 1": RECIPE | {"entropy": -0.5, "n_steps": 1},
-    "xqc": XQC,
-    "xqc, one update": XQC | {"updates": 1},
-    "xqc, gamma 0.99": XQC | {"gamma": 0.99},
-    "xqc, batch 128": XQC | {"batch": 128},
-    "xqc, two layers": XQC | {"options": {"critic_sizes": (256, 256)}},
     "crossq": CROSSQ,
-    "crossq, deviation": CROSSQ | {"deviation": True, "options": {"entropy_coef": 0.01}},
 }
 PARTS = [part for part, value in RECIPE.items() if value != PLAIN[part]]
 VARIANTS |= {f"without {part}": RECIPE | {part: PLAIN[part]} for part in PARTS}
@@ -96,8 +84,8 @@ VARIANTS |= {f"without {part}": RECIPE | {part: PLAIN[part]} for part in PARTS}
 
 def make_agent(env: GenericGymEnv, variant: dict[str, Any]) -> TrainingAgent:
     spaces, num_actions = (env.observation_space, env.action_space), int(np.prod(env.action_space.shape or (1,)))
-    if variant["agent"] in BATCH_NORMALISED:
-        return BATCH_NORMALISED[variant["agent"]](*spaces, gamma=variant["gamma"], **variant["options"])
+    if variant["agent"] == "crossq":
+        return CrossQAgent(*spaces, gamma=variant["gamma"])
     nets = {"hidden_sizes": (256, 256), "normalize_obs": variant["normalize_obs"]}
     return SACAgent(
         *spaces,
@@ -125,7 +113,6 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
     actor: Any = agent.get_actor().in_numpy()
     spent_s, over = 0.0, True
     resets: dict[str, Any] = {"seed": seed}
-    returns = Returns(variant["gamma"])
     for step in range(1, steps + 1):
         began_s = time.process_time()
         if over:
@@ -137,36 +124,11 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
         obs, rew, terminated, truncated, info = env.step(action)
         over = terminated or truncated
         memory.append(Buffer([(action, obs, rew, terminated, truncated, Info(info))], "worker"))
-        returns.count(float(rew), over)
-        unit = returns.deviation() if variant["deviation"] else 1.0
         for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
-            batch = memory.sample()
-            agent.train(batch._replace(rew=batch.rew / unit))
-        agent.get_actor()  # of some agents it is brought up to date then
+            agent.train(memory.sample())
         spent_s += time.process_time() - began_s
         if step % every == 0:
             yield step, spent_s, np.mean([test_return(tests, actor, 1000 * seed + i) for i in range(EPISODES)]).item()
-
-
-class Returns:
-    """The running deviation of the discounted sums of an episode's rewards so far, over all steps."""
-
-    def __init__(self, gamma: float) -> None:
-        self._gamma = gamma
-        self._sum = self._mean = self._squares = 0.0  # the last: of deviations from the mean
-        self._count = 0
-
-    def count(self, rew: float, over: bool) -> None:
-        self._sum = self._gamma * self._sum + rew
-        self._count += 1
-        apart = self._sum - self._mean
-        self._mean += apart / self._count
-        self._squares += apart * (self._sum - self._mean)
-        if over:
-            self._sum = 0.0
-
-    def deviation(self) -> float:
-        return max(float(np.sqrt(self._squares / self._count)), 1e-8)
 
 
 def test_return(env: GenericGymEnv, actor: Any, seed: int) -> float:

@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from tmrl_like.agents import DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
+from tmrl_like.agents import CrossQAgent, DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
 from tmrl_like.agents.agent import modules_of
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.options import RankOptions
-from tmrl_like.trainer.ranks import meet
+from tmrl_like.trainer.ranks import Vote, meet
 from tmrl_like.types import Batch
 
 ROWS, STEPS = 16, 30
@@ -93,12 +93,39 @@ def learn(kind: str, ranks):
     )
 
 
+def by_its_own_batches(ranks) -> str:
+    """Train what each rank normalises by its own batches; what is said against it."""
+    torch.manual_seed(0)
+    act = gymnasium.spaces.Box(-2.0, 2.0, (2,))
+    agent = CrossQAgent(OBS, act)
+    agent.join(ranks)
+    torch.manual_seed(ranks.rank)
+    for batch in batches(act, 0):
+        agent.train(half(batch, ranks.rank))
+    return refusal(agent, ranks, STEPS)
+
+
 def refusal(agent, ranks, step) -> str:
     try:
         ranks.check(agent, step)
     except (ConfigError, RankError) as error:
         return str(error)
     return ""
+
+
+def votes(ranks) -> list[list[int]]:
+    """What is heard of votes that go with averages, of each rank: samples, whether to stop, and what it had said."""
+    heard = []
+    for step in range(4):
+        mine = Vote(stop=ranks.rank == 1 and step == 2, samples=10 * step + ranks.rank)
+        of_all, counted = ranks.vote(mine, may_be_late=True)
+        heard.append([of_all.samples, of_all.stop, counted.samples - ranks.rank])
+        average = torch.full((3,), float(ranks.rank))
+        ranks.mean(average)
+        assert average.tolist() == [0.5] * 3
+    of_all, counted = ranks.vote(Vote(samples=40))
+    heard.append([of_all.samples, of_all.stop, counted.samples])
+    return [json.loads(said) for said in ranks.gather(json.dumps(heard).encode())]
 
 
 def main() -> None:
@@ -108,10 +135,12 @@ def main() -> None:
     space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     said = {"lonely": refusal(CountingAgent(space, space), ranks, 1)}
     said |= {kind: learn(kind, ranks) for kind in KINDS}
+    said["by its own batches"] = by_its_own_batches(ranks)
     torch.manual_seed(ranks.rank)
     said["differing"] = refusal(SACAgent(space, space), ranks, STEPS)
     said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]
     said["broadcast"] = ranks.broadcast(b"of rank %d" % ranks.rank).decode()
+    said["votes"] = votes(ranks)
     said["sum"] = ranks.sum(1, ranks.rank, 10**15)
     if ranks.rank == 0:
         print(json.dumps(said), flush=True)

@@ -45,12 +45,21 @@ def test_two_ranks_learn_as_one_with_twice_the_batch(said, kind):
     assert said[kind] < 1e-4  # of any parameter or statistic, after 30 steps
 
 
+def test_what_each_rank_normalises_by_its_own_batches_stays_equal_on_all(said):
+    assert said["by its own batches"] == ""
+
+
 def test_an_agent_that_does_not_average_is_refused(said):
     assert "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()" in said["lonely"]
 
 
 def test_parameters_that_differ_end_the_training(said):
     assert "after 30 training steps the parameters of rank 1 differ from those of rank 0" in said["differing"]
+
+
+def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):
+    heard = [[1, False, 0], [1, False, 0], [21, False, 10], [41, True, 20], [80, False, 40]]
+    assert said["votes"] == [heard, heard]
 
 
 def test_ranks_sum_gather_and_broadcast(said):

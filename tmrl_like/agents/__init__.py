@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
+    from tmrl_like.agents.crossq import CrossQAgent as CrossQAgent
     from tmrl_like.agents.discrete import CategoricalActor as CategoricalActor
     from tmrl_like.agents.discrete import DiscreteEnsembleCritic as DiscreteEnsembleCritic
     from tmrl_like.agents.discrete import DiscreteSACAgent as DiscreteSACAgent
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOME_OF = {
     "CategoricalActor": "tmrl_like.agents.discrete",
+    "CrossQAgent": "tmrl_like.agents.crossq",
     "DiscreteEnsembleCritic": "tmrl_like.agents.discrete",
     "DiscreteSACAgent": "tmrl_like.agents.discrete",
     "EnsembleCritic": "tmrl_like.agents.models",

@@ -1,6 +1,6 @@
-"""Networks with batch normalisation, N side by side, whose weights lie on the unit sphere.
+"""Networks that are trained with batch renormalisation, and the plain ones that do the same once they are trained.
 
-Shape names: N networks, B batch, I inputs, H hidden width, O outputs.
+Shape names: N networks side by side, B batch, I inputs, H hidden width, O outputs.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -8,135 +8,154 @@ Shape names: N networks, B batch, I inputs, H hidden width, O outputs.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.models import MLPActor
+from tmrl_like.agents.ensemble import MLP
+from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.policies.network import NetworkOptions
 
 EPS = 1e-3
-MOMENTUM = 0.99  # share of the running statistics that stays in one step
+MOMENTUM = 0.99  # share of the running statistics that stays in one batch
 MAX_R, MAX_D = 3.0, 5.0
 
 
-class BatchNorm(nn.Module):
-    """N batch normalisations side by side. In training by the statistics of the batch, else by running ones.
+class BatchNormMLP(nn.Module):
+    """N networks: the inputs normalised, then hidden layers, each linear without bias, normalised, ReLU; a linear head.
 
-    Ioffe and Szegedy, "Batch Normalization", 2015:  gain (x - E[x]) / sqrt(Var[x] + EPS) + offset.
+    It is for training alone: each pass normalises by its batch and moves the running statistics. `fold` makes the
+    networks that normalise by these.
 
-    After so many batches as `renorm_after` says, the batch's statistics are brought towards the running ones, so that
-    training sees what acting will: Ioffe, "Batch Renormalization", 2017:  gain (r (x - E[x]) / std + d) + offset,
+    Attributes:
+        gains: [N, 1, I] of the inputs, then [N, 1, H] of each hidden layer.
+        offsets: [N, 1, H] of each hidden layer; the inputs have none, which the next normalisation would take away.
+        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's have length 1 at first.
+        bias: [N, 1, O], of the head.
+        statistics: running means and variances, see `running`.
+        count: [], batches seen.
+    """
+
+    renorm_after = 1000  # batches: until then the running statistics are those of the start
+    statistics: Tensor
+    count: Tensor
+
+    def __init__(self, n: int, widths: Sequence[int], num_outputs: int) -> None:
+        """Make N networks; `widths`: of the inputs and of each hidden layer."""
+        super().__init__()
+        self.gains = nn.ParameterList(torch.ones(n, 1, width) for width in widths)
+        self.offsets = nn.ParameterList(torch.zeros(n, 1, width) for width in widths[1:])
+        self.weights = nn.ParameterList(torch.empty(n, *shape) for shape in itertools.pairwise([*widths, num_outputs]))
+        self.bias = nn.Parameter(torch.zeros(n, 1, num_outputs))
+        for weight in self.weights:
+            for of_one in weight.data:
+                nn.init.orthogonal_(of_one)
+            weight.data = F.normalize(weight.data, dim=1)
+        start = [torch.full((n * width,), value) for width in widths for value in (0.0, 1.0)]
+        self.register_buffer("statistics", torch.cat(start))
+        self.register_buffer("count", torch.zeros(()))
+
+    def running(self) -> list[tuple[Tensor, Tensor]]:
+        """Mean and variance of each normalisation, [N, 1, H] each: parts of `statistics`."""
+        found, first = [], 0
+        for gain in self.gains:
+            middle, end = first + gain.numel(), first + 2 * gain.numel()
+            mean, var = self.statistics[first:middle], self.statistics[middle:end]
+            found.append((mean.view_as(gain), var.view_as(gain)))
+            first = end
+        return found
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """[B, I] -> [N, B, O]."""
+        is_renormed = self.count >= self.renorm_after
+        x = x_BI.expand(len(self.bias), *x_BI.shape)
+        for i, (mean, var) in enumerate(self.running()):
+            if i > 0:
+                x = torch.bmm(x, self.weights[i - 1])
+            x = renormalise(x, mean, var, is_renormed) * self.gains[i]
+            if i > 0:
+                x = F.relu(x + self.offsets[i - 1])
+        self.count += 1.0
+        return torch.baddbmm(self.bias, x, self.weights[-1])
+
+
+def renormalise(x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_renormed: Tensor) -> Tensor:
+    """Normalise by the batch, and move the running statistics, [N, 1, H] each, in place; [N, B, H].
+
+    Ioffe and Szegedy, "Batch Normalization", 2015:  (x - E[x]) / std,  std = sqrt(Var[x] + EPS). Where `is_renormed`
+    [] says so, this is brought towards the running statistics, so that training sees what acting will: Ioffe, "Batch
+    Renormalization", 2017:  r (x - E[x]) / std + d,
 
         r = std / running std within [1 / MAX_R, MAX_R],    d = (E[x] - running mean) / running std within +- MAX_D,
 
     through neither of which gradients flow.
     """
-
-    mean: Tensor
-    var: Tensor
-    count: Tensor
-
-    def __init__(self, n: int, size: int, renorm_after: float) -> None:
-        super().__init__()
-        self.renorm_after = renorm_after
-        self.gain = nn.Parameter(torch.ones(n, 1, size))
-        self.offset = nn.Parameter(torch.zeros(n, 1, size))
-        self.register_buffer("mean", torch.zeros(n, 1, size))
-        self.register_buffer("var", torch.ones(n, 1, size))
-        self.register_buffer("count", torch.zeros(1))  # of batches
-
-    def forward(self, x_NBH: Tensor, training: bool) -> Tensor:
-        """[N, B, H] -> [N, B, H]; in training the running statistics move towards those of the batch."""
-        if not training:
-            scale, shift = self.line()
-            return x_NBH * scale + shift
-        var, mean = torch.var_mean(x_NBH, 1, correction=0, keepdim=True)
-        normed = (x_NBH - mean) * (var + EPS).rsqrt()
-        with torch.no_grad():
-            if self.count >= self.renorm_after:
-                running = (self.var + EPS).sqrt()
-                r = ((var + EPS).sqrt() / running).clamp(1.0 / MAX_R, MAX_R)
-                d = ((mean - self.mean) / running).clamp(-MAX_D, MAX_D)
-            else:
-                r, d = torch.ones(()), torch.zeros(())
-            self.mean.lerp_(mean, 1.0 - MOMENTUM)
-            self.var.lerp_(var, 1.0 - MOMENTUM)
-            self.count += 1.0
-        return (normed * r + d) * self.gain + self.offset
-
-    def line(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift, [N, 1, H] each, by which it normalises when it is not in training."""
-        scale = self.gain * (self.var + EPS).rsqrt()
-        return scale, self.offset - self.mean * scale
-
-
-class BatchNormMLP(nn.Module):
-    """Batch normalisation, then hidden layers: linear without bias, batch normalisation, ReLU; then a linear head.
-
-    Each unit's weights have length 1 at first, and after `to_unit_sphere`.
-
-    Attributes:
-        norms: batch normalisations: of the inputs, then of each hidden layer.
-        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head.
-        bias: [N, 1, O], of the head.
-    """
-
-    norms: Any  # to mypy, what is in a ModuleList has no methods
-
-    def __init__(
-        self,
-        n: int,
-        num_inputs: int,
-        hidden_sizes: Sequence[int],
-        num_outputs: int,
-        renorm_after: float = math.inf,
-    ) -> None:
-        super().__init__()
-        widths = [num_inputs, *hidden_sizes]
-        self.norms = nn.ModuleList(BatchNorm(n, width, renorm_after) for width in widths)
-        self.norms[0].offset.requires_grad_(False)  # the next normalisation would take it away again
-        shapes = itertools.pairwise([*widths, num_outputs])
-        self.weights = nn.ParameterList(torch.empty(n, *shape) for shape in shapes)
-        self.bias = nn.Parameter(torch.zeros(n, 1, num_outputs))
-        for weight in self.weights:
-            for of_one in weight.detach():
-                nn.init.orthogonal_(of_one)
-        self.to_unit_sphere()
-
-    @torch.no_grad()
-    def to_unit_sphere(self) -> None:
-        """Divide the weights of each unit by their length."""
-        for weight in self.weights:
-            weight.mul_(weight.square().sum(1, keepdim=True).rsqrt_())
-
-    def forward(self, x_BI: Tensor, training: bool) -> Tensor:
-        """[B, I] -> [N, B, O]."""
-        x = self.norms[0](x_BI.expand(len(self.bias), *x_BI.shape), training)
-        *hidden, head = self.weights
-        for weight, norm in zip(hidden, list(self.norms)[1:], strict=True):
-            x = F.relu(norm(torch.bmm(x, weight), training))
-        return torch.baddbmm(self.bias, x, head)
+    var, mean = torch.var_mean(x_NBH, 1, correction=0, keepdim=True)
+    normed = (x_NBH - mean) * (var + EPS).rsqrt()
+    with torch.no_grad():
+        running_std = (running_var + EPS).sqrt()
+        r = ((var + EPS).sqrt() / running_std).clamp(1.0 / MAX_R, MAX_R).where(is_renormed, 1.0)
+        d = ((mean - running_mean) / running_std).clamp(-MAX_D, MAX_D).where(is_renormed, 0.0)
+        running_mean.lerp_(mean, 1.0 - MOMENTUM)
+        running_var.lerp_(var, 1.0 - MOMENTUM)
+    return normed * r + d
 
 
 @torch.no_grad()
-def fold(network: BatchNormMLP, into: MLPActor) -> None:
-    """Write to an actor without normalisation, of the same widths, the parameters with which it does the same.
+def fold(network: BatchNormMLP, into: MLP) -> None:
+    """Write to plain networks of the same widths the parameters with which they do what `network` does by its running
+    statistics.
 
-    What does not train normalises by a scale and a shift, and those are a linear layer's: behind it
+    These normalise by a scale s and a shift t, which are a linear layer's. Behind it and before it:
 
-        s (W x) + t = (s W) x + t,    and before it    W (s x + t) = (W s) x + W t.
+        s (W x) + t = (s W) x + t,    W (s x + t) = (W s) x + W t.
     """
-    *hidden, head = (weight[0].T for weight in network.weights)  # [H, I]
-    *layers, last = cast(list[nn.Linear], [*into.hidden, into.head])
-    lines = [[part[0, 0] for part in norm.line()] for norm in network.norms]
+    lines = []
+    for gain, (mean, var) in zip(network.gains, network.running(), strict=True):
+        scale = gain * (var + EPS).rsqrt()
+        lines.append((scale, -mean * scale))
     (scale_I, shift_I), *behind = lines
-    for i, (layer, weight_HI, (scale_H, shift_H)) in enumerate(zip(layers, hidden, behind, strict=True)):
-        weight_HI = weight_HI * scale_H.unsqueeze(1)
-        layer.bias.copy_(shift_H if i else weight_HI @ shift_I + shift_H)
-        layer.weight.copy_(weight_HI if i else weight_HI * scale_I)
-    last.weight.copy_(head)
-    last.bias.copy_(network.bias[0, 0])
+    for i, (layer, (scale_H, shift_H)) in enumerate(zip(into.hidden, behind, strict=True)):
+        weight_NIH, bias_N1H = network.weights[i] * scale_H, shift_H + network.offsets[i]
+        if i == 0:
+            bias_N1H = bias_N1H + torch.bmm(shift_I, weight_NIH)
+            weight_NIH = weight_NIH * scale_I.mT
+        _write(layer, weight_NIH, bias_N1H)
+    _write(into.head, network.weights[-1], network.bias)
+
+
+def _write(layer: Any, weight_NIO: Tensor, bias_N1O: Tensor) -> None:
+    """To a layer of N networks, or of the only one."""
+    if isinstance(layer, nn.Linear):
+        weight_NIO, bias_N1O = weight_NIO[0].T, bias_N1O[0, 0]
+    layer.weight.copy_(weight_NIO)
+    layer.bias.copy_(bias_N1O)
+
+
+class BatchNormActor(SquashedGaussianActor):
+    """`SquashedGaussianActor` in training, whose hidden layers are those of `BatchNormMLP`."""
+
+    def make_layers(  # type: ignore[override]
+        self, num_inputs: int, num_outputs: int, options: NetworkOptions
+    ) -> None:
+        """Make `network`."""
+        self.network = BatchNormMLP(1, [num_inputs, *options.hidden_sizes], num_outputs)
+
+    def outputs(self, x: Tensor, *_: Tensor | None) -> Tensor:
+        """[B, I] -> [B, O]."""
+        return self.network.forward(x)[0]
+
+
+class BatchNormCritic(EnsembleCritic):
+    """`EnsembleCritic` in training, whose hidden layers are those of `BatchNormMLP`."""
+
+    def make_layers(self, num_inputs: int, num_outputs: int, options: NetworkOptions, *_: object) -> None:
+        """Make `network`."""
+        self.network = BatchNormMLP(self.n_critics, [num_inputs, *options.hidden_sizes], num_outputs)
+
+    def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """[B, I] -> [N, B, O], of all critics."""
+        return self.network.forward(x_BI)

@@ -121,7 +121,7 @@ class EnsembleMLP(MLP):
             ConfigError: a space that these networks cannot learn from, by name.
         """
         super().__init__()
-        made = self.page(**options)
+        made = self.options = self.page(**options)
         num_inputs, num_outputs = self.read_actions(action_space)
         self.n_critics, self.dropout = made.n_critics, made.dropout
         self.encoder = Encoder(observation_space, made.obs_range, made.normalize_obs)

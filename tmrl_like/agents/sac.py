@@ -47,11 +47,12 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
-    from tmrl_like.agents.dense_sac import CompiledGradients
+    from tmrl_like.agents.dense_sac import CompiledSAC
 
 log = logging.getLogger("tmrl_like.agents")
 
 _Number = Any  # float or Tensor []
+POSITIVE = NumberRange(lambda v: 0.0 < v < math.inf, "more than 0")
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -147,7 +148,7 @@ class SACOptions(AgentOptions):
     lr_entropy: float = number(3e-4, NOT_NEGATIVE)
     scale_rewards: bool = False
     learn_entropy_coef: bool = True
-    entropy_coef: float | None = number(None, NumberRange(lambda v: 0.0 < v < math.inf, "more than 0"))
+    entropy_coef: float | None = number(None, POSITIVE)
     target_entropy: float | None = number(None, NumberRange(math.isfinite, "a finite number"))
     policy_delay: int = number(1, COUNT)
     optimizer: str = "adam"
@@ -195,7 +196,7 @@ class SACAgent(TrainingAgent):
         return_scale: what rewards are divided by; None: by nothing.
         obs_norm: the statistics by which the networks that ship normalise; None: none of them does.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
-        compiled: what computes gradients in the page's place, where it can; else None.
+        compiled: what computes in the page's place, where it can; else None.
         updates: training steps done.
     """
 
@@ -267,10 +268,22 @@ class SACAgent(TrainingAgent):
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
-    def _compiled_gradients(self) -> CompiledGradients | None:
+    def _compiled_gradients(self) -> CompiledSAC | None:
         """What computes gradients faster than autograd; None: it does not do what this agent does."""
+        if not self._is_compilable():
+            return None
+        if importlib.util.find_spec("numba") is None:
+            log.info('a training step is up to three times as fast with numba: pip install "tmrl_like[fast]"')
+            return None
+        try:
+            return self._compile()
+        except Exception as error:  # of an installation that is broken, of any kind
+            log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
+            return None
+
+    def _is_compilable(self) -> bool:
         page = "_td_target", "_value_of_policy", "_sample"
-        if not (
+        return (
             self.device == "cpu"
             and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
             and type(self.actor) is SquashedGaussianActor
@@ -278,18 +291,15 @@ class SACAgent(TrainingAgent):
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
             and self.actor.encoder.is_as(self.critic.encoder)
-        ):
-            return None
-        if importlib.util.find_spec("numba") is None:
-            log.info('a training step is up to three times as fast with numba: pip install "tmrl_like[fast]"')
-            return None
-        try:
-            from tmrl_like.agents.dense_sac import CompiledGradients
+            and all(p.requires_grad for network in (self.actor, self.critic) for p in network.parameters())
+        )
 
-            return CompiledGradients(self.actor, self.critic, self.critic_target, self.obs_norm)
-        except Exception as error:  # of an installation that is broken, of any kind
-            log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
-            return None
+    def _compile(self) -> CompiledSAC:
+        from tmrl_like.agents.dense_sac import CompiledSAC
+
+        modules = self.actor, self.critic, self.critic_target
+        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
+        return CompiledSAC(modules, flats, self.obs_norm)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
@@ -338,7 +348,7 @@ class SACAgent(TrainingAgent):
         target_B = self._td_target(batch)  # [B]
         q_B, log_prob_B = self._value_of_policy(batch.obs)
         return {
-            "loss_critic": critic_loss(self.critic(batch.obs, batch.act), target_B),
+            "loss_critic": critic_loss(self.critic_frozen(batch.obs, batch.act), target_B),
             "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
         }
 
@@ -380,9 +390,10 @@ class SACAgent(TrainingAgent):
 
     def average(self, with_actor: bool) -> None:
         """Move the averages: the target critics, and, where there is one, the actor that acts."""
+        move = soft_update if self.compiled is None else self.compiled.soft_update
         if with_actor and self.actor_ema is not self.actor:
-            soft_update(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
-        soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
+            move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
+        move(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
 
     def _train_critics(self, batch: Batch) -> dict[str, Any]:
         metrics = self._critic_gradients(batch)
@@ -404,8 +415,7 @@ class SACAgent(TrainingAgent):
         """Of the critics' loss, by their parameters; returns the metrics."""
         if self.compiled is not None:
             return self.compiled.of_critics(batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch))
-        target_B = self._td_target(batch)  # [B]
-        q_NB = self.critic(batch.obs, batch.act)  # [N, B]
+        q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
         _backward(loss, self.critic_optimizer)
         return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
@@ -424,14 +434,20 @@ class SACAgent(TrainingAgent):
 
     def _descend(self, *optimizers: torch.optim.Adam) -> None:
         self.average_gradients(*optimizers)
+        step = adam_step if self.compiled is None else self.compiled.adam_step
         for optimizer in optimizers:
-            adam_step(optimizer)
+            step(optimizer)
 
     def _value_of_policy(self, obs: Any) -> tuple[Tensor, Tensor]:
         """What the critics say of actions of the policy, [B], and their log-density [B]."""
         act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
         q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
         return q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0), log_prob_B
+
+    def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the critics say, [N, B], and what they should say, [B]."""
+        target_B = self._td_target(batch)
+        return self.critic(batch.obs, batch.act), target_B
 
     @torch.no_grad()
     def _td_target(self, batch: Batch) -> Tensor:

@@ -1,0 +1,157 @@
+"""CrossQ: Soft Actor-Critic with batch-normalised critics and without target networks.
+
+Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample Efficiency and Simplicity",
+2024 (arXiv:1902.05605). The losses are those of `tmrl_like.agents.sac`. Shape names: B batch, N critics, R rows of the
+joint pass, 2 B.
+"""
+
+# Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N806
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tmrl_like.agents.acceleration import Flat
+from tmrl_like.agents.agent import NOT_NEGATIVE, number
+from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
+from tmrl_like.agents.ensemble import MLP
+from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.sac import POSITIVE, SACAgent, SACOptions, td_target
+from tmrl_like.agents.sharing import no_grad
+from tmrl_like.base import tree
+from tmrl_like.base.factories import completed
+from tmrl_like.base.functional import cached_property, partial
+from tmrl_like.errors import PolicyError, expect
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weight_file import Weights
+from tmrl_like.types import Batch
+
+if TYPE_CHECKING:
+    from tmrl_like.agents.dense_crossq import CompiledCrossQ
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossQOptions(SACOptions):
+    """Those of SAC without the targets' and averages', which CrossQ has none of.
+
+    The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for Omnidirectional
+    Quadruped Locomotion", 2025 (arXiv:2503.08375), which go with batches of 128. None as `target_entropy` is minus half
+    the number of action dimensions.
+    """
+
+    critics_in_target: None = field(default=None, init=False)
+    polyak: float = field(default=0.0, init=False)
+    actor_polyak: float = field(default=0.0, init=False)
+    lr_actor: float = number(5e-3, NOT_NEGATIVE)
+    lr_critic: float = number(5e-3, NOT_NEGATIVE)
+    lr_entropy: float = number(5e-3, NOT_NEGATIVE)
+    entropy_coef: float | None = number(1.0, POSITIVE)
+    betas: tuple[float, float] = (0.5, 0.999)
+
+
+class CrossQAgent(SACAgent):
+    """CrossQ (Bhatt et al. 2024, arXiv:1902.05605), for vectors and categories.
+
+    Critics and actor are normalised in training by each batch (`BatchNormMLP`). The critics see (s, a) and (s', a') in
+    one pass, so that the same statistics normalise what they say and what they should say:
+
+        Q(s, a), Q(s', a') = critics([s; s'], [a; a']),    y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …),
+
+    and no gradient flows through y; so there are no target networks. Where the next actions are drawn, where the actor
+    is told what its actions are worth, and on the workers, the running statistics normalise, folded into the weights of
+    plain networks. So acting takes what it takes with SAC.
+
+    Its arguments are those of `SACAgent`, see `CrossQOptions`. `actor_cls` makes a `SquashedGaussianActor` and
+    `critic_cls` an `EnsembleCritic` (None: of the actor's widths), both without layer normalisation or dropout. Nothing
+    is normalised by `normalize_obs`: batch normalisation does that. With several ranks each normalises by its own
+    batch; running statistics are their mean.
+
+    Attributes:
+        actor: the policy in training.
+        actor_ema: the plain network that does the same, which `get_actor` returns.
+        critic: the N critics in training.
+        critic_target: the plain networks that do the same.
+    """
+
+    actor: BatchNormActor
+    actor_ema: SquashedGaussianActor
+    critic: BatchNormCritic
+    critic_target: EnsembleCritic
+    page = CrossQOptions
+    tunable = CrossQOptions.live()
+
+    _default_critic = staticmethod(partial(EnsembleCritic, layer_norm=False))
+
+    critic_frozen = cached_property(lambda self: self.critic_target)
+
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
+        """PolicyError: weights without normalisations do not say what the statistics of these are."""
+        raise PolicyError("CrossQAgent cannot begin with the policy of another training (init_policy); SACAgent can")
+
+    def average(self, with_actor: bool) -> None:
+        """Fold the actor; there are no averages."""
+        if with_actor:
+            self._fold(self.actor, self.actor_ema)
+
+    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
+        spaces = self.observation_space, self.action_space
+        actor: Any = actor_cls(*spaces)
+        is_plain = type(actor) is SquashedGaussianActor and not actor.norms
+        expect(is_plain, "actor_cls", type(actor).__name__, "SquashedGaussianActor without layer_norm")
+        expect(not actor.encoder.images, "observation_space", "one with pictures", "vectors and categories for CrossQ")
+        critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
+        critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
+        is_plain = type(critic) is EnsembleCritic and not critic.norms and not critic.dropout
+        expect(is_plain, "critic_cls", type(critic).__name__, "EnsembleCritic without layer_norm and dropout")
+        self.actor_ema, self.critic_target = actor.to_device(self.device), critic.to(self.device)
+        self.actor = BatchNormActor(*spaces, **vars(actor.options))
+        self.critic = BatchNormCritic(*spaces, **vars(critic.options)).to(self.device)
+        self.actor.to_device(self.device)
+        self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
+        self._flat_actor_ema, self._flat_critic_target = Flat(self.actor_ema), Flat(self.critic_target)
+        for normed, plain in ((self.actor, self.actor_ema), (self.critic, self.critic_target)):
+            fold(normed.network, no_grad(plain))
+        self.obs_norm = None
+
+    def _is_compilable(self) -> bool:
+        is_same = self.actor_ema.encoder.is_as(self.critic_target.encoder)
+        return self.device == "cpu" and type(self) is CrossQAgent and is_same
+
+    def _compile(self) -> CompiledCrossQ:
+        from tmrl_like.agents.dense_crossq import CompiledCrossQ
+
+        modules = self.actor_ema, self.critic_target, self.actor.network, self.critic.network
+        return CompiledCrossQ(modules, (self._flat_actor_ema, self._flat_critic_target))
+
+    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+        metrics = super()._train_critics(batch)
+        self._fold(self.critic, self.critic_target)
+        return metrics
+
+    def _fold(self, normed: BatchNormActor | BatchNormCritic, plain: MLP) -> None:
+        if self.ranks is not None:
+            self.ranks.mean(normed.network.statistics)
+        fold(normed.network, plain)
+
+    def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            next_act, next_log_prob_B = self._sample(batch.next_obs)
+        obs = tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
+        q_NR = self.critic(obs, torch.cat((batch.act, next_act)))
+        q_NB, next_q_NB = q_NR.chunk(2, dim=1)
+        rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch)
+        return q_NB, td_target(batch.rew, batch.terminated, next_q_NB.detach(), *rest)
+
+    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """As SAC's: with gradients by the actor in training, which moves its statistics; without by the plain one."""
+        actor = self.actor if torch.is_grad_enabled() else self.actor_ema
+        act, log_prob_B = actor.sample(obs)
+        return act, log_prob_B + self._log_half_sum
+
+    def _usual_entropy(self) -> float:
+        return 0.5 * super()._usual_entropy()

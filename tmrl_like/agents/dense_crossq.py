@@ -1,0 +1,263 @@
+"""The gradients of CrossQ's losses, compiled for the CPU.
+
+What networks do by their running statistics is done by plain ones, see `fold`; here is what is done in training.
+Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), A actions, I inputs, H hidden width, O
+outputs of a network.
+"""
+
+# Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N803, N806
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numpy as np
+from torch import Tensor
+
+from tmrl_like.agents import batch_norm
+from tmrl_like.agents.acceleration import Flat
+from tmrl_like.agents.batch_norm import BatchNormMLP
+from tmrl_like.agents.dense import ONE, ZERO, DenseNetwork, Integers, compiled, multiply, sum_rows
+from tmrl_like.agents.dense_sac import (
+    CompiledSAC,
+    Drawing,
+    Scaling,
+    act,
+    draw,
+    policy_errors,
+    put_inputs,
+    scaled,
+    td_errors,
+)
+from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.policies.network import Floats
+
+EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
+MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
+
+
+class NormedParameters(NamedTuple):
+    """Those of N networks, or their gradients. Place 0 of the gains is that of the inputs."""
+
+    gains: tuple[Floats, ...]  # [N, 1, H]
+    offsets: tuple[Floats, ...]  # [N, 1, H]
+    weights: tuple[Floats, ...]  # [N, I, H]
+    bias: Floats  # [N, 1, O], of the head
+
+
+class NormedNetwork(NamedTuple):
+    """A `BatchNormMLP` as compiled functions take it."""
+
+    parameters: NormedParameters
+    gradients: NormedParameters
+    means: tuple[Floats, ...]  # [N, 1, H], running
+    vars: tuple[Floats, ...]  # [N, 1, H], running
+    batches: Floats  # [], seen
+    renorm_after: int
+
+
+class NormedActivations(NamedTuple):
+    """What a pass leaves behind at each normalisation, for the way back; y of the head at the end."""
+
+    y: list[Floats]  # [N, R, H], behind ReLU
+    normed: list[Floats]  # [N, R, H], before r, d, gain and offset
+    scale: list[Floats]  # [N, 1, H], 1 / standard deviation
+    r: list[Floats]  # [N, 1, H], of batch renormalisation
+    d: list[Floats]  # [N, 1, H], of batch renormalisation
+
+
+class CompiledCrossQ(CompiledSAC):
+    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does."""
+
+    def __init__(
+        self,
+        modules: tuple[SquashedGaussianActor, EnsembleCritic, BatchNormMLP, BatchNormMLP],
+        flats: tuple[Flat, Flat],
+    ) -> None:
+        """Take the plain actor and critics with their parameters, and those in training: all stay where they are."""
+        plain_actor, plain_critic, actor, critic = modules
+        flat_actor, flat_critic = flats
+        super().__init__((plain_actor, plain_critic, plain_critic), (flat_actor, flat_critic, flat_critic), None)
+        self._made_of = modules, flats
+        self._networks = *self._networks[:2], _network_of(actor), _network_of(critic)
+        self._critic_gradients, self._actor_gradients = _critic_gradients, _actor_gradients
+
+
+def _network_of(module: BatchNormMLP) -> NormedNetwork:
+    running = module.running()
+    return NormedNetwork(
+        _parameters_of(module, lambda parameter: parameter.detach()),
+        _parameters_of(module, lambda parameter: cast(Tensor, parameter.grad)),  # those of `Flat` stay
+        tuple(mean.numpy() for mean, _ in running),
+        tuple(var.numpy() for _, var in running),
+        module.count.numpy(),
+        module.renorm_after,
+    )
+
+
+def _parameters_of(module: BatchNormMLP, see: Callable[[Tensor], Tensor]) -> NormedParameters:
+    return NormedParameters(
+        tuple(see(gain).numpy() for gain in module.gains),
+        tuple(see(offset).numpy() for offset in module.offsets),
+        tuple(see(weight).numpy() for weight in module.weights),
+        see(module.bias).numpy(),
+    )
+
+
+@compiled
+def _critic_gradients(
+    networks: tuple[DenseNetwork, DenseNetwork, NormedNetwork, NormedNetwork],
+    members: Integers,
+    drawing: Drawing,
+    seen: tuple[Floats, Floats, Floats],
+    outcome: tuple[Floats, Floats, Floats],
+    rescale_act: Scaling,
+    entropy_coef: float,
+) -> tuple[float, float, float]:
+    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets. Arguments as SAC's."""
+    plain_actor, _, _, critics = networks
+    obs_BR, next_obs_BR, act_BA = seen
+    drawn = act(plain_actor, drawing, next_obs_BR)
+    num_rows, num_inputs = drawn.x_BI.shape
+    x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
+    put_inputs(obs_BR, act_BA, drawing[1], rescale_act, x_RI[:num_rows])
+    x_RI[num_rows:] = drawn.x_BI
+    trace = _forward(critics, x_RI)
+    q_NR1 = trace.y[-1]
+    d_NR1 = np.zeros_like(q_NR1)
+    q_NB1, next_q_NB1 = q_NR1[:, :num_rows], q_NR1[:, num_rows:]
+    metrics = td_errors(q_NB1, next_q_NB1, drawn.log_prob_B, outcome, entropy_coef, d_NR1[:, :num_rows])
+    _backward(critics, trace, d_NR1)
+    return metrics
+
+
+@compiled
+def _actor_gradients(
+    networks: tuple[DenseNetwork, DenseNetwork, NormedNetwork, NormedNetwork],
+    drawing: Drawing,
+    obs_BR: Floats,
+    entropy_coef: float,
+    of_mean: bool,
+) -> tuple[float, float]:
+    """Of `actor_loss`; returns the loss and the entropy. Arguments as SAC's."""
+    _, plain_critics, actor, _ = networks
+    features_BF = scaled(obs_BR, drawing[1])
+    trace = _forward(actor, features_BF)
+    drawn = draw(trace.y[-1][0], features_BF, drawing)
+    d_outputs_1BO, loss, entropy = policy_errors(plain_critics, drawing, drawn, entropy_coef, of_mean)
+    _backward(actor, trace, d_outputs_1BO)
+    return loss, entropy
+
+
+@compiled
+def _forward(network: NormedNetwork, x_RI: Floats) -> NormedActivations:
+    """As `BatchNormMLP.forward`: moves the running statistics, too."""
+    gains, offsets, weights, bias = network.parameters
+    num_networks, num_rows, num_norms = len(bias), len(x_RI), len(gains)
+    trace = NormedActivations(
+        [np.empty((num_networks, num_rows, gain.shape[2]), np.float32) for gain in gains],
+        [np.empty((num_networks, num_rows, gain.shape[2]), np.float32) for gain in gains],
+        [np.empty_like(gain) for gain in gains],
+        [np.ones_like(gain) for gain in gains],
+        [np.zeros_like(gain) for gain in gains],
+    )
+    out = np.empty((num_networks, num_rows, bias.shape[2]), np.float32)
+    is_renormed = bool(network.batches[()] >= network.renorm_after)
+    for n in range(num_networks):
+        for i in range(num_norms):
+            x, scale, r, d = trace.normed[i][n], trace.scale[i][n, 0], trace.r[i][n, 0], trace.d[i][n, 0]
+            if i == 0:
+                x[:] = x_RI
+            else:
+                multiply(trace.y[i - 1][n], weights[i - 1][n], x, False, False)
+            _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed, scale, r, d)
+            gain = gains[i][n, 0]
+            if i == 0:
+                _line(x, gain * r, gain * d, -np.float32(np.inf), trace.y[i][n])
+            else:
+                _line(x, gain * r, gain * d + offsets[i - 1][n, 0], ZERO, trace.y[i][n])
+        multiply(trace.y[num_norms - 1][n], weights[num_norms - 1][n], out[n], False, False)
+        out[n] += bias[n]
+    network.batches[()] += ONE
+    trace.y.append(out)
+    return trace
+
+
+@compiled
+def _normalise(
+    x: Floats, running_mean: Floats, running_var: Floats, is_renormed: bool, scale: Floats, r: Floats, d: Floats
+) -> None:
+    """In place of x [R, H], by its rows; see `renormalise`. Fills in `scale`, `r` and `d`."""
+    size = np.float32(x.shape[0])
+    mean, var = np.zeros_like(scale), np.zeros_like(scale)
+    sum_rows(x, mean)
+    mean /= size
+    for b in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            x[b, h] -= mean[h]
+            var[h] += x[b, h] * x[b, h]
+    var /= size
+    scale[:] = ONE / np.sqrt(var + EPS)
+    if is_renormed:
+        running_scale = ONE / np.sqrt(running_var + EPS)
+        r[:] = np.clip(running_scale / scale, ONE / MAX_R, MAX_R)
+        d[:] = np.clip((mean - running_mean) * running_scale, -MAX_D, MAX_D)
+    running_mean += NEW * (mean - running_mean)
+    running_var += NEW * (var - running_var)
+    for b in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            x[b, h] *= scale[h]
+
+
+@compiled
+def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats) -> None:
+    """Each column of x [R, H] times a scale plus a shift, but not below `least`, to y."""
+    for b in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            value = x[b, h] * scale[h] + shift[h]
+            y[b, h] = least if value < least else value
+
+
+@compiled
+def _backward(network: NormedNetwork, trace: NormedActivations, d_out_NRO: Floats) -> None:
+    """After a `_forward`: from the derivative by the outputs to the gradients of the parameters."""
+    gains, _, weights, bias = network.parameters
+    d_gains, d_offsets, d_weights, d_bias = network.gradients
+    for n in range(len(bias)):
+        d = d_out_NRO[n]
+        d_bias[n] = ZERO
+        sum_rows(d, d_bias[n, 0])
+        for i in range(len(gains) - 1, -1, -1):
+            y, normed, scale, r = trace.y[i][n], trace.normed[i][n], trace.scale[i][n, 0], trace.r[i][n, 0]
+            multiply(y, d, d_weights[i][n], True, False)
+            d_y = np.empty_like(y)
+            multiply(d, weights[i][n], d_y, False, True)
+            along, total = np.zeros_like(scale), np.zeros_like(scale)
+            _sum_back(d_y, normed, y, ZERO if i > 0 else -np.float32(np.inf), along, total)
+            d_gains[i][n, 0] = r * along + trace.d[i][n, 0] * total
+            if i > 0:
+                d_offsets[i - 1][n, 0] = total
+                _back_through_norm(d_y, normed, gains[i][n, 0] * r * scale, along, total)
+            d = d_y
+
+
+@compiled
+def _sum_back(d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats) -> None:
+    """Back through `_line`, in place of d [R, H]: nothing comes through where y is `least`. Adds up [H] what does, and
+    that times `normed`.
+    """
+    for b in range(d.shape[0]):
+        for h in range(d.shape[1]):
+            d[b, h] = d[b, h] if y[b, h] > least else ZERO
+            along[h] += d[b, h] * normed[b, h]
+            total[h] += d[b, h]
+
+
+@compiled
+def _back_through_norm(d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats) -> None:
+    """In place of d [R, H], the derivative behind the normalisation by statistics of all rows: that before it."""
+    size = np.float32(d.shape[0])
+    for b in range(d.shape[0]):
+        for h in range(d.shape[1]):
+            d[b, h] = (d[b, h] - (total[h] + normed[b, h] * along[h]) / size) * scale[h]

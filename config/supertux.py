@@ -30,8 +30,9 @@ FONT = """
 """
 BRIGHTNESS = {".": 40, "+": 140, "#": 220}
 FIRST_DIGIT = (323, 72)  # column and row of what follows "X:"
-SPACE_PX, COLON_PX = 4, 4
-Y_DIGITS = 3  # what is seen behind them may look like a 1
+SPACE_PX = 4  # before Y
+BELOW_TEXT = 90  # rows
+DARKENED = 250
 UNLIKE = 60.0  # what is no digit differs more from each of them, in brightness
 
 
@@ -45,35 +46,31 @@ def glyphs_of(font: str) -> dict[str, NDArray[np.uint8]]:
 
 
 GLYPHS = glyphs_of(FONT)
-Errors = dict[str, NDArray[np.floating[Any]]]  # of each character at each column
 
 
-def read_position(frame: NDArray[np.uint8]) -> tuple[int, int] | None:
-    """Where Tux is in the level, pixels to the right and down; None where nothing is written, as in the menu."""
+def read_x(frame: NDArray[np.uint8]) -> int | None:
+    """Where Tux is in the level, pixels to the right; None where it is not written, as in the menu."""
     left, top = FIRST_DIGIT
     strip = cv2.cvtColor(frame[top : top + len(GLYPHS["Y"]), left:], cv2.COLOR_RGB2GRAY)
-    errors = {}
+    errors = {}  # of each character at each column
     for char, glyph in GLYPHS.items():
         errors[char] = np.sqrt(cv2.matchTemplate(strip, glyph, cv2.TM_SQDIFF)[0] / glyph.size)
-    y_column = int(np.argmin(errors["Y"]))
-    if errors["Y"][y_column] > UNLIKE:
+    end = int(np.argmin(errors["Y"])) - SPACE_PX
+    if np.min(errors["Y"]) > UNLIKE:
         return None
-    x = read_digits(errors, 0, y_column - SPACE_PX)
-    y = read_digits(errors, y_column + GLYPHS["Y"].shape[1] + COLON_PX, strip.shape[1])[:Y_DIGITS]
-    return (int(x), int(y)) if x and y else None
-
-
-def read_digits(errors: Errors, column: int, end: int) -> str:
-    """The digits from this column on, up to the end or to what is no digit."""
-    text = ""
+    text, column = "", 0
     while column < end:
-        at = {digit: errors[digit][column] for digit in "0123456789" if column < len(errors[digit])}
-        digit = min(at, key=lambda digit: at[digit], default="")
-        if not digit or at[digit] > UNLIKE:
-            break
+        digit = min("0123456789", key=lambda digit: errors[digit][column])
+        if errors[digit][column] > UNLIKE:
+            return None
         text += digit
         column += GLYPHS[digit].shape[1]
-    return text
+    return int(text) if text else None
+
+
+def is_dying(frame: NDArray[np.uint8]) -> bool:
+    """Whether the picture darkens: the game does that from half a second after Tux was killed. Snow is white else."""
+    return int(frame[BELOW_TEXT:].max()) < DARKENED
 
 
 WINDOW = "400x300"  # 12 tiles by 9
@@ -89,16 +86,13 @@ SETTLE_S = 0.05
 class SuperTux(DesktopGameInterface):
     """A level from its beginning. Reward: 0.1 for each tile to the right, what is lost to the left is taken away."""
 
-    def __init__(
-        self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900, deepest: int = 650
-    ) -> None:
+    def __init__(self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900) -> None:
         """Prepare; the game is started by the first reset.
 
         Args:
             level: a file below the game's `levels`, without `.stl`.
             start: where Tux begins, pixels to the right.
             goal: where the level ends, pixels to the right.
-            deepest: pixels down; below it Tux is dead.
         """
         home = tempfile.mkdtemp(prefix="supertux")  # leaves the settings and scores of the user alone
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
@@ -112,7 +106,7 @@ class SuperTux(DesktopGameInterface):
             axes=[("left", "right"), ("", "space")],
             size=(48, 64),
         )
-        self._start, self._goal, self._deepest = start, goal, deepest
+        self._start, self._goal = start, goal
         self._last_x = start
 
     def begin_episode(self) -> None:
@@ -120,12 +114,11 @@ class SuperTux(DesktopGameInterface):
         until = time.monotonic() + RESTART_WITHIN_S
         while time.monotonic() < until:
             self._press("esc")
-            if self._position_now() is not None:
+            if self._x_now() is not None:
                 continue  # this is not the menu, which hides it
             self._press("down")
             self._press("enter")
-            position = self._position_now()
-            if position is not None and position[0] == self._start:
+            if self._x_now() == self._start:
                 self._last_x = self._start
                 return
         raise EnvironmentFaultError(f"the level did not begin within {RESTART_WITHIN_S:g} s")
@@ -134,13 +127,13 @@ class SuperTux(DesktopGameInterface):
         self._keyboard.tap(key)
         time.sleep(SETTLE_S)
 
-    def _position_now(self) -> tuple[int, int] | None:
+    def _x_now(self) -> int | None:
         frame, _ = self._look()
-        return read_position(frame)
+        return read_x(frame)
 
     def judge(self, frame: NDArray[np.uint8], record: Any) -> tuple[float, bool, dict[str, Any]]:
-        x, y = read_position(frame) or (self._last_x, 0)
+        x = read_x(frame)
+        x = self._last_x if x is None else x
         tiles = (x - self._last_x) / TILE_PX
         self._last_x = x
-        is_over = y > self._deepest or x > self._goal
-        return 0.1 * tiles, is_over, {"tiles": (x - self._start) / TILE_PX}
+        return 0.1 * tiles, is_dying(frame) or x > self._goal, {"tiles": (x - self._start) / TILE_PX}

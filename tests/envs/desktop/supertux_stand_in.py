@@ -14,10 +14,11 @@ sys.path.append(str(Path(__file__).parents[3] / "config"))
 import numpy as np
 import pygame
 from numpy.typing import NDArray
-from supertux import COLON_PX, FIRST_DIGIT, GLYPHS, SPACE_PX
+from supertux import FIRST_DIGIT, GLYPHS, SPACE_PX
 
 WIDTH, HEIGHT = 400, 300
 START, PIT, GROUND = 96, 300, 577  # pixels of the level
+SNOW = 255  # its brightness; it gets dark while Tux falls
 TICKS_PER_S, RUN_PX, JUMP_PX, FALL_PX = 64, 5, 60, 20
 BEGINS_AGAIN_AT = 1500  # pixels down
 
@@ -30,7 +31,7 @@ def write_position(frame: NDArray[np.uint8], x: int, y: int) -> None:
             height, width = GLYPHS[char].shape
             frame[top : top + height, column : column + width] = GLYPHS[char][..., None]
         else:
-            height, width = 6, SPACE_PX if char == " " else COLON_PX
+            height, width = 6, SPACE_PX
             frame[top : top + height, column : column + width] = 40
         column += width
 
@@ -71,8 +72,9 @@ class StandIn:
                 self.begin()
 
     def draw(self) -> NDArray[np.uint8]:
-        frame = np.full((HEIGHT, WIDTH, 3), 240, np.uint8)
-        frame[200:, self.x % WIDTH :] = (0, 200, 255)
+        light = max(0, SNOW - max(0, self.y - GROUND) // 4)
+        frame = np.full((HEIGHT, WIDTH, 3), light, np.uint8)
+        frame[200:, self.x % WIDTH :] = (0, light // 2, light)
         if self.shown != "menu":
             write_position(frame, self.x, self.y)
         return frame

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "config"))
 
-from supertux import SuperTux, read_position  # noqa: E402
+from supertux import SuperTux, is_dying, read_x  # noqa: E402
 from supertux_stand_in import GROUND, PIT, START, write_position  # noqa: E402
 
 EXPERIMENT = ROOT / "config" / "supertux.yaml"
@@ -40,27 +40,30 @@ def background(brightness: int, noise: int) -> Any:
     return np.clip(grey, 0, 255).astype(np.uint8)
 
 
-@given(x=st.integers(0, 99999), y=st.integers(0, 999), brightness=st.integers(0, 255), noise=st.integers(0, 40))
+@given(x=st.integers(0, 9999), y=st.integers(0, 999), brightness=st.integers(0, 255), noise=st.integers(0, 40))
 def test_the_place_on_the_screen_is_read_over_any_background(x: int, y: int, brightness: int, noise: int) -> None:
     frame = background(brightness, noise)
     write_position(frame, x, y)
-    assert read_position(frame) == (x, y)
+    assert read_x(frame) == x
 
 
 @given(brightness=st.integers(0, 255), noise=st.integers(0, 40))
 def test_where_nothing_is_written_nothing_is_read(brightness: int, noise: int) -> None:
-    assert read_position(background(brightness, noise)) is None
+    assert read_x(background(brightness, noise)) is None
 
 
-def test_of_a_fall_out_of_the_level_three_digits_are_enough() -> None:
-    frame = background(240, 0)
-    write_position(frame, 2144, 1013)
-    assert read_position(frame) == (2144, 101)
+def test_tux_dies_when_no_snow_is_white_whatever_is_written() -> None:
+    frame = background(200, 0)
+    frame[200:202, 100:102] = 255
+    assert not is_dying(frame)
+    dark = (frame * 0.97).astype(np.uint8)
+    write_position(dark, 2144, 337)
+    assert is_dying(dark)
 
 
 def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_nothing() -> None:
     game = SuperTux()
-    frame = background(240, 10)
+    frame = background(255, 0)
     assert game.judge(frame, ()) == (0.0, False, {"tiles": 0.0})
     write_position(frame, START + 64, GROUND)
     assert game.judge(frame, ()) == (pytest.approx(0.2), False, {"tiles": 2.0})
@@ -68,12 +71,10 @@ def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_no
     assert game.judge(frame, ()) == (pytest.approx(-0.1), False, {"tiles": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "is_over"), [(500, 650, False), (500, 651, True), (8900, 577, False), (8901, 577, True)]
-)
-def test_an_episode_ends_below_the_ground_and_at_the_level_s_end(x: int, y: int, is_over: bool) -> None:
-    frame = background(240, 10)
-    write_position(frame, x, y)
+@pytest.mark.parametrize(("x", "snow", "is_over"), [(8900, 255, False), (8901, 255, True), (500, 240, True)])
+def test_an_episode_ends_at_the_level_s_end_and_when_tux_dies(x: int, snow: int, is_over: bool) -> None:
+    frame = background(snow, 0)
+    write_position(frame, x, GROUND)
     assert SuperTux().judge(frame, ())[1] is is_over
 
 

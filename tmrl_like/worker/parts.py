@@ -33,6 +33,7 @@ from tmrl_like.worker.intake import DrivingActor, NumpyIntake, PolicyIntake, Tor
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
+from tmrl_like.worker.sampling import refuse_longer_buffer, sampler_of
 from tmrl_like.worker.slots import PolicySlots
 from tmrl_like.worker.takeover import Takeover, to_action
 
@@ -69,7 +70,8 @@ class Parts:
         try:
             self._make_envs(env_cls)
             self._env = self._envs[0].env
-            _refuse_longer_buffer(sample_compressor, self._env)
+            refuse_longer_buffer(sample_compressor, held_actions(self._env))
+            sample_of = sampler_of(sample_compressor, crc_debug)
             self._probe = PolicyProbe(self._env.observation_space, self._env.action_space, obs_preprocessor)
             actors = [self._make_actor() for _ in self._envs]
             self._is_numpy = actors[0].in_numpy() is actors[0]
@@ -84,9 +86,8 @@ class Parts:
                 ControlLoop,
                 worker=self.name,
                 returns=deque(maxlen=RETURNS_KEPT),
+                sample_of=sample_of,
                 rollouts=self.rollouts,
-                sample_compressor=sample_compressor,
-                crc_debug=crc_debug,
             )
             loops = [make_loop(env, arbiter) for env, arbiter in zip(self._envs, arbiters, strict=True)]
             for loop, samples in zip(loops, self._samples, strict=False):
@@ -228,13 +229,3 @@ def _seed_of(seed: int, name: str, number: int) -> int:
     """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's number."""
     entropy = (seed, zlib.crc32(name.encode()), number)
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1
-
-
-def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:
-    """Raise ConfigError for a compressor that drops more actions than the environment's observations hold."""
-    dropped, held = getattr(compressor, "act_buf_len", 0), held_actions(env)
-    if held is not None and dropped > held:
-        raise ConfigError(
-            f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
-            "environment's act_buf_len, or none"
-        )

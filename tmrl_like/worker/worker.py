@@ -388,7 +388,7 @@ class RolloutWorker:
 
     def _note(self, ended: str = "", awaits: bool = False) -> None:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
-        self.loop.note(ended, awaits)
+        self.loop.counts.ended, self.loop.counts.awaits = ended, awaits
         script.failures[self._where] = ended
 
     def _tuned(self, control: int) -> contextlib.AbstractContextManager[None]:
@@ -530,7 +530,7 @@ class RolloutWorker:
         self.stop()
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
-        self.loop.note(self.loop.counts.ended or "it was closed")
+        self.loop.counts.ended = self.loop.counts.ended or "it was closed"
         self._closing.close()
 
     def __enter__(self) -> RolloutWorker:

@@ -76,7 +76,7 @@ class WorkerRole:
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
-        self._feed = 0
+        self._feed: int | None = None  # of the newest welcome, 0: nobody trains; None: there was none yet
         self._policy_received = 0
         self._beat_is_due = False
 
@@ -86,7 +86,7 @@ class WorkerRole:
         First a beat: by it the trainer knows how old samples are.
         """
         self._beat_is_due = True
-        is_another_trainer = welcome.feed != self._feed
+        is_another_trainer = welcome.feed != (self._feed or 0)
         if is_another_trainer or is_new:
             self.outbox.send_again(is_another_trainer)
         if is_another_trainer:
@@ -125,7 +125,7 @@ class WorkerRole:
                 self.files.add(self.slots.version(slot), self.slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
-        self.outbox.pump(send, connected and self._feed != 0, self.condition.awaits)
+        self.outbox.pump(send, connected and bool(self._feed), self.condition.awaits)
         return _AWAITING_TICK_S if self.condition.awaits else _TICK_S
 
     def pending(self) -> bool:
@@ -211,12 +211,14 @@ class Link:
             self._tell(Status(self._session.connected, self._role.known()))
             self._files.write()
             is_over = self._leaving.wait(STATUS_EVERY_S) or self._session.failed
+        self._outbox.hasten()
         try:
             self._session.check()
+            if self._role.pending():  # it may have just begun
+                self._session.wait_connected(self._flush_s)
         except Exception as error:
             self._tell(failure(error))
             self._leaving.wait()
-        self._outbox.hasten()
         self._session.close(self._flush_s)
         self._files.write()
         self._outbox.close()

@@ -193,7 +193,7 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     assert worker.actor.layer.bias.item() == 0.5
     trainer.link.broadcast_model(actor)  # the link has seen all of the one before
     slots = worker.lanes[0].intake.slots
-    until(lambda: slots.version(slots.newest % len(slots.slots)) == 3)
+    until(lambda: slots.version(slots.ready[0] % len(slots.slots)) == 3)
     actor.layer.bias.data.fill_(0.5)
     assert read_weights(kept)[1] == actor.weights()
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, PolicyError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.action_check import finite_check
+from tmrl_like.policies.policy_file import read_policy
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Action, ActionSource, Observation, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.intake import DrivingActor, PolicyIntake
+from tmrl_like.worker.intake import PolicyIntake
 from tmrl_like.worker.returned import outline
 from tmrl_like.worker.takeover import Takeover
 
@@ -49,7 +51,7 @@ class Arbiter:
     """
 
     env: SupervisedEnv
-    actor: DrivingActor
+    actor: Actor
     intake: PolicyIntake
     is_pinned: bool = False
     max_policy_age_s: float = math.inf
@@ -133,14 +135,14 @@ class Arbiter:
 
     def refresh(self) -> bool:
         """Act with the newest policy from now on; False: there is no newer one."""
-        policy = self.intake.take(self.actor)
-        if policy is None:
+        ready = self.intake.take(self.actor)
+        if ready is None:
             return False
-        self.actor = policy.actor
+        policy, self.actor = ready
         is_repeated = (policy.version, policy.published_at_s) == (self.counts.policy_version, self._published_at_s)
-        self._published_at_s = policy.published_at_s
         if not is_repeated:  # by a server, to whoever comes back
             self.received_at = policy.received_at
+        self._published_at_s = policy.published_at_s
         self._renew(policy.version, self.received_at)
         return True
 
@@ -151,8 +153,20 @@ class Arbiter:
         self._renew(version, self.received_at)
 
     def load_file(self, path: Path) -> None:
-        """Act with weights from the disk; raises as `PolicyIntake.load_file`."""
-        self._renew(self.intake.load_file(self.actor, path), time.perf_counter())
+        """Act with weights from the disk; they must pass the checks of those from the network.
+
+        Raises:
+            DamagedPolicyError: the file is not as it was written.
+            PolicyError: they are not fit to act; the message names the file.
+            OSError: the file cannot be read.
+        """
+        card, weights = read_policy(path)
+        try:
+            self.intake.probe.load(self.actor, weights)
+        except PolicyError as error:
+            advice = "give both their values of then, or choose another policy or another --run_name"
+            raise PolicyError(f"{path}: {error}; {advice}") from None
+        self._renew(0 if card is None else card.version, time.perf_counter())
 
     def _renew(self, version: int, since: float) -> None:
         self.counts.policy_version = version

@@ -98,6 +98,11 @@ class LinkThread:
         return "the link's thread ended"
 
 
+def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
+    """A link that waits for its `Setup`: in a process, or in a thread, which the transport "inproc" needs."""
+    return LinkProcess() if in_process and transport != "inproc" else LinkThread()
+
+
 class LinkClient:
     """Has a link run, and answers it. When it ends before it is to leave, another one goes on where it was.
 

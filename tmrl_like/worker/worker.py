@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+import gymnasium
+
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
@@ -24,11 +26,12 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, TransportError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import Condition, of_worker
 from tmrl_like.worker.lane import Lane, Plan
-from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread
+from tmrl_like.worker.link_client import LinkClient, start_link
 from tmrl_like.worker.link_messages import Hasten
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
 from tmrl_like.worker.parts import Parts
@@ -64,8 +67,8 @@ class RolloutWorker:
 
     def __init__(
         self,
-        env_cls: Callable[[], Any],
-        actor_module_cls: Callable[..., Any],
+        env_cls: Callable[[], gymnasium.Env],
+        actor_module_cls: Callable[..., Actor],
         sample_compressor: SampleCompressor | None = None,
         device: str | None = None,
         server_ip: str | Sequence[str] | None = None,
@@ -116,14 +119,13 @@ class RolloutWorker:
         """
         refuse_unknown("RolloutWorker", keywords, WorkerKeywords)
         options = WorkerOptions(model_history=cfg.MODEL_HISTORY) if options is None else options
-        outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
         self._options = options = with_given(
             WorkerOptions,
             options,
             device=device,
             max_samples_per_episode=max_samples_per_episode,
             model_history=model_history,
-            outbox=outbox,
+            outbox=with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet),
         )
         refuse_missing_cores(options.cpu_affinity)
         self.standalone = standalone
@@ -136,12 +138,11 @@ class RolloutWorker:
         with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
             if isinstance(model_path, RunPath) and not standalone:
                 closing.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
-            link = None
-            if not standalone:
-                is_apart = options.link_process and keywords.get("transport") != "inproc"
-                link = LinkProcess() if is_apart else LinkThread()  # it starts while the rest is made
+            link = None if standalone else start_link(options.link_process, keywords.get("transport"))
+            if link is not None:  # it starts while the rest is made
                 closing.callback(link.end)
             parts = Parts(
+                closing,
                 env_cls,
                 actor_module_cls,
                 options,
@@ -151,18 +152,14 @@ class RolloutWorker:
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
-            closing.callback(parts.close)
             self.lanes, self.name, self.rollouts = parts.lanes, parts.name, parts.rollouts
             self.loop = self.lanes[0].loop
             self._env = self.loop.env
-            policy, weights = keywords.get("policy"), cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
-            if policy is not None:
-                parts.load_policy(Path(policy), is_needed=True)
-            elif weights is not None and weights.is_file():
-                parts.load_policy(weights, is_needed=standalone)
+            kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
+            parts.load_policy(kept, is_needed=standalone)
             if link is not None:
                 history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-                setup = parts.setup(server_ip, weights, history)
+                setup = parts.setup(server_ip, kept, history)
                 self._where = ", ".join(setup.servers)
                 self.link = LinkClient(link, setup, self.condition, self.lanes)
                 closing.callback(self.link.close)

@@ -26,7 +26,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "engine.options": ("errors", "base"),
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
-    "worker.options": ("base", "delivery.options"),
+    "worker.options": ("base", "types", "delivery.options", "rollouts", "transport"),
     "config": ("errors", "base", "transport", *_PAGES),
     "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,

@@ -17,7 +17,7 @@ import pytest
 from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
 from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
 
-from tmrl_like.cli import app
+from tmrl_like.cli import app, work
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
@@ -179,7 +179,7 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(th
         signal.raise_signal(signal.SIGINT)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(app, "_run", start)
+    monkeypatch.setattr(work, "main", start)
     try:
         assert app.main(["worker", TINY]) == 1
     finally:

@@ -48,9 +48,9 @@ def _expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     words = f"{low} or more" if limits.gt is None else f"more than {low}"
     if high is not None:
         words = f"{low} to {'' if limits.lt is None else 'below '}{high}"
-    is_number = not isinstance(value, str)
-    above = is_number and (value > low if limits.gt is not None else value >= low)
-    below = high is None or (is_number and (value < high if limits.lt is not None else value <= high))
+    expect(not isinstance(value, str), name, value, f"a number, {words}")
+    above = value > low if limits.gt is not None else value >= low
+    below = high is None or (value < high if limits.lt is not None else value <= high)
     expect(above and below, name, value, words)
     expect(kind is not int or value % 1 == 0, name, value, "a whole number")
 

@@ -198,11 +198,13 @@ class Reader:
     # -- what goes out
 
     async def _say(self, client: Client) -> None:
-        """Publish what the session hands over, and let it know each second that there is a connection."""
+        """Publish what the session hands over, and let it know each second that there is a connection.
+
+        Which training takes the samples is said first: a gateway knows it before it hears of one that is stored.
+        """
         beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
         while True:
             await wait(self._woken, _TURN_S)
-            await self._say_what_waits(client)
             now = time.monotonic()
             if self._is_seated and client.is_connected and now - beat_at > _BEAT_S:
                 beat_at = now
@@ -213,6 +215,7 @@ class Reader:
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
                     log.warning("no server gives this engine samples of the run: start it with --server.engine, too")
+            await self._say_what_waits(client)
 
     async def _say_what_waits(self, client: Client) -> None:
         run = self._options.run

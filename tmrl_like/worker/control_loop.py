@@ -35,6 +35,8 @@ from tmrl_like.worker.sampling import Made
 _LOOKED_AFTER_EVERY = 16  # steps
 
 Info: TypeAlias = dict[str, Any]
+"""What an environment says beside an observation."""
+
 Stepped: TypeAlias = tuple[Observation, float, bool, bool, Info]
 """What `gymnasium.Env.step` returns."""
 

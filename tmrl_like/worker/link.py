@@ -24,7 +24,7 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
-from tmrl_like.policies.network import Network
+from tmrl_like.policies.network import Network, input_size
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.session.session import Session
 from tmrl_like.transport import KeyFolder
@@ -160,8 +160,8 @@ class Link:
         self._leaving = leaving
         self._flush_s = _ORPHAN_FLUSH_S
         self._shared = Path(setup.shared)
-        slots = PolicySlots(self._shared, setup.manifest, setup.input_size, len(setup.incarnations))
-        probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, setup.input_size))
+        slots = PolicySlots(self._shared, setup.manifest, input_size(setup.network), len(setup.incarnations))
+        probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, slots.input.size))
         network = None if setup.network is None else Network(setup.network)
         gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
         self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)

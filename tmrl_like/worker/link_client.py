@@ -20,6 +20,7 @@ from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
+    FROM_LINK,
     Failed,
     Fit,
     FromLink,
@@ -58,16 +59,19 @@ class LinkProcess:
             self.process = start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
             raise no_process("of the link", error) from None
-        self.messages: Iterator[FromLink] = messages_in(self.process.stdout, FromLink)
-        self.send: Callable[[ToLink], None] = MessageWriter(self.process.stdin)
+        to_link, from_link = self.process.stdin, self.process.stdout
+        assert to_link is not None
+        assert from_link is not None
+        self._pipes = to_link, from_link
+        self.messages: Iterator[FromLink] = messages_in(from_link, FROM_LINK)
+        self.send: Callable[[ToLink], None] = MessageWriter(to_link)
 
     def end(self) -> str:
         """End it, if it has not ended; says how it did. Twice is fine."""
         self.process.kill()
         code = self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self._pipes:
+            pipe.close()
         return f"the link process ended with exit code {code}"
 
 

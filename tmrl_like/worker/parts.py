@@ -21,6 +21,7 @@ from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, DamagedPolicyError
 from tmrl_like.policies.acting import Actor, NetworkActor
+from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.transport import TransportOptions, addresses_of
@@ -78,7 +79,8 @@ class Parts:
         self._probe = PolicyProbe(self._env.observation_space, self._env.action_space, obs_preprocessor)
         actors = [self._make_actor() for _ in envs]
         self._actor = actors[0]
-        self._network = self._actor.in_numpy()  # None: the link does not know what a policy computes
+        network = self._actor.in_numpy()
+        self._network = None if network is None else network.spec  # the link does not know what others compute
         intakes = self._make_intakes(actors)
         takeover = self._make_takeover(envs[0])
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
@@ -165,7 +167,7 @@ class Parts:
             return [PolicyIntake(self._probe) for _ in actors]
         folder = self._memory.path
         try:
-            slots = PolicySlots(folder, self._actor.manifest(), self._input_size, len(actors))
+            slots = PolicySlots(folder, self._actor.manifest(), input_size(self._network), len(actors))
         except OSError as error:
             raise ConfigError(
                 f"cannot keep policies in this machine's shared memory, {folder.parent}: {error.strerror}; make room"
@@ -175,13 +177,9 @@ class Parts:
             return [NumpyIntake(slots, self._probe, actor, self._make_network, i) for i, actor in enumerate(networks)]
         return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
-    @property
-    def _input_size(self) -> int:
-        return 0 if self._network is None else self._network.network.input.size
-
     def setup(self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None) -> Setup:
         """What a link of this worker does: whom it dials, and where it keeps the newest weights, and every k-th."""
-        keywords, network = self._keywords, self._network
+        keywords, network = self._keywords, self._actor.in_numpy()
         probes = [] if network is None else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
         return Setup(
             worker=self.name,
@@ -199,9 +197,8 @@ class Parts:
             model_history=self._options.model_history,
             actor=type(self._actor).__name__,
             manifest=self._actor.manifest(),
-            network=None if network is None else network.spec,
+            network=self._network,
             probes=b"".join(probes),
-            input_size=self._input_size,
             log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )

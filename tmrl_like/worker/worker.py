@@ -28,8 +28,9 @@ from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import Action, EpisodeStats, Observation, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import Condition, of_worker
+from tmrl_like.worker.control_loop import Info, Stepped
 from tmrl_like.worker.lane import Lane, Plan
 from tmrl_like.worker.link_client import LinkClient, start_link
 from tmrl_like.worker.link_messages import Hasten
@@ -172,7 +173,7 @@ class RolloutWorker:
         return self._env.env
 
     @property
-    def actor(self) -> Any:
+    def actor(self) -> Actor:
         """The instance that acts; another one after each policy that arrived."""
         return self.loop.driver.actor
 
@@ -420,7 +421,7 @@ class RolloutWorker:
                 "has arrived from the trainer; without a trainer, give it weights (model_path)"
             )
 
-    def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
+    def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> Info:
         """Measure the environment's time-steps with the actor in the loop.
 
         Args:
@@ -434,38 +435,29 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        times = StepTimes(nb_steps, self._env.overrun_after_s)
-        self.measure(times, test=test)
-        result = times.summary()
+        result = self.measure(nb_steps, test).summary()
         if getattr(self.env.unwrapped, "benchmark", False):
             result["rtgym"] = self.env.unwrapped.benchmarks()
         if verbose:
             log.info("environment benchmark: %s", result)
         return result
 
-    def measure(self, times: StepTimes, test: bool = False) -> None:
-        """Measure steps with the actor in the loop; `stop` ends it.
-
-        Args:
-            times: takes as many steps as it has room for; no samples are collected.
-            test: whether the actor acts as in a test.
-        """
+    def measure(self, max_steps: int, test: bool = False) -> StepTimes:
+        """Measure so many steps, or until `stop`, with the actor in the loop (as in a `test`); none become samples."""
         self._await_policy()
         with self._tuned(self._env.thread_id):
-            self.run_in_control_thread(lambda _: measure(self.loop, times, test))
+            return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action for a raw observation."""
         return self.loop.driver.act(obs, test)
 
-    def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
+    def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
         """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
         self._await_policy()
         return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
 
-    def step(
-        self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
-    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
         """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the actor's `extras`
         in `info`.
 

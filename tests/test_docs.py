@@ -243,11 +243,11 @@ def records(tmp_path_factory) -> list[dict]:
         memory_cls=partial(ReplayMemory, batch_size=8),
         training_agent_cls=SACAgent,
         epochs=1,
-        rounds=4,
+        rounds=24,  # of 45 steps: twice the 500 after which the diagnosis measures, however few samples come
         steps=45,
         update_model_interval=5,
         update_buffer_interval=2,
-        max_training_steps_per_env_step=0.2,
+        max_training_steps_per_env_step=1.0,
         device="cpu",
     )
     with Server(0, host="docs", transport="inproc") as server:

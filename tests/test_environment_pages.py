@@ -1,5 +1,6 @@
-"""The pages of the environments say what the experiments that ship make."""
+"""The pages of the environments, and the first screens of their files, say what the experiments that ship make."""
 
+import ast
 import importlib
 import re
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from tmrl_like import load_experiment
 from tmrl_like.config.document import shipped
 from tmrl_like.errors import MissingExtraError
 
-PAGES = sorted((Path(__file__).parents[1] / "docs" / "environments").glob("*.md"))
+ROOT = Path(__file__).parents[1]
+ENVS = ROOT / "tmrl_like" / "envs"
+PAGES = sorted((ROOT / "docs" / "environments").glob("*.md"))
+FILES = sorted((*ENVS.glob("*/*_env.py"), ENVS / "carla" / "interface.py"))
 TABLE = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
 NAME = re.compile(r"`(\w+)`")
 Row = list[str]
@@ -35,7 +39,7 @@ def tables_of(page: Path) -> list[list[Row]]:
 
 def tables_of_spaces() -> Iterator[Any]:
     """What of which experiment, and its rows."""
-    for page in PAGES:
+    for page in (*PAGES, *FILES):
         for (header, *_), *rows in tables_of(page):
             if header.startswith(("observation of", "action of")):
                 for name in NAME.findall(header):
@@ -43,7 +47,7 @@ def tables_of_spaces() -> Iterator[Any]:
 
 
 def tables_of_facts() -> Iterator[Any]:
-    for page in PAGES:
+    for page in (*PAGES, *FILES):
         for header, *rows in tables_of(page):
             for column, names in enumerate(header):
                 for name in NAME.findall(names) if header[0] == "" else ():
@@ -117,3 +121,12 @@ def test_every_experiment_that_ships_is_on_a_page_with_all_tables() -> None:
     observed, acted = ({p.values[1] for p in tables_of_spaces() if p.values[0] == w} for w in ("observation", "action"))
     known = set(shipped()) | {"my_game"}
     assert observed == acted == {p.values[0] for p in tables_of_facts()} == known
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_the_first_screen_of_a_file_has_time_step_reward_end_and_both_spaces(file: Path) -> None:
+    documented = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    facts, observed, acted = (f"| {word}" for word in ("| `", "observation of `", "action of `"))
+    for start in (facts, observed, acted, "| class |", "| time-step |", "| episode |", "| reward |", "| ends |"):
+        assert f"\n{start}" in documented
+    assert len(documented.splitlines()) < 40

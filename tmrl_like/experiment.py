@@ -281,8 +281,9 @@ class Experiment(Settings):
                 trainer.training.memory.seed(self.seed + trainer.ranks.rank)
             yield trainer
 
-    @contextlib.contextmanager
-    def make_in_process(self, worker: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Trainer]:
+    def make_in_process(
+        self, worker: Mapping[str, Any] | None = None, **more: Any
+    ) -> contextlib.AbstractContextManager[Trainer]:
         """A trainer that has a worker make steps in the same thread, in lockstep, without a server; for a `with` block.
 
         Args:
@@ -292,15 +293,13 @@ class Experiment(Settings):
         from tmrl_like.in_process import connected
 
         self.seed_generators()
-        with contextlib.ExitStack() as closing:
-            yield connected(
-                closing,
-                functools.partial(self.make_trainer, **more),
-                functools.partial(self._new_worker, **{"name": "worker"} | dict(worker or {})),
-                dataclasses.replace(self.worker, spool=False),  # there is nothing that it could outlive
-                self.worker.test_episode_interval,
-                verbose=True,
-            )
+        return connected(
+            functools.partial(self.make_trainer, **more),
+            functools.partial(self._new_worker, **{"name": "worker"} | dict(worker or {})),
+            dataclasses.replace(self.worker, spool=False),  # there is nothing that it could outlive
+            self.worker.test_episode_interval,
+            verbose=True,
+        )
 
 
 def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
@@ -328,10 +327,9 @@ def _resolve_without_torch(document: Document) -> None:
     from tmrl_like.policies.load_policy import without_torch
 
     actor = document.data["actor"]
-    written = actor if isinstance(actor, dict) else {"class_path": actor}
-    named = written.get("class_path")
+    named = actor.get("class_path") if isinstance(actor, dict) else None
     if isinstance(named, str) and without_torch(named) != named:
-        twin = dict(document.data, actor=written | {"class_path": without_torch(named)})
+        twin = dict(document.data, actor=actor | {"class_path": without_torch(named)})
         same = dataclasses.replace(document, data=twin)  # what is found goes to the components of both
         resolve_component(same, ("actor",), PARTS["actor"])
 

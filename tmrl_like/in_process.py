@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tmrl_like.base import clocks
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.trainer.connecting import LinkParts
-from tmrl_like.trainer.offline import NoLink
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer import Trainer
 from tmrl_like.types import Delivery, Receipt, SampleCompressor
@@ -76,33 +77,29 @@ def run_in_process(
         arguments: dict[str, Any] = {"model_path": None, "seed": seed} | dict(worker or {}) | how
         return RolloutWorker(env_cls, actor_module_cls, sample_compressor, **arguments)
 
-    with ExitStack() as closing:
-        options = (worker or {}).get("options") or WorkerOptions()
-        trainer_ = connected(closing, make_trainer, make_worker, options, test_episode_interval)
-        trainer_.run()
-        return trainer_.training
+    options = (worker or {}).get("options") or WorkerOptions()
+    with connected(make_trainer, make_worker, options, test_episode_interval) as made:
+        made.run()
+        return made.training
 
 
+@contextlib.contextmanager
 def connected(
-    closing: ExitStack,
     make_trainer: Callable[..., AbstractContextManager[Trainer]],
     make_worker: Callable[..., RolloutWorker],
     options: WorkerOptions,
     test_episode_interval: int,
     verbose: bool = False,
-) -> Trainer:
-    """A trainer that has a worker make steps; `closing` closes them."""
-    worker = closing.enter_context(make_worker(standalone=True, options=dataclasses.replace(options, own_thread=False)))
-    steps = worker.steps(test_episode_interval, verbose)
-    return closing.enter_context(make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)))
+) -> Iterator[Trainer]:
+    """A trainer that has a worker make steps, for a `with` block."""
+    with make_worker(standalone=True, options=dataclasses.replace(options, own_thread=False)) as worker:
+        steps = worker.steps(test_episode_interval, verbose)
+        with make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)) as trainer:
+            yield trainer
 
 
-class DirectLink(NoLink):
-    """Implements `TrainerConnection`: whenever samples are waited for, an environment of the worker makes a step.
-
-    Attributes:
-        workers: the one that there is.
-    """
+class DirectLink(TrainerInterface):
+    """A connection with one worker: whenever samples are waited for, an environment of its makes a step."""
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
         """`steps` are those of `RolloutWorker.steps`, for this worker."""

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from numba.extending import get_cython_function_address
 
 from tmrl_like.agents import (
     EnsembleCritic,
@@ -17,9 +16,9 @@ from tmrl_like.agents import (
     dense,
     dense_sac,
 )
+from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.agent import modules_of
 from tmrl_like.agents.dense import forward, network_of
-from tmrl_like.agents.sharing import no_grad
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 from tmrl_like.types import Batch
 
@@ -177,10 +176,10 @@ def test_without_numba_an_agent_trains_by_the_page(monkeypatch, caplog):
 
 
 def test_an_error_that_is_not_finite_stays_one():
-    critic = no_grad(EnsembleCritic(spaces.Box(-1.0, 1.0, (3,)), BOX, hidden_sizes=(8,)))
+    critic = EnsembleCritic(spaces.Box(-1.0, 1.0, (3,)), BOX, hidden_sizes=(8,))
     x = np.zeros((4, 6), np.float32)
     x[1, 2] = np.nan
-    values = forward(network_of(critic, len(x)), x, np.arange(2))
+    values = forward(network_of(critic, Flat(critic)), x, np.arange(2)).y[-1]
     assert np.isnan(values[:, 1]).all()
     assert np.isfinite(values[:, [0, 2, 3]]).all()
 
@@ -297,21 +296,27 @@ def test_users_may_freeze_parameters_descend_as_usual_in_torch_and_average_in_th
     assert averaging.averaged
 
 
+def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
+    def half_frozen(*spaces):
+        actor = SquashedGaussianActor(*spaces, hidden_sizes=(8,))
+        actor.hidden[0].weight.requires_grad_(False)
+        return actor
+
+    frozen = agent_of(BOX, "auto", actor_cls=half_frozen)
+    before = copy.deepcopy(frozen.actor.state_dict())
+    train(frozen, BOX, 2, obs=SEES)
+    after = frozen.actor.state_dict()
+    torch.testing.assert_close(after["hidden.0.weight"], before["hidden.0.weight"])
+    assert not torch.equal(after["hidden.0.bias"], before["hidden.0.bias"])
+
+
 def test_numba_that_is_broken_or_switched_off_costs_speed_alone(monkeypatch, caplog):
-    def fail():
+    def fail(*args):
         raise ImportError("Numba needs NumPy 2.2 or less")
 
-    monkeypatch.setattr(dense_sac, "find_sgemm", fail)
+    monkeypatch.setattr(dense_sac, "network_of", fail)
     assert agent_of(BOX, "auto").compiled is None
     assert "slower than with numba, which cannot be used: ImportError: Numba needs NumPy 2.2" in caplog.text
-
-
-def test_without_mkl_the_products_are_scipy_s(monkeypatch):
-    told = {}
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    monkeypatch.setattr("llvmlite.binding.add_symbol", told.__setitem__)
-    dense.find_sgemm.__wrapped__()
-    assert list(told.values()) == [get_cython_function_address("scipy.linalg.cython_blas", "sgemm")]
 
 
 def test_a_full_disk_and_a_damaged_file_of_compiled_code_cost_time_and_a_line(monkeypatch, caplog):

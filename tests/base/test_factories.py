@@ -1,12 +1,16 @@
 """What factories take, and what a memory's knows from others."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from tmrl_like.base.factories import MISSING, argument_of, completed, fitted, known_from_env
-from tmrl_like.envs.real_time import ClockedGym
+from tmrl_like.base.factories import MISSING, Elsewhere, argument_of, completed, fitted, known_from_env
+from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
 from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
 
@@ -15,24 +19,24 @@ class Game:
 
 
 class Env:
-    frame_stacks: ClassVar[dict[int, str | int]] = {0: "game.frames", 2: 1}
+    def __init__(self, game: Any = Game, act_buf_len: int = 2, ticks: int = 1) -> None: ...
 
-    def __init__(self, game: Any = Game, act_buf_len: int = 2) -> None: ...
-
-
-class Counted:
-    time_step_unit: ClassVar[tuple[str, float]] = ("ticks", 0.25)
-
-    def __init__(self, ticks: int = 2) -> None: ...
+    @staticmethod
+    def memory_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+        stack = {0: argument_of(arguments["game"], "frames")}
+        return {"act_buf_len": arguments["act_buf_len"], "frame_stack": stack}
 
 
-class CountedByThree(Counted):
-    def __init__(self) -> None:
-        super().__init__(3)
+class OfSteps(RealTimeEnv):
+    def __init__(self, steps: int = 3, inputs: str = "keys") -> None: ...
 
 
-class Gym:
-    def __init__(self, id: str = "", gym_kwargs: dict[str, Any] | None = None) -> None: ...
+class Silent:
+    def __init__(self, act_buf_len: int = 2, time_step_duration: float = 0.1) -> None: ...
+
+
+def rtgym(**more: Any) -> Any:
+    return partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": RTGYM | more})
 
 
 class Agent:
@@ -41,9 +45,9 @@ class Agent:
 
 def test_an_argument_is_what_was_given_or_the_default() -> None:
     make = partial(Env, partial(Game, frames=3))
-    assert (argument_of(make, "game.frames"), argument_of(Env, "game.frames")) == (3, 4)
-    assert argument_of(Env, "act_buf_len") == 2
-    assert argument_of(make, "game.size") is argument_of(Env, "nothing") is MISSING
+    assert argument_of(argument_of(make, "game"), "frames") == 3
+    assert (argument_of(Game, "frames"), argument_of(Env, "act_buf_len")) == (4, 2)
+    assert argument_of(Game, "size") is argument_of(Env, "nothing") is MISSING
 
 
 def test_a_factory_is_given_what_it_takes_and_has_not() -> None:
@@ -60,28 +64,37 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
     ("env_cls", "known"),
     [
         (Env, {"act_buf_len": 2, "frame_stack": {0: 4}}),
-        (partial(Env, partial(Game, frames=1), act_buf_len=0), {"act_buf_len": 0, "frame_stack": 0}),
+        (partial(Env, partial(Game, frames=3), act_buf_len=0), {"act_buf_len": 0, "frame_stack": {0: 3}}),
+        (Silent, {}),
+        (OfSteps, {"inputs": "keys"}),
+        (partial(DroneEnv, 0.1), {"act_buf_len": 4, "reset_act_buf": False, "time_step_duration": 0.1}),
+        (VizDoomEnv, {"act_buf_len": 3, "frame_stack": {0: 4}, "time_step_duration": 4 * TIC_S}),
+        (
+            partial(VizDoomEnv, frames=1, tics_per_step=7),
+            {"act_buf_len": 3, "frame_stack": 0, "time_step_duration": 7 * TIC_S},
+        ),
+        (
+            partial(DesktopGameEnv, partial(DesktopGameInterface, frames=2)),
+            {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": {0: 2}},
+        ),
         (partial(ClockedGym, RTGYM), RTGYM_SAYS),
         (partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}), RTGYM_SAYS | {"time_step_duration": 0.1}),
         (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
-        (partial(Counted, ticks=3), {"time_step_duration": 0.75}),
-        (CountedByThree, {}),
         (partial(ClockedGym, {"act_buf_len": 3}), {}),
+        (rtgym(), RTGYM_SAYS),
+        (rtgym(act_in_obs=False), {"act_buf_len": 0, "reset_act_buf": True}),
+        (GenericGymEnv, {"inputs": None}),
+        (partial(GenericGymEnv, "real-time-gym-ts-v1"), {}),
         (
-            partial(Gym, gym_kwargs={"config": RTGYM}),
-            RTGYM_SAYS,
+            partial(DesktopGameEnv, lambda: Game(1)),
+            {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": 0},
         ),
-        (
-            partial(Gym, gym_kwargs={"config": RTGYM | {"act_in_obs": False}}),
-            {"act_buf_len": 0, "reset_act_buf": True},
-        ),
-        (Gym, {}),
-        (partial(Gym, gym_kwargs={"config": 3}), {}),
-        (partial(Env, lambda: Game(1)), {"act_buf_len": 2, "frame_stack": 0}),
+        (partial(Elsewhere, act_buf_len=2), {"act_buf_len": 2, "reset_act_buf": Elsewhere, "frame_stack": Elsewhere}),
+        (partial(Elsewhere, gym_kwargs={"config": RTGYM}), RTGYM_SAYS | {"frame_stack": Elsewhere}),
         (("a pair", "of spaces"), {}),
     ],
 )
-def test_an_environment_tells_its_action_buffer_and_its_stacks(env_cls: Any, known: dict[str, Any]) -> None:
+def test_an_environments_class_says_what_a_memory_must_know(env_cls: Any, known: dict[str, Any]) -> None:
     assert known_from_env(env_cls) == known
 
 

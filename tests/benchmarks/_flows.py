@@ -32,7 +32,7 @@ def packet_body() -> bytes:
         obs = tuple(rng.standard_normal(1).astype(np.float32) for _ in range(4))
         sample = (rng.standard_normal(2).astype(np.float32), obs, np.float32(rng.standard_normal()), False, False, {})
         writer.append(sample, StepTiming(1e9 + i * 0.05, 1e-4, 1e-5, 3))
-    return writer.encode()
+    return writer.rows().encode()
 
 
 class Flow:

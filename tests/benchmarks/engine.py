@@ -101,7 +101,7 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
     import torch
 
     from tmrl_like.session.ring import Ring
-    from tmrl_like.trainer.freshness import FreshnessLimits
+    from tmrl_like.trainer.sample_ages import FreshnessLimits
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
 

@@ -32,7 +32,7 @@ from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.trainer.offline import NoLink
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Batch, Buffer, Info
 
@@ -133,7 +133,7 @@ def agents(width: int) -> dict[str, tuple[TrainingAgent, Batch]]:
 def whole_loop(training: TrainingOffline) -> float:
     """Steps per second of a round as the trainer runs it: sampling, training, counting, looking for samples."""
     started = time.perf_counter()
-    training.run_epoch(NoLink(None, 0))
+    training.run_epoch(TrainerInterface(None, 0))
     return training.steps / (time.perf_counter() - started)
 
 

@@ -1,8 +1,9 @@
 """Two trainers that learn as one, against two that do not speak to each other: `python tests/benchmarks/trainers.py`.
 
 Both are processes with one thread each, train SAC on a batch of random numbers, and take turns: together, alone,
-together, … Beside it, how long an all-reduce of the gradients takes, and how long the same bytes take each way over the
-loopback at once.
+together, … Between them, what the same two come to that wait for each other as often and exchange nothing: no way to
+average can be faster. Beside it, how long an all-reduce of the gradients takes, and how long the same bytes take each
+way over the loopback at once.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ def part(options: argparse.Namespace) -> None:
     ranks = Ranks(RankOptions())
     torch.manual_seed(ranks.rank)
     sizes, rows = (options.width, options.width), options.batch
-    alone, both = (
+    alone, both, waiting = (
         SACAgent(
             spaces.Box(-1.0, 1.0, (OBS,)),
             spaces.Box(-1.0, 1.0, (ACT,)),
             actor_cls=partial(SquashedGaussianActor, hidden_sizes=sizes),
             critic_cls=partial(EnsembleCritic, hidden_sizes=sizes),
         )
-        for _ in range(2)
+        for _ in range(3)
     )
     both.join(ranks)
+    waiting.join(Waiting(ranks))
     batch = Batch(
         torch.randn(rows, OBS),
         torch.rand(rows, ACT) * 2 - 1,
@@ -60,13 +62,12 @@ def part(options: argparse.Namespace) -> None:
         torch.zeros(rows),
     )
 
-    def train(is_together: bool) -> float:
-        agent = both if is_together else alone
+    def train(agent: SACAgent) -> float:
         ranks.sum(1)
         started = time.perf_counter()
         for _ in range(options.steps):
-            if is_together:
-                ranks.vote(Vote())
+            if agent is both:
+                ranks.vote(Vote(), may_be_late=True)
             agent.train(batch)
         took_s = time.perf_counter() - started
         return rows * sum(options.steps * 1e6 / us for us in said(ranks, took_s))
@@ -81,22 +82,24 @@ def part(options: argparse.Namespace) -> None:
     def vote() -> float:
         return timed(lambda: ranks.vote(Vote()))
 
-    for is_together in (True, False, True):
-        train(is_together)
+    for agent in (both, alone, waiting, both):
+        train(agent)
     if options.realtime:
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
-    together, alone = repeat(options.turns, lambda: train(True), lambda: train(False))
+    together, apart, waited = repeat(options.turns, lambda: train(both), lambda: train(alone), lambda: train(waiting))
     reduced_s, exchanged_s, voted_s = repeat(4 * options.turns, all_reduce, lambda: timed(exchange), vote)
     if ranks.rank == 0:
-        shares = sorted(a / b for a, b in zip(together, alone, strict=True))
+        shares = sorted(a / b for a, b in zip(together, apart, strict=True))
+        limits = sorted(a / b for a, b in zip(waited, apart, strict=True))
         print(
             json.dumps(
                 {
                     "samples trained/s, two that learn as one": median(together),
-                    "samples trained/s, two that do not speak": median(alone),
+                    "samples trained/s, two that do not speak": median(apart),
                     "share": median(shares),
                     "share, smallest and largest of the turns": f"{shares[0]:.3f} to {shares[-1]:.3f}",
+                    "share of two that wait for each other alone": median(limits),
                     "gradients, MB": size_bytes / 1e6,
                     "all-reduce of them, ms": 1e3 * median(reduced_s),
                     "the same bytes each way over the loopback, ms": 1e3 * median(exchanged_s),
@@ -107,6 +110,16 @@ def part(options: argparse.Namespace) -> None:
             flush=True,
         )
     ranks.leave()
+
+
+class Waiting:
+    """An average that waits for the other one, and leaves each its own."""
+
+    def __init__(self, ranks: Any) -> None:
+        self._ranks = ranks
+
+    def mean(self, tensor: Any) -> None:
+        self._ranks.sum(1)
 
 
 def said(ranks: Any, took_s: float) -> list[int]:

@@ -27,7 +27,7 @@ import tmrl_like
 
 PACKAGE = str(Path(tmrl_like.__file__).parent) + os.sep
 ROOMS = ("delivery/", "session/", "wire/", "transport/", "server/", "worker/link", "types.py")
-ROOMS += ("trainer/link", "trainer/freshness", "trainer/clocks", "replay/sample_check")
+ROOMS += ("trainer/link", "trainer/sample_ages", "trainer/clocks", "replay/sample_check")
 PARTS = {  # of the way: where it begins, and what it calls when there is a sample
     "SampleLog.append": "SampleLog.append",
     "Outbox.pump": "Source.encode",

@@ -131,7 +131,7 @@ MISTAKES = {
     "a key that is gone": Mistake(["worker", TINY, "--worker.takeover_from_page", "true"], "take over at the robot"),
     "a choice misspelt": Mistake(["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"),
     "an argument too many": Mistake(["server", TINY, "more"], "'more' is one argument too many"),
-    "too few workers": Mistake(["run", TINY, "--workers", "0"], "0 is not 1 or more"),
+    "too few workers": Mistake(["run", TINY, "--workers", "0"], "--workers is 0; expected 1 or more"),
     "fewer workers than trainers": Mistake(
         ["run", TINY, "--trainers", "3", "--workers", "2"], "--trainers 3 needs --workers 3 at least"
     ),
@@ -139,7 +139,7 @@ MISTAKES = {
         ["trainer", TINY, "--trainer.distributed.samples", "all"], "each trainer gets the samples of its own workers"
     ),
     "no minutes": Mistake(["run", TINY, "--trainer.max_minutes", "0"], "trainer.max_minutes is 0"),
-    "no episodes": Mistake(["test", TINY, "--episodes", "0"], "0 is not 1 or more"),
+    "no episodes": Mistake(["test", TINY, "--episodes", "0"], "--episodes is 0; expected 1 or more"),
     "two options that exclude": Mistake(["test", TINY, "--policy", "a", "--untrained"], "not allowed with argument"),
     "one process for several workers": Mistake(["run", TINY, "--in-process", "--workers", "2"], "worker.envs is the"),
     "a key for no experiment": Mistake(["keys", "list", "--server.port", "3"], "`keys` reads no experiment"),
@@ -187,7 +187,9 @@ MISTAKES = {
     "no such run": Mistake(
         ["policies", "list", "drnoe"], "there is no experiment and no run drnoe; did you mean drone?"
     ),
-    "no such log": Mistake(["log", "nothere"], "there is no data set at nothere: expected a folder that"),
+    "no such log": Mistake(
+        ["log", "drnoe"], "there is no data set at drnoe: there is no experiment and no run drnoe; did you mean drone?"
+    ),
     "no such key to revoke": Mistake(["keys", "revoke", "nobody"], "no key is named 'nobody'"),
     "an action misspelt": Mistake(["keys", "invit"], "there is no 'invit'; did you mean invite?"),
     "no name for a key": Mistake(["keys", "invite", "../x"], "'../x' is not a name for a key"),

@@ -80,7 +80,7 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(
         (["export", "tiny@3", "f.onnx"], "the file is 'f.onnx'; expected a name that ends in .safetensors"),
         (["export", "tiny@3", "f.safetensors", "--onnx"], "expected a name that ends in .onnx"),
         (["prune", "tiny", "--untag", "good"], "--untag good: there is no such tag"),
-        (["prune", "tiny", "--keep", "0"], "0 is not 1 or more"),
+        (["prune", "tiny", "--keep", "0"], "--keep is 0; expected 1 or more"),
         (["lst", "tiny"], "there is no 'lst'; did you mean list?"),
     ],
 )

@@ -9,7 +9,7 @@ from cli_commands import TINY
 from gymnasium import spaces
 from tiny import TinyActor, TinyEnv
 
-from tmrl_like.cli.check import collect_traffic
+from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.networking import RolloutWorker
@@ -139,4 +139,5 @@ def test_an_episode_of_any_size_is_taken_whole() -> None:
 
     tight = OutboxOptions(max_bytes=1 << 20, window_bytes=1 << 20)
     with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None) as worker:
-        assert collect_traffic(worker, 1, tight).samples == 31
+        (traffic,) = traffic_of_episodes(worker, 1, tight)
+        assert traffic.samples == 31

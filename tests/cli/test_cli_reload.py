@@ -53,7 +53,7 @@ class Edited:
         """Two looks, a round, and another look."""
         self.reloading.look()
         self.reloading.look()
-        self.training.tuning.begin_round()
+        self.training.tuning.begin_round(self.training.ranks)
         self.reloading.look()
 
     def in_force(self) -> tuple[Any, ...]:

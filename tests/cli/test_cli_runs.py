@@ -171,7 +171,7 @@ def test_the_confidence_interval_is_that_of_a_mean() -> None:
         (["test", "tiny@none"], "there is no policy none in"),
         (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),
         (["trainer", "tiny@3"], "tiny@3: `trainer` takes no version of a policy"),
-        (["test", "tiny", "--episodes", "0"], "0 is not 1 or more"),
+        (["test", "tiny", "--episodes", "0"], "--episodes is 0; expected 1 or more"),
         (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
         (["runs", "tiny", "--plot", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
     ],

@@ -62,7 +62,7 @@ def test_mistakes_in_recording_are_one_line_each(
         ((TINY, *out), "cannot record a demonstration"),
         ((TINY, FILMED, *lap), "--out"),
         ((TINY, FILMED, *out, "--lap", "ghost"), "there is no 'ghost'"),
-        ((TINY, FILMED, *out, "--spacing", "-1"), "not a length"),
+        ((TINY, FILMED, *out, "--spacing", "-1"), "--spacing is -1.0; expected more than 0"),
         ((TINY, FILMED, *out, "--spacing", "1000"), "choose another spacing"),
         ((TINY, FILMED, *out, "--spacing", "1e-12"), "choose another spacing"),
         ((TINY, FILMED, *lap, "--out", str(tmp_path)), "expected the name of a file"),

@@ -20,7 +20,7 @@ from tmrl_like.agents import (
     SACAgent,
     SquashedGaussianActor,
 )
-from tmrl_like.cli.check import collect_traffic
+from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
@@ -56,7 +56,8 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
 
 def drive(worker: RolloutWorker, memory: ReplayMemory) -> None:
     """Collect an episode, store it, and compare every transition."""
-    for block in collect_traffic(worker, 1).blocks:
+    (traffic,) = traffic_of_episodes(worker, 1)
+    for block in traffic.blocks:
         memory.append(Buffer(stream="worker", blocks=(block,)))
     checked = memory.crc_checked
     for item in range(len(memory)):

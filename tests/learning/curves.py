@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.carla import CarlaSyncEnv
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
@@ -66,12 +67,16 @@ class Simulated(gymnasium.Env[Any, Any]):
 class Drone(SimulatedDroneEnv):
     """`DroneEnv` in simulated time."""
 
+    memory_arguments = staticmethod(said_to_memory)
+
     def __init__(self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool) -> None:
         super().__init__(None, ep_max_length, act_buf_len)
 
 
 class Robot(Simulated):
     """`RobotEnv` in simulated time."""
+
+    memory_arguments = staticmethod(said_to_memory)
 
     def __init__(self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int) -> None:
         arm = robot.time = ClocklessArm(0)
@@ -108,8 +113,7 @@ class WaitingGame:
 class Doom(Simulated):
     """`VizDoomEnv` in simulated time."""
 
-    frame_stacks = VizDoomEnv.frame_stacks
-    time_step_unit = VizDoomEnv.time_step_unit
+    memory_arguments = staticmethod(VizDoomEnv.memory_arguments)
 
     @also_takes(VizDoomEnv)
     def __init__(self, **arguments: Any) -> None:

@@ -473,7 +473,7 @@ def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
 def test_text_and_times_are_refused_as_observations(obs):
     memory = ReplayMemory()
     act = np.zeros(1, np.float32)
-    with pytest.raises((MemoryContractError, EncodingError), match=r"stores arrays and numbers|\[1\] has the dtype"):
+    with pytest.raises((MemoryContractError, EncodingError), match=r"stores arrays and numbers|obs has the dtype"):
         memory.append_buffer(rows([(act, obs, 0.0), (act, obs, 0.0)]))
     assert not memory.holds_samples
     number = np.zeros(2, np.float32)

@@ -22,7 +22,7 @@ from tmrl_like.base.files import disk
 from tmrl_like.delivery import receiver, sample_log, sample_store, source
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.session import conversation, session
-from tmrl_like.trainer import checkpoints, fleet, trainer_link, worker_clocks
+from tmrl_like.trainer import checkpoints, fleet, sample_ages, trainer_link
 from tmrl_like.worker import link as worker_link
 
 
@@ -79,7 +79,7 @@ def _put_under(made, patches):
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
     clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.running.clock())
     clock.perf_counter = clock.monotonic
-    for module in (worker_link, trainer_link, fleet, worker_clocks):
+    for module in (worker_link, trainer_link, fleet, sample_ages):
         patch(module, "time", clock)
     patch(clocks, "up_s", lambda: made.running.up())
     patch(clocks, "unix_s", lambda: made.running.unix())

@@ -19,10 +19,10 @@ from simulated_worker import SPACES
 from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError
 from tmrl_like.session.ring import Ring
+from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.freshness import FreshnessLimits
-from tmrl_like.trainer.kept import Kept
 from tmrl_like.trainer.ranks import Alone
+from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m

@@ -37,6 +37,24 @@ class ThreadRanks(Alone):
         return self._exchange(data)[0]
 
 
+class LateRanks(ThreadRanks):
+    """Ranks whose votes go with the training step that follows, as those of `Ranks` do."""
+
+    def __init__(self, rank, said, barrier):
+        super().__init__(rank, said, barrier)
+        self._ballot = self._late = None
+
+    def vote(self, mine, may_be_late=False):
+        late, self._late = self._late, None
+        if late is None or not may_be_late:
+            late = super().vote(mine)
+        self._ballot = mine
+        return late
+
+    def check(self, agent, training_steps):
+        self._late = super().vote(self._ballot)
+
+
 def all_at_once(ranks, call):
     """What `call(rank)` returns or raises, of each rank in a thread of its own."""
     results = [None] * len(ranks)

@@ -14,7 +14,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.options import RankOptions
-from tmrl_like.trainer.ranks import meet
+from tmrl_like.trainer.ranks import Vote, meet
 from tmrl_like.types import Batch
 
 ROWS, STEPS = 16, 30
@@ -101,6 +101,21 @@ def refusal(agent, ranks, step) -> str:
     return ""
 
 
+def votes(ranks) -> list[list[int]]:
+    """What is heard of votes that go with averages, of each rank: samples, whether to stop, and what it had said."""
+    heard = []
+    for step in range(4):
+        mine = Vote(stop=ranks.rank == 1 and step == 2, samples=10 * step + ranks.rank)
+        of_all, counted = ranks.vote(mine, may_be_late=True)
+        heard.append([of_all.samples, of_all.stop, counted.samples - ranks.rank])
+        average = torch.full((3,), float(ranks.rank))
+        ranks.mean(average)
+        assert average.tolist() == [0.5] * 3
+    of_all, counted = ranks.vote(Vote(samples=40))
+    heard.append([of_all.samples, of_all.stop, counted.samples])
+    return [json.loads(said) for said in ranks.gather(json.dumps(heard).encode())]
+
+
 def main() -> None:
     torch.set_num_threads(1)
     ranks = meet(RankOptions(check_every_steps=10, timeout_s=20))
@@ -112,6 +127,7 @@ def main() -> None:
     said["differing"] = refusal(SACAgent(space, space), ranks, STEPS)
     said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]
     said["broadcast"] = ranks.broadcast(b"of rank %d" % ranks.rank).decode()
+    said["votes"] = votes(ranks)
     said["sum"] = ranks.sum(1, ranks.rank, 10**15)
     if ranks.rank == 0:
         print(json.dumps(said), flush=True)

@@ -21,8 +21,8 @@ from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, Encodi
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import checkpoint_file
+from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.kept import Kept
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import Snapshot

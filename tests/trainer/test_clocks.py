@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tmrl_like.base import clocks
-from tmrl_like.trainer.worker_clocks import WorkerClocks
+from tmrl_like.trainer.sample_ages import WorkerClocks
 from tmrl_like.wire.messages import Beat
 
 HOUR = 3600.0
@@ -49,7 +49,7 @@ class Fleet:
         monkeypatch.setattr(clocks, "unix_s", lambda: self.trainer.unix(self.now))
         monkeypatch.setattr(clocks, "up_s", lambda: self.trainer.up(self.now))
         wall = SimpleNamespace(time=lambda: self.trainer.wall(self.now))
-        monkeypatch.setattr("tmrl_like.trainer.worker_clocks.time", wall)
+        monkeypatch.setattr("tmrl_like.trainer.sample_ages.time", wall)
 
     def said(self, at=None):
         at = self.now if at is None else at

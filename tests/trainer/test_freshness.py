@@ -10,7 +10,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import MemoryContract, cut
-from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m

@@ -7,8 +7,8 @@ from kit.packets import head_of, numbered, packet_of
 
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.sample_store import SampleStore, StoredProgress
+from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.kept import Kept
 
 
 class Memory:

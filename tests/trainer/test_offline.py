@@ -10,7 +10,7 @@ from tmrl_like.errors import ConfigError, DivergedError
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.trainer.offline import OFFLINE, expect_no_worker
+from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 
 
 @pytest.fixture

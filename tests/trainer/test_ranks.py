@@ -53,6 +53,11 @@ def test_parameters_that_differ_end_the_training(said):
     assert "after 30 training steps the parameters of rank 1 differ from those of rank 0" in said["differing"]
 
 
+def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):
+    heard = [[1, False, 0], [1, False, 0], [21, False, 10], [41, True, 20], [80, False, 40]]
+    assert said["votes"] == [heard, heard]
+
+
 def test_ranks_sum_gather_and_broadcast(said):
     assert said["sum"] == [2, 1, 2 * 10**15]
     assert said["gathered"] == ["zero", ""]

@@ -16,18 +16,8 @@ from tmrl_like.wire.packet import PacketWriter, decode_body
 BATCH = Batch(*[torch.zeros(1)] * 6)
 
 
-class Policies:
-    """Those that were published, and when."""
-
-    def __init__(self, newest_version: int = 0, **published_at_s: float) -> None:
-        self.newest_version, self._published_at_s = newest_version, published_at_s
-
-    def published_at(self, version: int) -> float | None:
-        return self._published_at_s.get(f"v{version}")
-
-
 def packed(writer: PacketWriter, count: int, stream: str = "") -> Delivery:
-    body = writer.encode()
+    body = writer.rows().encode()
     block = decode_body(SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body)
     return Delivery(Buffer(blocks=[block], stream=stream))
 
@@ -39,7 +29,7 @@ def closed(metrics: RoundMetrics) -> dict[str, Any]:
 
 
 def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None:
-    metrics = RoundMetrics(Policies())
+    metrics = RoundMetrics()
     for i in range(3):
         metrics.on_step(BATCH, {"loss": torch.tensor(float(i)), "lr": 0.5})
     record = closed(metrics)
@@ -50,15 +40,19 @@ def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None
 
 
 def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
-    metrics = RoundMetrics(Policies())
+    metrics = RoundMetrics()
     metrics.on_step(BATCH, {"loss": 0.0})
     metrics.on_step(BATCH, {"loss": torch.tensor(4.0)})
     assert closed(metrics)["loss"] == 2.0
 
 
-def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> None:
+def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     now, writer = clocks.unix_s(), PacketWriter()
-    metrics = RoundMetrics(Policies(8, v3=now - 30))
+    metrics = RoundMetrics()
+    for version, published_s in ((3, now - 30), (8, now)):
+        with monkeypatch.context() as patch:
+            patch.setattr(clocks, "unix_s", lambda at=published_s: at)
+            metrics.note_published(version)
     for k in range(11):
         source = ActionSource.SAFE if k in (0, 1, 2) else ActionSource.POLICY
         timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)
@@ -73,7 +67,7 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> Non
 
 
 def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets() -> None:
-    metrics = RoundMetrics(Policies())
+    metrics = RoundMetrics()
     for stream, acts, resets in (
         ("a", [0.0, 1.0, 3.0], [0]),
         ("b", [100.0], []),
@@ -90,7 +84,7 @@ def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_pac
 
 
 def test_every_episode_of_every_worker_counts() -> None:
-    metrics = RoundMetrics(Policies())
+    metrics = RoundMetrics()
     tests = episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)
     metrics.on_samples(Delivery(Buffer(), tests))
     metrics.on_samples(Delivery(Buffer(), (episode("a", return_=-10.0),)))
@@ -102,6 +96,6 @@ def test_every_episode_of_every_worker_counts() -> None:
 
 
 def test_a_round_without_episodes_or_steps_has_no_invented_numbers() -> None:
-    record = closed(RoundMetrics(Policies()))
+    record = closed(RoundMetrics())
     assert "return_test_mean" not in record
     assert record["episodes_test"] == 0

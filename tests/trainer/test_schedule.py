@@ -78,8 +78,6 @@ class HearsAll(Hears):
 class Network:
     """Hands over what it is given, and notes what it is told."""
 
-    newest_version = 0
-
     def __init__(self, *deliveries):
         self.deliveries = list(deliveries)
         self.confirmed, self.refused, self.published = [], [], []
@@ -97,9 +95,6 @@ class Network:
     def broadcast_model(self, model):
         self.published.append(model.layer.bias.item())  # of a `CountingAgent`: its training steps
         return len(self.published)
-
-    def published_at(self, version):
-        return None
 
     def fleet(self):
         return {}
@@ -153,9 +148,10 @@ def test_a_worker_whose_samples_do_not_fit_is_refused_and_the_others_are_stored(
 
 def test_samples_are_as_stale_as_versions_were_published_since_theirs():
     buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=StepTiming(0.0, 0.0, 0.0, policy_version=3))
-    network = Network(Delivery(buffer, (), Receipt("a", 1, 1)))
-    network.newest_version = 8
-    assert feed(training(ListMemory), network)["policy_staleness_p50_versions"] == 5.0
+    network, to = Network(Delivery(buffer, (), Receipt("a", 1, 1))), training(ListMemory)
+    for _ in range(8):
+        to.publish(network)
+    assert feed(to, network)["policy_staleness_p50_versions"] == 5.0
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
@@ -165,20 +161,21 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
     timing = StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, policy_version=3)
     buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
     network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
-    network.published_at = {3: 1e9 - 7.0}.get
     network.fleet = lambda: now.append(now.pop() + 10.0) or {}  # the round is closed later
-    record = feed(training(ListMemory), network)
+    to = training(ListMemory)
+    for published_s in (1e9 - 9.0, 1e9 - 8.0, 1e9 - 7.0, 1e9 - 6.0):
+        now[0] = published_s
+        to.publish(network)
+    now[0] = 1e9
+    record = feed(to, network)
     assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
 
 
 class HasSamples(Alone):
-    """Says once that another rank has got three samples, and ends training."""
+    """Says that another rank has got three samples, and ends training."""
 
-    samples = 3
-
-    def vote(self, mine):
-        self.samples, came = 0, self.samples
-        return mine._replace(stop=True, samples=came)
+    def vote(self, mine, may_be_late=False):
+        return mine._replace(stop=True, samples=3), mine
 
 
 @pytest.mark.parametrize("heard_of", ["here", "another rank"])
@@ -493,7 +490,7 @@ class WithGamma(CountingAgent):
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"update_buffer_interval": 0}, "update_buffer_interval is 0; expected 1 or more"),
         ({"max_training_steps_per_env_step": 0}, "_per_env_step is 0; expected more than 0"),
-        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected more than 0"),
+        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected a number, more than 0"),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
         ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
     ],

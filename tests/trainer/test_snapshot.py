@@ -7,15 +7,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from tmrl_like.base.checked import checked_json
 from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
-from tmrl_like.trainer.checkpoint_file import read_head, remove_checkpoints
+from tmrl_like.trainer.checkpoint_file import FORMAT, Head, read_head, remove_checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
@@ -260,10 +262,13 @@ def test_writing_in_another_thread_does_not_need_the_training(tmp_path: Path) ->
     assert (steps_of(two), two.kept.version) == ((20, 20), 19)
 
 
-def test_checkpoints_of_the_format_before_are_one_clear_line_and_can_be_given_up(tmp_path: Path) -> None:
-    for name in ("manifest.json", "manifest-before.json", "training-7.pt"):
-        (tmp_path / name).write_bytes(b"{}")
-    with pytest.raises(CheckpointError, match="has format 11, and this tmrl_like reads 12: go on with the version"):
+def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    head, body = (tmp_path / "checkpoint-1").read_bytes().split(b"\n", 1)
+    newer = msgspec.json.decode(head, type=Head)
+    newer.format += 1
+    (tmp_path / "checkpoint-1").write_bytes(checked_json(newer) + b"\n" + body)
+    with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}, and this tmrl_like reads {FORMAT}"):
         load_checkpoint(training(), tmp_path)
     remove_checkpoints(tmp_path)
     assert load_checkpoint(training(), tmp_path) is None

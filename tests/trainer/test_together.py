@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from in_threads import ThreadRanks, all_at_once
+from in_threads import LateRanks, ThreadRanks, all_at_once
 from test_checkpoints import message
 from test_schedule import Hears, Network, packet
 
@@ -29,6 +29,9 @@ def after(seconds):
 def training(cls=TrainingOffline, **options):
     fields = {"epochs": 1, "rounds": 2, "steps": 10, "sleep_between_buffer_retrieval_attempts": 0.01} | options
     return cls(env_cls=SPACES, memory_cls=partial(ListMemory, batch_size=2), training_agent_cls=CountingAgent, **fields)
+
+
+RANKS = pytest.mark.parametrize("kind", [ThreadRanks, LateRanks])
 
 
 class Later(Network):
@@ -59,9 +62,10 @@ def run(ranks, networks, make=training, **options):
     return all_at_once(ranks, train)
 
 
-def test_all_train_as_many_steps_as_the_samples_of_all_allow():
+@RANKS
+def test_all_train_as_many_steps_as_the_samples_of_all_allow(kind):
     networks = [Later(packet("v", 1), packet("v", 2)), Later(*[packet("w", k) for k in range(1, 6)])]
-    trainings = run(ThreadRanks.of(2), networks, max_training_steps_per_env_step=1.0)
+    trainings = run(kind.of(2), networks, max_training_steps_per_env_step=1.0)
     assert [(t.total_updates, t.total_samples) for t in trainings] == [(20, 21)] * 2
 
 
@@ -86,8 +90,9 @@ def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(capl
     assert "rank 1" in {record.threadName for record in caplog.records if "nobody has come" in record.message}
 
 
+@RANKS
 @pytest.mark.parametrize("which", [0, 1])
-def test_when_one_is_to_stop_all_do_after_the_same_step(which):
+def test_when_one_is_to_stop_all_do_after_the_same_step(which, kind):
     def train(rank):
         made = training(max_training_steps_per_env_step=1000.0, steps=1000)
         made.join(rank)
@@ -95,7 +100,7 @@ def test_when_one_is_to_stop_all_do_after_the_same_step(which):
         made.run_epoch(network, should_stop=lambda: rank.rank == which and made.total_updates >= 57)
         return made.total_updates
 
-    assert all_at_once(ThreadRanks.of(2), train) == [57, 57]
+    assert all_at_once(kind.of(2), train) == [57 if kind is ThreadRanks else 58] * 2
 
 
 def test_rank_0_shows_the_rounds_and_episodes_of_all():
@@ -279,7 +284,8 @@ def test_several_trainers_take_no_format_of_the_users():
         Checkpoints(None, dump=lambda training, path: None, ranks=ThreadRanks.of(2)[0])
 
 
-def test_in_lockstep_the_tasks_of_all_are_done_by_all():
+@RANKS
+def test_in_lockstep_the_tasks_of_all_are_done_by_all(kind):
     def train(rank):
         made = training(max_training_steps_per_env_step=1.0, steps=1000)
         made.join(rank)
@@ -290,7 +296,7 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all():
         made.run_epoch(network, should_stop=after(1.0))
         return made.total_updates, made.pacer.tasked_steps, network.trained
 
-    (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(ThreadRanks.of(2), train)
+    (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(kind.of(2), train)
     assert steps == tasks == others_steps == others_tasks >= 40
     assert (awaited, trained) == ([10, 20, 30], [])
 

@@ -139,7 +139,7 @@ def test_a_whole_number_may_be_written_as_a_fraction():
 def test_potentials_that_were_not_kept_are_refused():
     to = training(ReplayMemory)
     asked = to.tune({"memory.shaping": 0.25})
-    to.tuning.begin_round()
+    to.tuning.begin_round(to.ranks)
     with pytest.raises(ConfigError, match=r"shaping is 0\.25; expected none: the memory has kept no potentials"):
         asked.result()
 
@@ -150,7 +150,7 @@ def test_a_memory_that_is_made_of_another_has_that_one_s_values():
     to = TrainingOffline(CountingEnv, memory_cls, partial(TunedAgent, gamma=1.0), **FREE)
     assert to.tuning.given["memory.batch_size"] == 4
     to.tune({"agent.gamma": 0.5, "memory.batch_size": 9})
-    to.tuning.begin_round()
+    to.tuning.begin_round(to.ranks)
     assert (to.memory.own.gamma, to.memory.demonstrations.gamma, to.memory.batch_size) == (0.5, 0.5, 9)
 
 

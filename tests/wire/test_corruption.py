@@ -28,7 +28,7 @@ GENEROUS = PacketLimits(ratio=1 << 20)  # so that what is said of the ratio hide
 
 def drone_columns() -> bytes:
     rng = np.random.default_rng(0)
-    return written([drone_sample(i, rng) for i in range(20)], frozenset({0})).encode()
+    return written([drone_sample(i, rng) for i in range(20)], frozenset({0})).rows().encode()
 
 
 def mixed_columns() -> bytes:
@@ -37,7 +37,7 @@ def mixed_columns() -> bytes:
         info = {"text": "héllo" * i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1.0)]}
         samples.append((np.zeros((0, 3)), np.array(1.0), np.int8(i), i, False, info))
         samples.append(("a", np.array([True]), np.float16(1), "t", [], {}))
-    return written(samples).encode()
+    return written(samples).rows().encode()
 
 
 COLUMNS = {"drone": (drone_columns(), 20), "mixed": (mixed_columns(), 12)}
@@ -225,7 +225,7 @@ def test_what_is_much_in_few_bytes_is_refused_unless_zeros_follow_as_ours_do(val
     ],
 )
 def test_a_packet_above_a_limit_is_refused_with_both(limits: PacketLimits, text: str) -> None:
-    columns = written([((0,) * 2000, 0, 0.0, False, False, {})] * 20).encode()
+    columns = written([((0,) * 2000, 0, 0.0, False, False, {})] * 20).rows().encode()
     decode_body(announce(columns, 20), columns)
     with pytest.raises(OversizeError, match=text):
         decode_body(announce(columns, 20), columns, limits)

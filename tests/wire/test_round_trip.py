@@ -17,7 +17,6 @@ from tmrl_like.replay.crc import first_difference
 from tmrl_like.types import ActionSource, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
-from tmrl_like.wire.rows import columns_of
 
 from .samples import SAMPLES, TIMING, VALUES, announce, drone_sample, received, sent, written
 
@@ -178,8 +177,9 @@ def test_samples_do_not_share_memory_with_the_packet_or_each_other() -> None:
 
 
 def test_columns_are_views_that_cannot_be_written() -> None:
-    columns = columns_of([(np.full(3, i, np.float32), float(i)) for i in range(5)])
-    stacked, numbers = columns.tree()
+    writer = written([(np.full(3, i, np.float32), float(i), 0, 0, 0, {}) for i in range(5)])
+    (columns,) = writer.rows().block().segments
+    stacked, numbers, *_ = columns.tree()
     assert stacked.shape == (5, 3)
     assert stacked.dtype == np.float32
     assert numbers.tolist() == [0, 1, 2, 3, 4]

@@ -1,30 +1,30 @@
-"""Dense networks compiled for the CPU: passes forward and back.
+"""Dense networks compiled for the CPU: passes forward and back, and what an optimiser does to their parameters.
 
-At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a call of a function that
+At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a few calls of functions that
 numba compiles: matrix products from BLAS, and what is between them in one sweep over memory.
-Shape names: N networks side by side, M of them that are asked, B batch, I inputs, O outputs of a layer.
+Shape names: N networks side by side, M of them that are asked, B batch, I inputs, O outputs of a layer, P parameters.
 """
 
+# Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N803
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-import llvmlite.binding  # type: ignore[import-untyped]
 import numpy as np
 import torch
-from numba import config, njit, types
-from numba.extending import get_cython_function_address
+from numba import config, njit
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.ensemble import MLP
-from tmrl_like.policies.network import Floats
+from tmrl_like.policies.network import EPS, Floats
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set")
@@ -34,20 +34,9 @@ log = logging.getLogger("tmrl_like.agents")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Integers: TypeAlias = NDArray[np.int64]
 
-_EPS = np.float32(1e-5)  # of torch's layer normalisation
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
-
+_SMALL = np.float32(EPS)
 _SOURCES = sorted(Path(__file__).parent.glob("dense*.py"))
-_SGEMM = "tmrl_like_sgemm"
-_letter, _int, _float = map(types.CPointer, (types.uint8, types.int32, types.float32))
-_sgemm: Any = types.ExternalFunction(
-    _SGEMM,
-    types.void(
-        *(_letter, _letter, _int, _int, _int),
-        *(_float, _float, _int, _float, _int, _float, _float, _int),
-    ),
-)
-"""BLAS: (transpose a, transpose b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), all of them pointers."""
 
 
 def compiled(function: Function) -> Function:
@@ -79,229 +68,243 @@ def _say_that_nothing_is_kept(folder: str) -> None:
     log.warning("compiled code cannot be kept in %s, so each start takes seconds: make room or remove it", folder)
 
 
-@functools.cache
-def find_sgemm() -> None:
-    """Say where BLAS is, before anything that multiplies is called: torch's, where it shows MKL's, else scipy's.
+class DenseNetwork(NamedTuple):
+    """N networks of one form, as compiled functions take them. The parameters are those of the module."""
 
-    MKL's takes 15 % less time.
-
-    Raises:
-        ImportError: there is none.
-    """
-    address = None
-    with contextlib.suppress(StopIteration, OSError, AttributeError):
-        library = next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so"))
-        if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-            address = ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value
-    llvmlite.binding.add_symbol(_SGEMM, address or get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
-
-
-class Parameters(NamedTuple):
-    """Those of each layer of N networks, or their gradients. Without normalisation gain and offset are [N, 0]."""
-
-    weights: tuple[Floats, ...]  # [N, I, O], of an nn.Linear [1, O, I]
-    biases: tuple[Floats, ...]  # [N, O]
-    gains: tuple[Floats, ...]  # [N, O]
-    offsets: tuple[Floats, ...]  # [N, O]
-
-
-class Trace(NamedTuple):
-    """What a pass leaves behind in each layer, for the way back."""
-
-    y: tuple[Floats, ...]  # [N, B, O], the outputs
-    d: tuple[Floats, ...]  # [N, B, O], the derivative of a loss by them
-    normed: tuple[Floats, ...]  # [N, B, O], what is normalised
-    scale: tuple[Floats, ...]  # [N, B], 1 / standard deviation
-
-
-class Network(NamedTuple):
-    """N networks of one form as compiled functions take them, for batches of one size.
-
-    The parameters are those of the module. Of one that is not trained, there are no gradients to go back to.
-    """
-
-    parameters: Parameters
-    gradients: Parameters
-    trace: Trace
+    parameters: Floats  # [P]
+    gradients: Floats  # [P]
+    places: Integers  # [L, 4], where in them the weights, biases, gains and offsets of each of L layers begin
+    widths: Integers  # [L + 1], of the inputs, and of what each layer gives
+    num_networks: int
+    normalizes: bool  # the hidden layers
     transposed: bool  # weights are [O, I]
 
 
-def network_of(module: MLP, num_rows: int) -> Network:
-    """Make the description, and room for the trace, of an actor or of critics; ImportError: see `find_sgemm`."""
-    find_sgemm()
-    transposed, is_trained = isinstance(module.head, nn.Linear), all(p.requires_grad for p in module.head.parameters())
-    parameters = _parameters_of(module, transposed, lambda values: values.detach())
-    gradients = parameters
-    if is_trained:
-        gradients = _parameters_of(module, transposed, lambda values: cast(Tensor, values.grad))
-    shapes = [(len(bias), num_rows, bias.shape[1]) for bias in parameters.biases]
-    y, d, normed = (tuple(zeros(*shape) for shape in shapes) for _ in range(3))
-    trace = Trace(y, d, normed, scale=tuple(zeros(*shape[:2]) for shape in shapes))
-    return Network(parameters, gradients, trace, transposed)
+class Layer(NamedTuple):
+    """What belongs to one layer of one network among parameters or gradients. Without normalisation there is neither
+    gain nor offset: what these show then is not theirs.
+    """
+
+    weight: Floats  # [I, O] or [O, I]
+    bias: Floats  # [O]
+    gain: Floats  # [O]
+    offset: Floats  # [O]
 
 
-def zeros(*shape: int) -> Floats:
-    """float32."""
-    return np.zeros(shape, np.float32)
+class Activations(NamedTuple):
+    """What a pass of M networks leaves behind in each layer, for the way back."""
+
+    y: list[Floats]  # [M, B, O], the outputs
+    normed: list[Floats]  # [M, B, O], what is normalised
+    scale: list[Floats]  # [M, B], 1 / standard deviation
 
 
-def _parameters_of(module: MLP, transposed: bool, see: Callable[[Any], Tensor]) -> Parameters:
-    """What there is to see of them."""
-    linears = *module.hidden, module.head
-    weights = [see(linear.weight).numpy() for linear in linears]
-    n = 1 if transposed else len(weights[0])
-    none = (zeros(n, 0),) * (len(linears) - len(module.norms))
-    return Parameters(
-        weights=tuple(weight.reshape(n, *weight.shape[-2:]) for weight in weights),
-        biases=tuple(_rows(n, see(linear.bias)) for linear in linears),
-        gains=tuple(_rows(n, see(norm.weight)) for norm in module.norms) + none,
-        offsets=tuple(_rows(n, see(norm.bias)) for norm in module.norms) + none,
+def network_of(module: MLP, flat: Flat) -> DenseNetwork:
+    """Make the description of an actor or of critics, all of whose parameters are in `flat`."""
+    linears = [*module.hidden, module.head]
+    places = np.zeros((len(linears), 4), np.int64)
+    for kinds, layers in ((slice(0, 2), linears), (slice(2, 4), module.norms)):
+        for i, layer in enumerate(layers):
+            places[i, kinds] = layer.weight.storage_offset(), layer.bias.storage_offset()
+    transposed = isinstance(module.head, nn.Linear)
+    first = linears[0].weight
+    size_in = first.shape[-1 if transposed else -2]
+    return DenseNetwork(
+        parameters=flat.parameter.detach().numpy(),
+        gradients=cast(torch.Tensor, flat.parameter.grad).numpy(),
+        places=places,
+        widths=np.array([size_in, *(linear.bias.shape[-1] for linear in linears)]),
+        num_networks=1 if transposed else len(first),
+        normalizes=len(module.norms) > 0,
+        transposed=transposed,
     )
 
 
-def _rows(n: int, values: Tensor) -> Floats:
-    rows: Floats = values.numpy().reshape(n, values.numel() // n)
-    return rows
+@compiled
+def _layer(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
+    """Layer i of network n among parameters or gradients."""
+    size_in, size = network.widths[i], network.widths[i + 1]
+    shape = (size, size_in) if network.transposed else (size_in, size)
+    weight = network.places[i, 0] + n * size_in * size
+    bias, gain, offset = network.places[i, 1:] + n * size
+    return Layer(
+        values[weight : weight + size_in * size].reshape(shape),
+        values[bias : bias + size],
+        values[gain : gain + size],
+        values[offset : offset + size],
+    )
 
 
 @compiled
 def _multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
-    """Give c = a b, with each of them transposed or not. In Fortran's order of memory that is c^T = b^T a^T."""
-    depth = a.shape[0] if transpose_a else a.shape[1]
-    sizes = np.array([c.shape[1], c.shape[0], depth, b.shape[1], a.shape[1], c.shape[1]], np.int32)
-    factors = np.array([1.0, 0.0], np.float32)
-    letters = np.array([ord("T") if transpose_b else ord("N"), ord("T") if transpose_a else ord("N")], np.uint8)
-    _sgemm(
-        *(letters.ctypes, letters[1:].ctypes, sizes.ctypes, sizes[1:].ctypes, sizes[2:].ctypes),
-        *(factors.ctypes, b.ctypes, sizes[3:].ctypes, a.ctypes, sizes[4:].ctypes),
-        *(factors[1:].ctypes, c.ctypes, sizes[5:].ctypes),
-    )
+    """Give c = a b, with one of the two transposed or none."""
+    if transpose_a:
+        np.dot(a.T, b, c)
+    elif transpose_b:
+        np.dot(a, b.T, c)
+    else:
+        np.dot(a, b, c)
 
 
 @compiled
-def forward(network: Network, x: Floats, members: Integers) -> Floats:
+def forward(network: DenseNetwork, x_BI: Floats, members: Integers) -> Activations:
     """Linear, layer normalisation where there is one, ReLU; the last layer linear.
 
     Args:
-        network: its trace is filled, that of M networks.
-        x: [B, I], contiguous: the input that all networks share.
-        members: [M], which networks to ask.
-
-    Returns:
-        The outputs of these, [M, B, O]; they hold until the next call.
+        network: N networks.
+        x_BI: contiguous, the input that all of them share.
+        members: [M], which of them to ask.
     """
-    weights, biases, gains, offsets = network.parameters
-    last = len(weights) - 1
-    for m in range(len(members)):
-        n, inputs = members[m], x
+    last, num_asked, num_rows = len(network.places) - 1, len(members), len(x_BI)
+    trace = Activations(
+        [np.empty((num_asked, num_rows, width), np.float32) for width in network.widths[1:]],
+        [np.empty((num_asked, num_rows, width), np.float32) for width in network.widths[1:]],
+        [np.empty((num_asked, num_rows), np.float32) for _ in network.widths[1:]],
+    )
+    for m in range(num_asked):
+        inputs = x_BI
         for i in range(last + 1):
-            y = network.trace.y[i][m]
-            _multiply(inputs, weights[i][n], y, False, network.transposed)
-            if gains[i].shape[1] > 0:
-                normed, scale = network.trace.normed[i][m], network.trace.scale[i][m]
-                _normalise(y, biases[i][n], gains[i][n], offsets[i][n], normed, scale)
+            y, layer = trace.y[i][m], _layer(network, network.parameters, i, members[m])
+            _multiply(inputs, layer.weight, y, False, network.transposed)
+            if network.normalizes and i < last:
+                _normalise(y, layer, trace.normed[i][m], trace.scale[i][m])
             else:
-                _add_bias(y, biases[i][n], i < last)
+                _add_bias(y, layer.bias, i < last)
             inputs = y
-    return network.trace.y[-1][: len(members)]
+    return trace
 
 
 @compiled
-def _add_bias(y: Floats, bias: Floats, rectify: bool) -> None:
-    """In place of y [B, O]: bias, and ReLU."""
-    for b in range(y.shape[0]):
-        for o in range(y.shape[1]):
-            value = y[b, o] + bias[o]
-            y[b, o] = ZERO if rectify and value < ZERO else value
+def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
+    """In place: bias, and ReLU."""
+    for b in range(y_BO.shape[0]):
+        for o in range(y_BO.shape[1]):
+            value = y_BO[b, o] + bias[o]
+            y_BO[b, o] = ZERO if rectify and value < ZERO else value
 
 
 @compiled
-def _normalise(y: Floats, bias: Floats, gain: Floats, offset: Floats, normed: Floats, scale: Floats) -> None:
-    """In place of y [B, O]: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std, are kept."""
-    size = np.float32(y.shape[1])
-    for b in range(y.shape[0]):
+def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -> None:
+    """In place of y: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std, are kept."""
+    _, bias, gain, offset = layer
+    size = np.float32(y_BO.shape[1])
+    for b in range(y_BO.shape[0]):
         mean = ZERO
-        for o in range(y.shape[1]):
-            y[b, o] += bias[o]
-            mean += y[b, o]
+        for o in range(y_BO.shape[1]):
+            y_BO[b, o] += bias[o]
+            mean += y_BO[b, o]
         mean /= size
         var = ZERO
-        for o in range(y.shape[1]):
-            var += (y[b, o] - mean) * (y[b, o] - mean)
-        scale[b] = ONE / np.sqrt(var / size + _EPS)
-        for o in range(y.shape[1]):
-            normed[b, o] = (y[b, o] - mean) * scale[b]
-            value = normed[b, o] * gain[o] + offset[o]
-            y[b, o] = value if not value < ZERO else ZERO
+        for o in range(y_BO.shape[1]):
+            var += (y_BO[b, o] - mean) * (y_BO[b, o] - mean)
+        scale_B[b] = ONE / np.sqrt(var / size + _SMALL)
+        for o in range(y_BO.shape[1]):
+            normed_BO[b, o] = (y_BO[b, o] - mean) * scale_B[b]
+            value = normed_BO[b, o] * gain[o] + offset[o]
+            y_BO[b, o] = value if not value < ZERO else ZERO
 
 
 @compiled
-def backward(network: Network, x: Floats, d_x: Floats) -> None:
-    """After a `forward` of all networks with x: from the derivative by the outputs, which is to be in the trace, to
-    d_x [N, B, I], or, where that is empty, to the gradients of the parameters.
+def backward(network: DenseNetwork, trace: Activations, x_BI: Floats, d_y_NBO: Floats, d_x_NBK: Floats) -> None:
+    """After a `forward` of all networks with x: from the derivative by the outputs to the gradients of the parameters,
+    or, where `d_x_NBK` is not empty, to the derivative by the last K inputs, of networks that are not transposed.
     """
-    weights, _, gains, _ = network.parameters
-    d_weights, d_biases, d_gains, d_offsets = network.gradients
-    ys, ds, normed, scale = network.trace
-    learn, last = d_x.size == 0, len(weights) - 1
-    for n in range(len(ys[0])):
+    last, learns = len(network.places) - 1, d_x_NBK.size == 0
+    if learns:
+        network.gradients[:] = ZERO
+    for n in range(network.num_networks):
+        d = d_y_NBO[n]
         for i in range(last, -1, -1):
-            inputs, d = x if i == 0 else ys[i - 1][n], ds[i][n]
+            layer, gradient = _layer(network, network.parameters, i, n), _layer(network, network.gradients, i, n)
+            inputs = trace.y[i - 1][n] if i > 0 else x_BI
             if i < last:
-                _back_through_relu(d, ys[i][n])
-            if gains[i].shape[1] > 0:
-                if learn:
-                    _learn_norm(d, normed[i][n], d_gains[i][n], d_offsets[i][n])
-                _back_through_norm(d, gains[i][n], normed[i][n], scale[i][n])
-            if learn and network.transposed:
-                _multiply(d, inputs, d_weights[i][n], True, False)
-            elif learn:
-                _multiply(inputs, d, d_weights[i][n], True, False)
-            if learn:
-                _sum_rows(d, d_biases[i][n])
+                _back_through_relu(d, trace.y[i][n])
+            if i < last and network.normalizes:
+                _back_through_norm(d, layer, trace.normed[i][n], trace.scale[i][n], gradient, learns)
+            if learns:
+                _sum_rows(d, gradient.bias)
+            if learns and network.transposed:
+                _multiply(d, inputs, gradient.weight, True, False)
+            elif learns:
+                _multiply(inputs, d, gradient.weight, True, False)
             if i > 0:
-                _multiply(d, weights[i][n], ds[i - 1][n], False, not network.transposed)
-            elif not learn:
-                _multiply(d, weights[i][n], d_x[n], False, not network.transposed)
+                d_inputs = np.empty_like(inputs)
+                _multiply(d, layer.weight, d_inputs, False, not network.transposed)
+                d = d_inputs
+            elif not learns:
+                _multiply(d, layer.weight[-d_x_NBK.shape[2] :], d_x_NBK[n], False, True)
 
 
 @compiled
-def _back_through_relu(d: Floats, y: Floats) -> None:
-    for b in range(d.shape[0]):
-        for o in range(d.shape[1]):
-            d[b, o] = d[b, o] if y[b, o] > ZERO else ZERO
+def _back_through_relu(d_BO: Floats, y_BO: Floats) -> None:
+    for b in range(d_BO.shape[0]):
+        for o in range(d_BO.shape[1]):
+            d_BO[b, o] = d_BO[b, o] if y_BO[b, o] > ZERO else ZERO
 
 
 @compiled
-def _learn_norm(d: Floats, normed: Floats, d_gain: Floats, d_offset: Floats) -> None:
-    """The gradients of gain and offset [O]."""
-    d_gain[:] = ZERO
-    d_offset[:] = ZERO
-    for b in range(d.shape[0]):
-        for o in range(d.shape[1]):
-            d_gain[o] += d[b, o] * normed[b, o]
-            d_offset[o] += d[b, o]
-
-
-@compiled
-def _back_through_norm(d: Floats, gain: Floats, normed: Floats, scale: Floats) -> None:
-    """In place of d [B, O], the derivative behind layer normalisation: that before it."""
-    size = np.float32(d.shape[1])
-    for b in range(d.shape[0]):
-        total, along = ZERO, ZERO
-        for o in range(d.shape[1]):
-            d[b, o] *= gain[o]
-            total += d[b, o]
-            along += d[b, o] * normed[b, o]
+def _back_through_norm(
+    d_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats, gradient: Layer, learns: bool
+) -> None:
+    """In place of d, the derivative behind layer normalisation: that before it. Where the network learns, adds to the
+    gradients of gain and offset.
+    """
+    size = np.float32(d_BO.shape[1])
+    for b in range(d_BO.shape[0]):
+        d, normed, total, along = d_BO[b], normed_BO[b], ZERO, ZERO
+        if learns:
+            for o in range(len(d)):
+                gradient.gain[o] += d[o] * normed[o]
+                gradient.offset[o] += d[o]
+        for o in range(len(d)):
+            d[o] *= layer.gain[o]
+            total += d[o]
+            along += d[o] * normed[o]
         total /= size
         along /= size
-        for o in range(d.shape[1]):
-            d[b, o] = scale[b] * (d[b, o] - total - normed[b, o] * along)
+        for o in range(len(d)):
+            d[o] = scale_B[b] * (d[o] - total - normed[o] * along)
 
 
 @compiled
-def _sum_rows(d: Floats, total: Floats) -> None:
-    total[:] = ZERO
-    for b in range(d.shape[0]):
-        for o in range(d.shape[1]):
-            total[o] += d[b, o]
+def _sum_rows(d_BO: Floats, total: Floats) -> None:
+    for b in range(d_BO.shape[0]):
+        for o in range(d_BO.shape[1]):
+            total[o] += d_BO[b, o]
+
+
+@compiled
+def descend(
+    parameter: Floats,
+    gradient: Floats,
+    moments: tuple[Floats, Floats],
+    step: Floats,
+    rates: tuple[float, float, float, float],
+) -> None:
+    """One step of Adam, in place (Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1).
+
+    Args:
+        parameter: [P].
+        gradient: [P].
+        moments: the first and the second, [P] each.
+        step: [], how many there have been.
+        rates: learning rate, beta 1, beta 2, epsilon.
+    """
+    mean, square = moments
+    rate, beta1, beta2, epsilon = rates
+    step[()] += ONE
+    size = np.float32(rate / (1.0 - beta1 ** step[()]))
+    unbiased = np.float32(1.0 / math.sqrt(1.0 - beta2 ** step[()]))
+    new, new_square, kept = np.float32(1.0 - beta1), np.float32(1.0 - beta2), np.float32(beta2)
+    small = np.float32(epsilon)
+    for i in range(len(parameter)):
+        mean[i] += new * (gradient[i] - mean[i])
+        square[i] = kept * square[i] + new_square * gradient[i] * gradient[i]
+        parameter[i] -= size * mean[i] / (np.sqrt(square[i]) * unbiased + small)
+
+
+@compiled
+def move_average(average: Floats, parameter: Floats, new: np.float32) -> None:
+    """As `soft_update`."""
+    for i in range(len(average)):
+        average[i] += new * (parameter[i] - average[i])

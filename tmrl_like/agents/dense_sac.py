@@ -19,17 +19,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tmrl_like.agents.acceleration import Flat, adam_step
 from tmrl_like.agents.dense import (
     ONE,
     ZERO,
+    Activations,
+    DenseNetwork,
     Integers,
-    Network,
     backward,
     compiled,
-    find_sgemm,
+    descend,
     forward,
+    move_average,
     network_of,
-    zeros,
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import RunningNorm
@@ -64,6 +66,7 @@ class Statistics(NamedTuple):
 class Drawn(NamedTuple):
     """Actions that the actor drew for a batch of observations, and what the critics see of both."""
 
+    trace: Activations  # of the actor
     features_BF: Floats
     x_BI: Floats  # features, then actions
     act_BA: Floats  # tanh(u), in [-1, 1]
@@ -71,38 +74,36 @@ class Drawn(NamedTuple):
     log_prob_B: Floats
 
 
-class CompiledGradients:
+class CompiledSAC:
     """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does."""
 
     def __init__(
         self,
-        actor: SquashedGaussianActor,
-        critic: EnsembleCritic,
-        critic_target: EnsembleCritic,
+        modules: tuple[SquashedGaussianActor, EnsembleCritic, EnsembleCritic],
+        flats: tuple[Flat, Flat, Flat],
         obs_norm: RunningNorm | None,
     ) -> None:
-        """Take networks whose parameters and gradients stay where they are from the first call on.
-
-        Raises:
-            ImportError: there is no BLAS.
-        """
-        self._modules = actor, critic, critic_target, obs_norm
-        self._num_rows = 0  # that there is room for
+        """Take the actor, the critics and their targets, whose parameters stay where they are."""
+        self._made_of = modules, flats, obs_norm
+        actor, critic, target = modules
+        self._networks = network_of(actor, flats[0]), network_of(critic, flats[1]), network_of(target, flats[2])
         self._encoder, rescale = actor.encoder, actor.encoder.rescale
         self._rescale = Scaling(rescale.scale.numpy(), rescale.shift.numpy())
         if self._encoder.one_hot is not None:  # the encoder itself scales
-            self._rescale = Scaling(zeros(self._encoder.size) + ONE, zeros(self._encoder.size))
+            ones = np.ones(self._encoder.size, np.float32)
+            self._rescale = Scaling(ones, 0 * ones)
         self._rescale_act = Scaling(critic.rescale_act.scale.numpy(), critic.rescale_act.shift.numpy())
+        self._limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
+        self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
         if obs_norm is not None:
             count, mean, square = (values.numpy() for values in (obs_norm.count, obs_norm.mean, obs_norm.mean_square))
             self._statistics = Statistics(
                 obs_norm.which.numpy(), count.reshape(1), mean, square, obs_norm.scale.numpy(), obs_norm.shift.numpy()
             )
-        find_sgemm()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledGradients:
-        return CompiledGradients(*copy.deepcopy(self._modules, memo))
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledSAC:
+        return CompiledSAC(*copy.deepcopy(self._made_of, memo))
 
     def count(self, obs_BR: Tensor) -> None:
         """As `RunningNorm.update`, without ranks."""
@@ -113,15 +114,14 @@ class CompiledGradients:
     ) -> dict[str, float]:
         """Of `critic_loss`, by the critics; returns the metrics."""
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
-        self.draw(self._noise_BA)
+        drawing = self._drawing(len(obs))
         members = draw_critics()
-        gamma_B = gamma.numpy() if isinstance(gamma, Tensor) else np.full(self._num_rows, gamma, np.float32)
-        act_BA = batch.act.reshape(self._num_rows, -1).float().numpy()
         loss, q, target = _critic_gradients(
             self._networks,
             self._all if members is None else members.numpy(),
-            self._drawing,
-            (obs, next_obs, act_BA, batch.rew.numpy(), batch.terminated.numpy(), gamma_B),
+            drawing,
+            (obs, next_obs, batch.act.reshape(len(obs), -1).float().numpy()),
+            (batch.rew.numpy(), batch.terminated.numpy(), np.broadcast_to(np.float32(gamma), len(obs))),
             self._rescale_act,
             entropy_coef,
         )
@@ -130,37 +130,54 @@ class CompiledGradients:
     def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
         seen = self._see(obs)
-        self.draw(self._noise_BA)
-        loss, entropy = _actor_gradients(self._networks, self._drawing, seen, entropy_coef, of_mean)
+        loss, entropy = _actor_gradients(self._networks, self._drawing(len(seen)), seen, entropy_coef, of_mean)
         return {"loss_actor": loss, "entropy_nats": entropy}
 
     def draw(self, noise_BA: Tensor) -> None:
         """Fill in the noise of the actions of one batch."""
         noise_BA.normal_()
 
+    def _drawing(self, num_rows: int) -> Drawing:
+        noise_BA = torch.empty(num_rows, self._num_actions)
+        self.draw(noise_BA)
+        return noise_BA.numpy(), self._rescale, self._limits
+
     def _see(self, obs: Any) -> Floats:
         """What `_rescale` makes features of: the numbers of observations [B, R], or, with categories, [B, F]."""
         encoder = self._encoder
         seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
-        if len(seen) != self._num_rows:
-            self._make_room(len(seen))
         return seen
 
-    def _make_room(self, num_rows: int) -> None:
-        self._num_rows = num_rows
-        actor, critic, target, _ = self._modules
-        self._networks = network_of(actor, num_rows), network_of(critic, num_rows), network_of(target, num_rows)
-        self._noise_BA = torch.zeros(num_rows, actor.spec.num_outputs // 2)
-        limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
-        self._drawing = self._noise_BA.numpy(), self._rescale, limits
+    def adam_step(self, optimizer: torch.optim.Adam) -> None:
+        """As the page's, which makes the steps of other forms of Adam."""
+        (group,) = optimizer.param_groups
+        if type(optimizer) is not torch.optim.Adam or any(
+            group[name] for name in ("weight_decay", "amsgrad", "maximize")
+        ):
+            adam_step(optimizer)
+            return
+        (parameter,) = group["params"]
+        state = optimizer.state[parameter]
+        descend(
+            parameter.detach().numpy(),
+            parameter.grad.numpy(),
+            (state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()),
+            state["step"].numpy(),
+            (float(group["lr"]), *group["betas"], group["eps"]),
+        )
+
+    def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
+        """As the page's."""
+        move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
 
 
 @compiled
 def _critic_gradients(
-    networks: tuple[Network, Network, Network],
+    networks: tuple[DenseNetwork, DenseNetwork, DenseNetwork],
     members: Integers,
     drawing: Drawing,
-    batch: tuple[Floats, Floats, Floats, Floats, Floats, Floats],
+    seen: tuple[Floats, Floats, Floats],
+    outcome: tuple[Floats, Floats, Floats],
     rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
@@ -170,19 +187,23 @@ def _critic_gradients(
         networks: actor, critics and their targets.
         members: [M], whose values make the target.
         drawing: for the actions that follow.
-        batch: obs, next_obs [B, R], act [B, A], rew, terminated, gamma [B].
+        seen: obs, next_obs [B, R], act [B, A].
+        outcome: rew, terminated, gamma [B].
         rescale_act: to [-1, 1].
         entropy_coef: alpha.
     """
     actor, critics, targets = networks
-    obs_BR, next_obs_BR, act_BA, rew_B, terminated_B, gamma_B = batch
+    obs_BR, next_obs_BR, act_BA = seen
+    rew_B, terminated_B, gamma_B = outcome
     drawn = _act(actor, drawing, next_obs_BR)
-    next_q_MB1 = forward(targets, drawn.x_BI, members)
+    next_q_MB1 = forward(targets, drawn.x_BI, members).y[-1]
     x_BI = np.empty_like(drawn.x_BI)
     first = x_BI.shape[1] - act_BA.shape[1]
     _scale(obs_BR, drawing[1], x_BI[:, :first])
     _scale(act_BA, rescale_act, x_BI[:, first:])
-    q_NB1, d_NB1 = forward(critics, x_BI, np.arange(len(critics.trace.y[0]))), critics.trace.d[-1]
+    trace = forward(critics, x_BI, np.arange(critics.num_networks))
+    q_NB1 = trace.y[-1]
+    d_NB1 = np.empty_like(q_NB1)
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
     for b in range(num_rows):
         next_v = next_q_MB1[:, b, 0].min() - np.float32(entropy_coef) * drawn.log_prob_B[b]
@@ -193,20 +214,25 @@ def _critic_gradients(
             d_NB1[n, b, 0] = error / np.float32(num_rows)
             loss += 0.5 * error * error
             q_sum += q_NB1[n, b, 0]
-    backward(critics, x_BI, np.empty((0, 0, 0), np.float32))
+    backward(critics, trace, x_BI, d_NB1, np.empty((0, 0, 0), np.float32))
     return loss / num_rows, q_sum / q_NB1.size, target_sum / num_rows
 
 
 @compiled
 def _actor_gradients(
-    networks: tuple[Network, Network, Network], drawing: Drawing, obs_BR: Floats, entropy_coef: float, of_mean: bool
+    networks: tuple[DenseNetwork, DenseNetwork, DenseNetwork],
+    drawing: Drawing,
+    obs_BR: Floats,
+    entropy_coef: float,
+    of_mean: bool,
 ) -> tuple[float, float]:
     """Of `actor_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`."""
     actor, critics, _ = networks
     drawn = _act(actor, drawing, obs_BR)
-    q_NB1 = forward(critics, drawn.x_BI, np.arange(len(critics.trace.y[0])))
+    trace = forward(critics, drawn.x_BI, np.arange(critics.num_networks))
+    q_NB1 = trace.y[-1]
     num_critics, num_rows = q_NB1.shape[:2]
-    d_NB1, q_sum, log_prob_sum = critics.trace.d[-1], 0.0, 0.0
+    d_NB1, q_sum, log_prob_sum = np.empty_like(q_NB1), 0.0, 0.0
     for b in range(num_rows):
         q, chosen = q_NB1[0, b, 0], num_critics
         if not of_mean:
@@ -220,10 +246,10 @@ def _actor_gradients(
             d_NB1[n, b, 0] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
             q_sum += q_NB1[n, b, 0] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]
-    d_x_NBI = np.empty((num_critics, *drawn.x_BI.shape), np.float32)
-    backward(critics, drawn.x_BI, d_x_NBI)
-    _back_through_squash(actor, drawing, drawn, d_x_NBI, np.float32(entropy_coef / num_rows))
-    backward(actor, drawn.features_BF, np.empty((0, 0, 0), np.float32))
+    d_act_NBA = np.empty((num_critics, *drawn.act_BA.shape), np.float32)
+    backward(critics, trace, drawn.x_BI, d_NB1, d_act_NBA)
+    d_outputs_1BO = _back_through_squash(drawing, drawn, d_act_NBA, np.float32(entropy_coef / num_rows))
+    backward(actor, drawn.trace, drawn.features_BF, d_outputs_1BO, np.empty((0, 0, 0), np.float32))
     entropy = -log_prob_sum / num_rows
     return -entropy_coef * entropy - q_sum / num_rows, entropy
 
@@ -254,17 +280,18 @@ def _scale(rows: Floats, scaling: Scaling, scaled: Floats) -> None:
 
 
 @compiled
-def _act(actor: Network, drawing: Drawing, obs_BR: Floats) -> Drawn:
+def _act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
     """Draw actions for observations: tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
     noise_BA, rescale, (low, high) = drawing
     num_rows, num_actions = noise_BA.shape
-    num_features = actor.parameters.weights[0].shape[2]
+    num_features = actor.widths[0]
     features_BF = np.empty((num_rows, num_features), np.float32)
     _scale(obs_BR, rescale, features_BF)
-    outputs_BO = forward(actor, features_BF, np.arange(1))[0]
+    trace = forward(actor, features_BF, np.arange(1))
+    outputs_BO = trace.y[-1][0]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
     x_BI[:, :num_features] = features_BF
     act_BA, std_BA, log_prob_B = np.empty_like(noise_BA), np.empty_like(noise_BA), np.empty(num_rows, np.float32)
@@ -281,25 +308,23 @@ def _act(actor: Network, drawing: Drawing, obs_BR: Floats) -> Drawn:
             x_BI[b, num_features + a] = act_BA[b, a]
             total += TWO * (abs(u) + np.log(ONE + small)) - log_std - HALF * noise * noise
         log_prob_B[b] = total
-    return Drawn(features_BF, x_BI, act_BA, std_BA, log_prob_B)
+    return Drawn(trace, features_BF, x_BI, act_BA, std_BA, log_prob_B)
 
 
 @compiled
-def _back_through_squash(
-    actor: Network, drawing: Drawing, drawn: Drawn, d_x_NBI: Floats, entropy_weight: np.float32
-) -> None:
-    """The derivative by the critics' inputs, and by each log pi -> that by mean and log std of u."""
-    outputs_BO, d_outputs_BO = actor.trace.y[-1][0], actor.trace.d[-1][0]
+def _back_through_squash(drawing: Drawing, drawn: Drawn, d_act_NBA: Floats, entropy_weight: np.float32) -> Floats:
+    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs [1, B, O]."""
+    outputs_BO, d_outputs_1BO = drawn.trace.y[-1][0], np.empty_like(drawn.trace.y[-1])
     noise_BA, _, (low, high) = drawing
     num_rows, num_actions = noise_BA.shape
-    first = drawn.features_BF.shape[1]
     for b in range(num_rows):
         for a in range(num_actions):
             d_act, act = ZERO, drawn.act_BA[b, a]
-            for n in range(len(d_x_NBI)):
-                d_act += d_x_NBI[n, b, first + a]
+            for n in range(len(d_act_NBA)):
+                d_act += d_act_NBA[n, b, a]
             d_u = d_act * (ONE - act * act) + TWO * entropy_weight * act
-            d_outputs_BO[b, a] = d_u
+            d_outputs_1BO[0, b, a] = d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high
             d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
-            d_outputs_BO[b, num_actions + a] = d_log_std if inside else ZERO
+            d_outputs_1BO[0, b, num_actions + a] = d_log_std if inside else ZERO
+    return d_outputs_1BO

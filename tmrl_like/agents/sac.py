@@ -47,7 +47,7 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
-    from tmrl_like.agents.dense_sac import CompiledGradients
+    from tmrl_like.agents.dense_sac import CompiledSAC
 
 log = logging.getLogger("tmrl_like.agents")
 
@@ -194,7 +194,7 @@ class SACAgent(TrainingAgent):
         return_scale: what rewards are divided by; None: by nothing.
         obs_norm: the statistics by which the networks that ship normalise; None: none of them does.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
-        compiled: what computes gradients in the page's place, where it can; else None.
+        compiled: what computes in the page's place, where it can; else None.
         updates: training steps done.
     """
 
@@ -266,7 +266,7 @@ class SACAgent(TrainingAgent):
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
-    def _compiled_gradients(self) -> CompiledGradients | None:
+    def _compiled_gradients(self) -> CompiledSAC | None:
         """What computes gradients faster than autograd; None: it does not do what this agent does."""
         page = "_td_target", "_value_of_policy", "_sample"
         if not (
@@ -277,15 +277,18 @@ class SACAgent(TrainingAgent):
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
             and self.actor.encoder.is_as(self.critic.encoder)
+            and all(p.requires_grad for network in (self.actor, self.critic) for p in network.parameters())
         ):
             return None
         if importlib.util.find_spec("numba") is None:
             log.info('a training step is up to three times as fast with numba: pip install "tmrl_like[fast]"')
             return None
         try:
-            from tmrl_like.agents.dense_sac import CompiledGradients
+            from tmrl_like.agents.dense_sac import CompiledSAC
 
-            return CompiledGradients(self.actor, self.critic, self.critic_target, self.obs_norm)
+            modules = self.actor, self.critic, self.critic_target
+            flats = self._flat_actor, self._flat_critic, self._flat_critic_target
+            return CompiledSAC(modules, flats, self.obs_norm)
         except Exception as error:  # of an installation that is broken, of any kind
             log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
             return None
@@ -379,9 +382,10 @@ class SACAgent(TrainingAgent):
 
     def average(self, with_actor: bool) -> None:
         """Move the averages: the target critics, and, where there is one, the actor that acts."""
+        move = soft_update if self.compiled is None else self.compiled.soft_update
         if with_actor and self.actor_ema is not self.actor:
-            soft_update(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
-        soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
+            move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
+        move(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
 
     def _train_critics(self, batch: Batch) -> dict[str, Any]:
         metrics = self._critic_gradients(batch)
@@ -423,8 +427,9 @@ class SACAgent(TrainingAgent):
 
     def _descend(self, *optimizers: torch.optim.Adam) -> None:
         self.average_gradients(*optimizers)
+        step = adam_step if self.compiled is None else self.compiled.adam_step
         for optimizer in optimizers:
-            adam_step(optimizer)
+            step(optimizer)
 
     def _value_of_policy(self, obs: Any) -> tuple[Tensor, Tensor]:
         """What the critics say of actions of the policy, [B], and their log-density [B]."""

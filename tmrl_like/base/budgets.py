@@ -14,6 +14,16 @@ T = TypeVar("T")
 _MAX_NAMES = 10_000
 
 
+class Newest(dict[str, T]):
+    """Values by name; of very many names those that were set longest ago are forgotten."""
+
+    def __setitem__(self, name: str, value: T) -> None:
+        self.pop(name, None)
+        super().__setitem__(name, value)
+        if len(self) > _MAX_NAMES:
+            del self[next(iter(self))]
+
+
 class Bucket:
     """Tokens: `burst` at first, and `per_s` more each second up to that."""
 
@@ -40,14 +50,12 @@ class Buckets:
         """Start with no names; see `Bucket`."""
         self._burst = burst
         self._per_s = per_s
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets = Newest[Bucket]()
 
     def take(self, name: str, amount: float, now: float) -> bool:
         """See `Bucket.take`."""
         bucket = self._buckets.get(name)
         if bucket is None:
-            if len(self._buckets) >= _MAX_NAMES:
-                del self._buckets[next(iter(self._buckets))]
             bucket = self._buckets[name] = Bucket(self._burst, self._per_s)
         return bucket.take(amount, now)
 
@@ -61,14 +69,13 @@ class Lines:
         """Start with no names; see `Bucket`."""
         self._log = log
         self._buckets = Buckets(burst, per_s)
-        self._left_out: dict[str, int] = {}
+        self._left_out = Newest[int]()
         self._clock = clock
 
     def __call__(self, name: str, level: int, message: str, *args: object) -> None:
         """Write a line about a name, or count it."""
         if not self._buckets.take(name, 1, self._clock()):
-            if len(self._left_out) < _MAX_NAMES or name in self._left_out:
-                self._left_out[name] = self._left_out.get(name, 0) + 1
+            self._left_out[name] = self._left_out.get(name, 0) + 1
             return
         self._log.log(level, message, *args, stacklevel=2)
         if left_out := self._left_out.pop(name, 0):
@@ -89,7 +96,7 @@ class Turns(Generic[T]):
         self._waiting: dict[str, deque[tuple[Iterator[T], int]]] = {}
         self._bytes: dict[str, int] = {}
         self._next: list[tuple[float, str]] = []  # a heap: (time taken, peer) of all with work
-        self._taken: dict[str, float] = {}
+        self._taken = Newest[float]()
 
     def __bool__(self) -> bool:
         return bool(self._next)
@@ -127,8 +134,5 @@ class Turns(Generic[T]):
             else:
                 heapq.heappop(self._next)
                 del self._waiting[name], self._bytes[name]
-                self._taken.pop(name, None)
                 self._taken[name] = taken  # a peer does not get ahead by leaving for a moment
-                if len(self._taken) > _MAX_NAMES:
-                    del self._taken[next(iter(self._taken))]
         return now - started

@@ -6,38 +6,50 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tmrl_like.errors import ConfigError, expect
 
 MISSING: Any = inspect.Parameter.empty
-_RTGYM = {"act_buf_len": 1, "reset_act_buf": True}  # where its configuration says nothing
+_FOR_MEMORY = ("act_buf_len", "reset_act_buf", "time_step_duration", "inputs")
 _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
+def said_to_memory(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an environment's arguments that a memory has under the same names, for its `memory_arguments`."""
+    return {name: arguments[name] for name in _FOR_MEMORY if name in arguments}
+
+
+def said_by_rtgym(config: Any) -> dict[str, Any]:
+    """The same of rtgym's dictionary, which says nothing where it has a default."""
+    if not isinstance(config, dict) or "interface" not in config:
+        return {}
+    said = {"act_buf_len": 1, "reset_act_buf": True} | said_to_memory(config)
+    return said if config.get("act_in_obs", True) else said | {"act_buf_len": 0}
+
+
 class Elsewhere:
-    """In the place of code that this machine does not have: `partial(Elsewhere, …)` keeps its arguments."""
+    """In the place of an environment that this machine does not have: `partial(Elsewhere, …)` keeps its arguments."""
 
     def __init__(self, **arguments: Any) -> None:
         """ConfigError: it cannot be made here."""
         raise ConfigError("the environment cannot be imported on this machine")
 
-
-@dataclass(frozen=True)
-class Parameter:
-    """One argument that a class or function takes."""
-
-    annotation: Any
-    default: Any  # `MISSING`: required
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What its arguments say; what a compressor must know beside that is `Elsewhere`, too."""
+        gym_kwargs = arguments.get("gym_kwargs")
+        config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else arguments.get("config")
+        return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere) | said_to_memory(arguments) | said_by_rtgym(config)
 
 
 @dataclass(frozen=True)
 class Signature:
     """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
 
-    parameters: dict[str, Parameter]
+    parameters: dict[str, inspect.Parameter]
     open_ended: bool
 
 
@@ -46,7 +58,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
 
     A page is a dataclass (see `base.options`) that the class names in its attribute `page`.
     """
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     is_open = True
     for function in _functions(target):
         try:
@@ -56,7 +68,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
         hints = _hints(target if dataclasses.is_dataclass(target) else function)
         for name, p in own.parameters.items():
             if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-                parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
+                parameters.setdefault(name, p.replace(annotation=hints.get(name, p.annotation)))
         is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
         if not is_open:
             break
@@ -98,15 +110,10 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
 
 
 def argument_of(factory: Callable[..., Any], name: str) -> Any:
-    """The argument that a factory calls with: given, or the default; `MISSING`: neither.
-
-    "interface.frames" is the argument `frames` of the factory that `interface` is.
-    """
-    first, _, rest = name.partition(".")
+    """The argument that a factory calls with: given, or the default; `MISSING`: neither."""
     target, given = taken_apart(factory)
-    parameter = signature_of(target).parameters.get(first, Parameter(None, MISSING))
-    value = given.get(first, parameter.default)
-    return argument_of(value, rest) if rest and callable(value) else value if not rest else MISSING
+    parameter = signature_of(target).parameters.get(name)
+    return given.get(name, MISSING if parameter is None else parameter.default)
 
 
 def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
@@ -118,35 +125,21 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 
 
 def known_from_env(env_cls: Any) -> dict[str, Any]:
-    """What an environment's factory tells a memory, as far as known.
+    """What a memory must know of an environment, by the names of its arguments.
 
-    `act_buf_len`, `reset_act_buf`, `time_step_duration` and `inputs` are its arguments of these names, or rtgym's, in
-    `gym_kwargs` or in a dictionary `config`. Its class may say in `frame_stacks` which items of observations are stacks
-    of frames, and of how many: a number, or an argument's name: `{0: "frames"}`; and in `time_step_unit` which
-    argument counts the time-step, and in what, in seconds: `("tics_per_step", 1 / 35)`. What a compressor must
-    know and the arguments of one that is `Elsewhere` do not say is `Elsewhere`, too.
+    The environment's class says it in a static method `memory_arguments`, which is called with the arguments that the
+    factory has for the class, defaults included; a class without one says nothing.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
-    target = taken_apart(env_cls)[0]
-    gym_kwargs = argument_of(env_cls, "gym_kwargs")
-    config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else argument_of(env_cls, "config")
-    if isinstance(config, dict) and "interface" in config:
-        known = {name: config.get(name, default) for name, default in _RTGYM.items()}
-        known |= {name: config.get(name, MISSING) for name in ("time_step_duration", "inputs")}
-        if not config.get("act_in_obs", True):
-            known["act_buf_len"] = 0
-    else:
-        known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration", "inputs")}
-    counted, unit_s = getattr(target, "time_step_unit", ("", 0.0))
-    if (count := argument_of(env_cls, counted)) is not MISSING:
-        known["time_step_duration"] = count * unit_s
-    stacks = getattr(target, "frame_stacks", None)
-    if stacks is not None:
-        sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}
-        known["frame_stack"] = {item: size for item, size in sizes.items() if size is not MISSING and size > 1} or 0
-    known = {name: value for name, value in known.items() if value is not MISSING}
-    return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere) | known if target is Elsewhere else known
+    target, given = taken_apart(env_cls)
+    say = getattr(target, "memory_arguments", None)
+    if say is None:
+        return {}
+    parameters = signature_of(target).parameters
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not MISSING}
+    known: dict[str, Any] = say(defaults | given)
+    return known
 
 
 def fitted(memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None) -> Any:

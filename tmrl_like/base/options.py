@@ -21,6 +21,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 AboveZero = Annotated[float, Meta(gt=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 _Page = TypeVar("_Page")
 
@@ -40,14 +41,15 @@ class Options:
                     choices = typing.get_args(part)
                     expect(value in choices, name, value, " or ".join([", ".join(choices[:-1]), choices[-1]]))
                 elif typing.get_origin(part) is Annotated:
-                    _expect_in_range(name, value, *typing.get_args(part)[:2])
+                    expect_in_range(name, value, *typing.get_args(part)[:2])
 
 
-def _expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
+def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
+    """Raise ConfigError where a value is not in the range of an `Annotated[kind, limits]`."""
     low, high = limits.ge if limits.gt is None else limits.gt, limits.le if limits.lt is None else limits.lt
     words = f"{low} or more" if limits.gt is None else f"more than {low}"
     if high is not None:
-        words = f"{low} to {'' if limits.lt is None else 'below '}{high}"
+        words = f"{words.removesuffix(' or more')} to {'' if limits.lt is None else 'below '}{high}"
     expect(not isinstance(value, str), name, value, f"a number, {words}")
     above = value > low if limits.gt is not None else value >= low
     below = high is None or (value < high if limits.lt is not None else value <= high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from tmrl_like.errors import ShortageError
 
@@ -29,6 +29,17 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
     except RuntimeError as error:
         raise no_thread(name, error) from None
     return executor
+
+
+def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
+    """Have an executor make a call; where the interpreter exits, and executors take none any more, it is made here."""
+    try:
+        return executor.submit(call)
+    except RuntimeError:
+        call()
+        made: Future[None] = Future()
+        made.set_result(None)
+        return made
 
 
 def expect_threads(number: int, name: str) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import os
 import re
 import shlex
 import subprocess
+import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from msgspec import Meta
 
 import tmrl_like
 from tmrl_like.base.gone import GONE
+from tmrl_like.base.options import AboveZero, Natural, Port, Positive, expect_in_range
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.document import shipped, split_overrides
 from tmrl_like.config.loading import TOP_LEVEL
@@ -145,24 +148,16 @@ class _Parser(argparse.ArgumentParser):
         """An option without a value."""
         self.add_argument(name, action="store_true", help=about)
 
-    def number(
-        self,
-        name: str,
-        default: float | None,
-        about: str,
-        fits: Callable[[float], bool] = lambda n: n >= 1,
-        expected: str = "1 or more",
-        kind: type[float] = int,
-    ) -> None:
-        """An option whose value is a number, in a range."""
+    def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
+        """An option whose value is a number, in the range of its annotation."""
+        number, limits = typing.get_args(kind)
 
         def read(text: str) -> float:
-            value = kind(text)
-            if not fits(value):
-                raise argparse.ArgumentTypeError(f"{text} is not {expected}")
+            value: float = number(text)
+            expect_in_range(name, value, number, limits)
             return value
 
-        read.__name__ = kind.__name__  # which a complaint names
+        read.__name__ = number.__name__  # which a complaint names
         shown = "" if default is None else f" ({default:g})"
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
@@ -231,9 +226,9 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     check = command("check", about, "A difference is shown with field, element and both values.")
     check.number("--episodes", 3, "episodes to run")
     about = "steps of random actions to measure delays from; 0: do not measure"
-    check.number("--delay-steps", 400, about, lambda n: n >= 0, "0 or more")
+    check.number("--delay-steps", 400, about, Natural)
     about = "how far these go from the default action, as a part of half their range"
-    check.number("--excitation", 0.3, about, lambda n: 0 < n <= 1, "above 0 and up to 1", float)
+    check.number("--excitation", 0.3, about, Annotated[float, Meta(gt=0, le=1)])
     about = "measure the time of so many steps with the policy in the loop, and nothing else"
     check.number("--timing", None, about)
     test = command("test", "drive the stored policy, without server and trainer, and show how it does")
@@ -256,7 +251,7 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     about = "drive once around the environment's track instead, and write the way for its reward; who drives"
     policy.add_argument("--lap", choices=("script", "keyboard"), help=about)
     about = "between two points of a lap, in the environment's unit"
-    record.number("--spacing", 1.0, about, lambda n: 0 < n < math.inf, "a length", float)
+    record.number("--spacing", 1.0, about, AboveZero)
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:
@@ -289,7 +284,7 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     about = "show the run in a browser, and its figures to Prometheus"
     page = command("page", about, "It looks with this machine's key, and changes nothing.")
     about = "where a browser finds it; 0: a free one (7791, or a free one)"
-    page.number("--port", None, about, lambda n: 0 <= n < 65536, "a port, or 0")
+    page.number("--port", None, about, Port)
     about = "local address to listen on; another one lets others look, without a key (127.0.0.1: this machine only)"
     page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
 
@@ -330,19 +325,20 @@ def _refuse_unknown(argument: str, command: str, commands: dict[str, _Parser]) -
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
     shown = {
-        other: [
-            option for action in parser._actions for option in action.option_strings if action.help != argparse.SUPPRESS
-        ]
+        other: [option for option, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS]
         for other, parser in commands.items()
     }
     known = [*shown[command], *(f"--{key}" for key in _KEYS)]
     others = [f"`{other}`" for other, options in shown.items() if name in options]
-    if name in GONE or name[2:] in GONE:
-        hint = suggestion(name if name in GONE else name[2:], ())
-    elif nearest(name, known) and not others:
+    gone = name if name in GONE else name.removeprefix("--")
+    if gone in GONE:
+        hint = suggestion(gone, ())
+    elif others:
+        hint = f"{', '.join(others)} has it"
+    elif nearest(name, known):
         hint = suggestion(name, known)
     else:
-        hint = f"{', '.join(others)} has it" if others else f"see tmrl-like {command} --help"
+        hint = f"see tmrl-like {command} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

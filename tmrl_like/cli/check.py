@@ -26,6 +26,7 @@ from tmrl_like.cli.prepare import TO_COLLECT, TO_DRIVE, prepare
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.experiment import Experiment
 from tmrl_like.policies.action_check import is_finite
@@ -35,14 +36,10 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body
 from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.tap import SampleTap, Taken
+from tmrl_like.worker.timing import Seconds, StepTimes, percentiles
 from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = (*TO_COLLECT, "agent", "memory")
-_TIMED = {
-    "period": "from observation to observation",
-    "inference": "the policy's decision",
-    "env_step": "env.step()",
-}
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
 _TAKEN_EVERY_S = 0.01
@@ -55,12 +52,12 @@ class Traffic:
     Attributes:
         blocks: the samples.
         packets: (header, message) of each that they came in.
-        resets_s: how long each reset took.
+        reset_s: how long the reset took, of an episode's.
     """
 
     blocks: list[SampleBlock] = field(default_factory=list)
     packets: list[tuple[m.SamplePacket, bytes]] = field(default_factory=list)
-    resets_s: list[float] = field(default_factory=list)
+    reset_s: float = 0.0
 
     @property
     def samples(self) -> int:
@@ -82,14 +79,19 @@ def main(arguments: Arguments) -> int:
         agent = experiment.agent_cls(
             observation_space=env.observation_space, action_space=env.action_space, device="cpu"
         )
-        traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
-        _report_timing(worker, traffic)
+        whole = Traffic()
+        resets_s = []
+        for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
+            whole.blocks += traffic.blocks
+            whole.packets += traffic.packets
+            resets_s.append(traffic.reset_s)
+        _report_timing(worker, whole, resets_s)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
-        size_bytes = sum(len(message) for _, message in traffic.packets)
-        each = f"{size_bytes / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
-        print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
-        memory = _filled(experiment, traffic)
+        size_bytes = sum(len(message) for _, message in whole.packets)
+        each = f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are compared)"
+        print(f"wire: {whole.samples} samples in {len(whole.blocks)} packets, {each}")
+        memory = _filled(experiment, whole)
         _report_training(agent, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
@@ -98,25 +100,29 @@ def main(arguments: Arguments) -> int:
 def _measure(arguments: Arguments) -> int:
     """Measure time-steps, collecting nothing, and show percentiles."""
     with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
-        result = worker.run_env_benchmark(arguments.timing, verbose=False)
-        nominal_s = getattr(worker.env, "time_step_s", None)
-    rows = [
-        [f"{name}: {meaning}", *(f"{result[f'{name}_p{q}_ms']:.2f}" for q in ("50", "99", "99.9"))]
-        for name, meaning in _TIMED.items()
-    ]
-    print_table(f"{counted(result['steps'], 'step')}, milliseconds", ["", "median", "p99", "p99.9"], rows)
-    print(describe_deadline(nominal_s, result["overruns"], result["steps"]))
-    for name, value in result.get("rtgym", {}).items():
-        print(f"rtgym {name}: {value}")
+        env = worker.loop.env
+        times = StepTimes(arguments.timing, env.overrun_after_s)
+        worker.measure(times)
+        durations = {"time-step": times.period_s, "decision": times.inference_s, "env.step()": times.env_s}
+        _show_times(env, durations, times.overruns)
+        if getattr(worker.env.unwrapped, "benchmark", False):  # rtgym's own
+            for name, value in worker.env.unwrapped.benchmarks().items():
+                print(f"rtgym {name}: {value}")
     return 0
 
 
-def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str:
-    """One sentence about the time-step that was asked for and how often it was missed."""
-    if nominal_s is None:
-        return "the environment names no time-step: it does not run in real time"
+def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int) -> None:
+    """Print percentiles, and how often the time-step that was asked for was missed."""
+    rows = []
+    for name, values_s in durations.items():
+        rows.append([name, *(f"{value_s * 1e3:.2f}" for value_s in percentiles(values_s, (50, 99, 99.9, 100)))])
+    steps = len(durations["time-step"])
+    print_table(f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
+    if not env.time_step_s:
+        print("the environment names no time-step: it does not run in real time")
+        return
     missed = f"{counted(overruns, 'overrun')} in {counted(steps, 'step')} ({overruns / steps:.2%})"
-    return f"time-step asked for: {nominal_s * 1e3:.1f} ms; {missed}"
+    print(f"time-step asked for: {env.time_step_s * 1e3:.1f} ms; {missed}")
 
 
 class WatchedEnv:
@@ -194,18 +200,12 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
         tap.close()
 
 
-def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Traffic:
-    """Run episodes; take the packets that would have left, and decode them."""
-    whole = Traffic()
-    for traffic in traffic_of_episodes(worker, episodes, outbox):
-        whole.blocks += traffic.blocks
-        whole.packets += traffic.packets
-        whole.resets_s += traffic.resets_s
-    return whole
-
-
 def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
-    """The same, of each episode as soon as it has ended; EnvironmentFaultError where the environment broke one off."""
+    """Run episodes, and yield what each sent as soon as it has ended.
+
+    Raises:
+        EnvironmentFaultError: the environment broke an episode off.
+    """
     with taken(worker, outbox) as take:
         for number in range(1, episodes + 1):
             stats = worker.collect_train_episode()
@@ -213,7 +213,7 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOpti
                 raise EnvironmentFaultError(stats.fault)
             traffic = take()
             stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
-            traffic.resets_s.append(stats.duration_s - stepping_s)
+            traffic.reset_s = stats.duration_s - stepping_s
             cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
             print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
             yield traffic
@@ -256,18 +256,9 @@ def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: Memory
     print(f"agent: one training step: {numbers}; its weights fit the worker's actor")
 
 
-def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
-    period_s = np.concatenate([periods_s(block, worker.loop.env.time_step_s) for block in traffic.blocks])
+def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float]) -> None:
+    env = worker.loop.env
+    period_s = np.concatenate([periods_s(block, env.time_step_s) for block in traffic.blocks])
     inference_s = np.concatenate([block.timing.inference_s[~block.is_reset] for block in traffic.blocks])
-    durations = {
-        "time-step": period_s,
-        "decision": inference_s,
-        "env.step()": period_s - inference_s,
-        "env.reset()": np.array(traffic.resets_s),
-    }
-    rows = [
-        [name, *(f"{v:.2f}" for v in (*np.percentile(values * 1e3, (50, 99, 99.9)), values.max() * 1e3))]
-        for name, values in durations.items()
-    ]
-    print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
-    print(describe_deadline(worker.loop.env.time_step_s or None, worker.condition().overruns, len(period_s)))
+    durations = {"time-step": period_s, "decision": inference_s, "env.step()": period_s - inference_s}
+    _show_times(env, durations | {"env.reset()": np.array(resets_s)}, worker.condition().overruns)

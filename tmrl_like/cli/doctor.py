@@ -12,9 +12,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,24 +61,26 @@ def main(arguments: Arguments) -> int:
         arguments.log_level = "error"
     load = Load()
     settings = Settings() if arguments.place is None else arguments.experiment
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {"versions": _versions}
+    checks = {"versions": _versions()}
     if arguments.place is not None:
-        checks["environment"] = partial(_environment, arguments, load)
-    for check in (_device, _disk, _keys, _real_time):
-        checks[check.__name__.strip("_").replace("_", " ")] = partial(check, settings, load)
+        checks["environment"] = _environment(arguments, load)
+    checks["device"] = _device(settings)
+    checks["disk"] = _disk(settings, load)
+    checks["keys"] = _keys(settings)
+    checks["real time"] = _real_time(settings)
     if arguments.place is not None:
         for address in addresses_of(settings.server.host, settings.server.port):
-            checks[f"server {address}"] = partial(_server, settings, load, address)
+            checks[f"server {address}"] = _server(settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
-            checks[f"engine {node}"] = partial(_knock, *address_of(node), "nats-server")
-    states = [state for about, check in checks.items() for state in _examine(about, check)]
+            checks[f"engine {node}"] = _engine(node)
+    states = [state for about, findings in checks.items() for state in _examine(about, findings)]
     problems = states.count(PROBLEM)
     print(f"{counted(problems, 'problem')}, {counted(states.count(WARNING), 'warning')}")
     return int(problems > 0)
 
 
-def _examine(about: str, check: Callable[[], Iterator[Finding]]) -> list[str]:
-    """Do a check in a thread that may hang, and print what it finds; returns the states."""
+def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
+    """Look for findings in a thread that may hang, and print them; returns their states."""
     states: list[str] = []
 
     def say(state: str, line: str) -> None:
@@ -88,7 +89,7 @@ def _examine(about: str, check: Callable[[], Iterator[Finding]]) -> list[str]:
 
     def run() -> None:
         try:
-            for finding in check():
+            for finding in findings:
                 say(*finding)
         except Exception as error:  # the user's code, too
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
@@ -118,7 +119,7 @@ def _versions() -> Iterator[Finding]:
     yield OK, f"{', '.join(found)}; {platform.system()} {platform.machine()}, {counted(os.cpu_count() or 1, 'core')}"
 
 
-def _device(settings: Settings, load: Load) -> Iterator[Finding]:
+def _device(settings: Settings) -> Iterator[Finding]:
     import torch
 
     from tmrl_like.policies.actor import refuse_device
@@ -157,7 +158,7 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
     yield _judge(kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes")
 
 
-def _keys(settings: Settings, load: Load) -> Iterator[Finding]:
+def _keys(settings: Settings) -> Iterator[Finding]:
     folder = keys_folder(settings.server.keys_dir)
     found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
     for name in found:
@@ -172,7 +173,7 @@ def _keys(settings: Settings, load: Load) -> Iterator[Finding]:
     )
 
 
-def _real_time(settings: Settings, load: Load) -> Iterator[Finding]:
+def _real_time(settings: Settings) -> Iterator[Finding]:
     asked = settings.worker.realtime_priority
     try:
         set_priority(threading.get_native_id(), asked or 1)()
@@ -213,33 +214,37 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
 
 
-def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
+def _engine(node: str) -> Iterator[Finding]:
+    yield _knock(*address_of(node), "nats-server")
+
+
+def _knock(host: str, port: int, command: str) -> Finding:
     """Look the host up and see whether somebody listens there: `_LISTENS`."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), _WAIT_S).close()
     except socket.gaierror as error:
-        yield PROBLEM, f"there is no host {host} ({error.strerror}): correct the name, or the name server"
+        return PROBLEM, f"there is no host {host} ({error.strerror}): correct the name, or the name server"
     except OSError as error:
         if is_loopback(host):
-            yield OK, f"nobody listens on port {port} of this machine yet: {command} does"
-        else:
-            text = f"port {port} of {host} does not answer ({error.strerror or error})"
-            yield PROBLEM, f"{text}: {command} there, open the port in its firewall, or correct the address"
-    else:
-        yield _LISTENS
+            return OK, f"nobody listens on port {port} of this machine yet: {command} does"
+        text = f"port {port} of {host} does not answer ({error.strerror or error})"
+        return PROBLEM, f"{text}: {command} there, open the port in its firewall, or correct the address"
+    return _LISTENS
 
 
 def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
-    found = list(_knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`"))
-    yield from found
+    found = _knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`")
+    yield found
+    if found != _LISTENS:
+        return
     keys = KeyFolder(keys_folder(settings.server.keys_dir))
-    if found == [_LISTENS] and not (keys.path / "peer.json").exists():
+    if not (keys.path / "peer.json").exists():
         yield PROBLEM, "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`"
-    elif found == [_LISTENS]:
-        dialled = connect(settings.server.transport, *host_and_port(address), keys, settings.server.limits)
-        with contextlib.closing(dialled) as link:
-            yield from _talk(link, load)
+        return
+    dialled = connect(settings.server.transport, *host_and_port(address), keys, settings.server.limits)
+    with contextlib.closing(dialled) as link:
+        yield from _talk(link, load)
 
 
 def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,10 +67,12 @@ def main(arguments: Arguments) -> int:
 def _stored(arguments: Arguments) -> Path:
     """The samples that are meant; of a run those that its trainer has kept."""
     path = Path(arguments.place or "")
-    with contextlib.suppress(ConfigError):  # then it may be anything that holds samples
-        kept = RunPaths.of(path if path.exists() else arguments.found.folder()).checkpoint / "log"
-        return kept if kept.is_dir() else path
-    return path
+    try:
+        run = path if path.exists() else arguments.found.folder()
+    except ConfigError as error:
+        raise ConfigError(f"there is no data set at {path}: {error}") from None
+    kept = RunPaths.of(run).checkpoint / "log"
+    return kept if kept.is_dir() else path
 
 
 def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import msgspec
 
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import nearest
-from tmrl_like.config.document import Document, is_experiment_file, shipped
+from tmrl_like.config.document import Document, find_experiment, shipped
 from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, open_kept, settings_of
 from tmrl_like.errors import ConfigError, PolicyError
 
@@ -101,24 +100,12 @@ def find_place(typed: str) -> Place:
     runs = data_folder() / "runs"
     is_run = any((Path(name) / part).exists() for part in _IN_A_RUN)
     run = Path(name) if is_run else runs / name
-    file = _file_of(name)
+    file = find_experiment(name)
     if name and run.is_dir() and (version or file is None):
         return Place(typed, version, run=run)
     if file is not None:
         return Place(typed, version, file=file)
-    near = nearest(name, [*shipped(), *(file.stem for file in Path().glob("*.yaml")), *_names_in(runs)])
+    known = [*shipped(), *(own.stem for own in Path().glob("*.yaml")), *(other.name for other in runs.glob("*/"))]
+    near = nearest(name, known)
     hint = f"did you mean {near}?" if near else "`tmrl-like --help` lists experiments, `tmrl-like runs` runs"
     raise ConfigError(f"there is no experiment and no run {name}; {hint}")
-
-
-def _file_of(name: str) -> Path | None:
-    if is_experiment_file(name) or Path(name).is_file():
-        return Path(name)
-    own = Path(f"{name}.yaml")
-    if not re.fullmatch(r"\w+", name):
-        return None
-    return own if own.is_file() else shipped().get(name)
-
-
-def _names_in(runs: Path) -> list[str]:
-    return [run.name for run in runs.glob("*/")]

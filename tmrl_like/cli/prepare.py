@@ -33,25 +33,22 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experime
 
 def find_policy(arguments: Arguments) -> Path:
     """The policy that --policy or the version behind the @ names, else the newest of the run; ConfigError: none."""
-    from tmrl_like.policies.policy_store import NEWEST, PolicyStore, find_policy
+    from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore, find_policy
 
     paths, version = arguments.experiment.paths, arguments.found.version
     if arguments.policy is not None and version:
         raise ConfigError(f"--policy {arguments.policy} and {arguments.place} name two policies: leave one out")
+    store = PolicyStore((arguments.found.run or paths.folder) / FOLDER)
+    files = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
     try:
         if arguments.policy is not None:
-            return find_policy(arguments.policy, paths.policies)
-    except PolicyError as error:
-        raise ConfigError(f"--policy {arguments.policy}: {error}") from None
-    store = PolicyStore((arguments.found.run or paths.folder) / "policies")
-    found = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
-    if found and not version:
-        return max(found, key=lambda path: path.stat().st_mtime)
-    try:
+            return find_policy(arguments.policy, store.folder)
+        if files and not version:
+            return max(files, key=lambda path: path.stat().st_mtime)
         if version or store.versions():
             return store.find(version or NEWEST)
     except PolicyError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"--policy {arguments.policy}: {error}" if arguments.policy else str(error)) from None
     raise ConfigError(
         f"there is no policy at {paths.folder} (run {paths.run_name}): train one with `tmrl-like run`, name one "
         "with --policy, or drive an untrained one with --untrained"

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import struct
 import sys
+from typing import TYPE_CHECKING
 
 from tmrl_like.base.processes import end_with_parent
+
+if TYPE_CHECKING:
+    from tmrl_like.envs.vision import Frame
 
 SIZE = struct.Struct("<HH")  # height and width, before each picture
 _TITLE = "tmrl_like"
 _SMALLEST_PX = 384  # smaller pictures are enlarged
 _KEYS = (ord("q"), 27)  # close it, as the window's own button does
+
+
+def enlarged(picture: Frame) -> Frame:
+    """A small picture whole times as large, so that it can be seen."""
+    times = -(-_SMALLEST_PX // min(picture.shape[:2]))
+    return picture.repeat(times, 0).repeat(times, 1)
 
 
 def main() -> None:
@@ -23,9 +33,7 @@ def main() -> None:
     while len(head := sys.stdin.buffer.read(SIZE.size)) == SIZE.size:
         height, width = SIZE.unpack(head)
         picture = np.frombuffer(sys.stdin.buffer.read(height * width * 3), np.uint8).reshape(height, width, 3)
-        times = -(-_SMALLEST_PX // min(height, width))
-        shown = cv2.resize(picture[..., ::-1], None, fx=times, fy=times, interpolation=cv2.INTER_NEAREST)
-        cv2.imshow(_TITLE, shown)
+        cv2.imshow(_TITLE, cv2.cvtColor(enlarged(picture), cv2.COLOR_RGB2BGR))
         if cv2.waitKey(1) in _KEYS or cv2.getWindowProperty(_TITLE, cv2.WND_PROP_VISIBLE) < 1:
             return
     sys.exit(1)

@@ -108,41 +108,42 @@ class Progress:
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and values for people, the most interesting first."""
-        rows = []
         test_returns = [return_ for return_, _ in self.tests]
-        for name, returns in (("test return", test_returns), ("training return", self.train_returns)):
-            if returns:
-                recent = returns[-_RECENT_TESTS:]
-                mean = sum(recent) / len(recent)
-                rows.append((name, f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"))
+        rows = [("test return", _of_returns(test_returns)), ("training return", _of_returns(self.train_returns))]
         tests = self.tests[-_RECENT_TESTS:]
         if any(terminated for _, terminated in self.tests):  # an environment may have no such state
             share = sum(terminated for _, terminated in tests) / len(tests)
             rows.append(("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests"))
-        return [*rows, *self._rate_rows()]
+        if self.last_round:
+            rows += _of_a_round(self.last_round)
+        else:
+            rows.append(("training", describe_warm_up(self.warm_up) if self.warm_up else "waiting for samples"))
+        return [(name, words) for name, words in rows if words]
 
-    def _rate_rows(self) -> list[tuple[str, str]]:
-        r = self.last_round
-        if not r:
-            return [("training", describe_warm_up(self.warm_up) if self.warm_up else "waiting for samples")]
-        samples = f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"
-        training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
-        training += f"  {r['training_steps_per_env_step']:.2f} per sample"
-        ages = [
-            f"{name} {duration(r[key])}"
-            for name, key in (("sample", "sample_age_p50_s"), ("policy", "policy_age_p50_s"))
-            if r.get(key) is not None
-        ]
-        rows = [("samples", samples), ("training", training)]
-        rows += [(DOES_IT_LEARN, words)] if (words := learns_in_words(r)) else []
-        rows += [("loss", words)] if (words := loss_in_words(r)) else []
-        rows += [("median age", ", ".join(ages))] if ages else []
-        rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))
-        if faults := r.get("env_faults_total"):
-            rows.append(("faults", f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}"))
-        if rejected := r.get("rejected_workers_total"):
-            rows.append(("rejected", f"{rejected:.0f} worker processes, whose samples do not fit"))
-        return rows
+
+def _of_returns(returns: Sequence[float]) -> str:
+    if not returns:
+        return ""
+    recent = returns[-_RECENT_TESTS:]
+    mean = sum(recent) / len(recent)
+    return f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"
+
+
+def _of_a_round(r: Record) -> list[tuple[str, str]]:
+    """Rows of a round's record; what there is nothing to say of is empty."""
+    training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
+    ages = [(name, r.get(f"{name}_age_p50_s")) for name in ("sample", "policy")]
+    faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
+    return [
+        ("samples", f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"),
+        ("training", f"{training}  {r['training_steps_per_env_step']:.2f} per sample"),
+        (DOES_IT_LEARN, learns_in_words(r)),
+        ("loss", loss_in_words(r)),
+        ("median age", ", ".join(f"{name} {duration(age_s)}" for name, age_s in ages if age_s is not None)),
+        ("overruns", f"{r.get('overruns_total') or 0:.0f}"),
+        ("faults", f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}" if faults else ""),
+        ("rejected", f"{rejected:.0f} worker processes, whose samples do not fit" if rejected else ""),
+    ]
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -89,14 +89,15 @@ class Reloading:
         names = sorted(written.keys() | self._in_force.keys())
         for name in [n for n in names if written.get(n, _MISSING) != self._in_force.get(n, _MISSING)]:
             part, _, argument = name.partition(".")
-            keys = (part, "init_args", argument) if part in PARTS else (part, argument)
             value = None
             if name in self._tuning.given:
                 is_code = part in PARTS
                 value = argument_at(document, (part,), argument) if is_code else getattr(settings.trainer, argument)
             if value is not None or name == "trainer.sample_uses":
                 values[name] = value
-            elif (said := f"{document.where(keys)}: {name} has changed, which needs a restart") not in self._said:
+                continue
+            said = f"{document.where(_keys(name))}: {name} has changed, which needs a restart"
+            if said not in self._said:
                 self._said.add(said)
                 log.warning("%s", said)
         if values:
@@ -105,16 +106,21 @@ class Reloading:
 
     def _keep(self, values: dict[str, Any]) -> None:
         """Have the run's experiment.yaml say what is in force."""
-        data = read_document(self._kept).data
+        document = read_document(self._kept)
         for name, value in values.items():
-            part, _, argument = name.partition(".")
-            (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = value
-            memory = data["memory"] if name == "agent.gamma" else None
+            document.override(_keys(name), value)
+            memory = document.data["memory"] if name == "agent.gamma" else None
             while isinstance(memory, dict):  # and the memory that it is made of
                 arguments = memory.get("init_args", {})
                 arguments |= {"gamma": value} if "gamma" in arguments else {}
                 memory = arguments.get("memory")
         try:
-            write_atomically(self._kept, as_yaml(data).encode())
+            write_atomically(self._kept, as_yaml(document.data).encode())
         except OSError as error:
             log.error("%s does not say what is in force now: %s", self._kept, error)
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """Where "agent.lr_actor" or "trainer.steps" is written."""
+    part, _, argument = name.partition(".")
+    return (part, "init_args", argument) if part in PARTS else (part, argument)

@@ -6,7 +6,7 @@ import datetime
 import io
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -28,6 +28,7 @@ from tmrl_like.types import EpisodeStats
 
 _TURN_S = 0.1
 _ENDS_WITHIN_S = 6.0
+_TESTED = ("untrained test", "trained test")
 
 
 class PartDiedError(TmrlLikeError):
@@ -111,23 +112,22 @@ class Run:
             self._wait_until_ready(server)  # if the port is taken, nothing else was touched
             folder = self._prepare_folder()
             trainers = self._start_trainers(self._arguments.trainers)
-            untrained = self._start_test("untrained test", "--untrained") if self._arguments.proof else None
-            others = [server, *([untrained] if untrained else [])]
             for trainer in trainers:
-                self._wait_until_ready(trainer, [*trainers, *others])
-            pages = [self._start("page", "page", *self._where())] if self._arguments.page else []
-            workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
+                self._wait_until_ready(trainer)
+            if self._arguments.page:
+                self._start("page", "page", *self._where())
+            self._start_workers(self._arguments.workers)
             self._state = "training"
             while any(trainer.exit_code is None for trainer in trainers):
-                self._turn([*trainers, *others, *workers])
-            self._turn(trainers)
+                self._turn()
+            self._turn()
             self._progress.finish()
-            self._family.stop(*pages, *workers, within_s=_ENDS_WITHIN_S)
+            self._family.stop(*self._parts("page", "worker"), within_s=_ENDS_WITHIN_S)
             self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
             self._hear_last_words()
             self._state = "done"
             self._view.show(self._state, self._progress)
-            code = 0 if untrained is None else self._prove(folder, untrained)
+            code = self._prove(folder) if self._arguments.proof else 0
             self._say_where()
             return code
         except BaseException as failure:
@@ -135,20 +135,23 @@ class Run:
             self._end_all()
             if has_trained:
                 self._say_where()
-            trainers = [child for child in self._family.children if child.role.startswith("trainer")]
-            for child in trainers:  # one could not write its last checkpoint
-                if child.error and child.error not in str(failure):
+            for trainer in self._parts("trainer"):  # one could not write its last checkpoint
+                if trainer.error and trainer.error not in str(failure):
                     if isinstance(failure, _ToldToStopError):
-                        raise PartDiedError(child) from None
-                    self._say(f"the {child.role}, too: {child.error}")
+                        raise PartDiedError(trainer) from None
+                    self._say(f"the {trainer.role}, too: {trainer.error}")
             raise
         finally:
             self._log.close()
 
-    def _wait_until_ready(self, child: Child, others: Sequence[Child] = ()) -> None:
+    def _parts(self, *roles: str) -> list[Child]:
+        """Those that play one of these roles."""
+        return [child for child in self._family.children if child.role.startswith(roles)]
+
+    def _wait_until_ready(self, child: Child) -> None:
         """Wait until a part has started: what starts after it does not take its processor meanwhile."""
         while child not in self._ready:
-            self._turn([child, *others])
+            self._turn()
 
     def _prepare_folder(self) -> Path:
         """The run's folder; with --fresh an empty one, and the earlier one under another name."""
@@ -188,15 +191,17 @@ class Run:
             for rank in range(number)
         ]
 
-    def _start_worker(self, number: int) -> Child:
-        if self._arguments.workers == 1:
-            return self._start("worker", "worker", *self._where())
-        return self._start(f"worker {number}", "worker", "--name", f"worker-{number}", *self._where())
+    def _start_workers(self, number: int) -> None:
+        if number == 1:
+            self._start("worker", "worker", *self._where())
+            return
+        for i in range(1, number + 1):
+            self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
 
-    def _start_test(self, role: str, *policy: str) -> Child:
+    def _start_test(self, role: str, *policy: str) -> list[EpisodeStats]:
+        """Start a test of a policy; its episodes will be in the list."""
         child = self._start(role, "test", "--episodes", str(self._settings.proof.episodes), *policy)
-        self._episodes[child] = []
-        return child
+        return self._episodes.setdefault(child, [])
 
     def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
         level = self._arguments.log_level
@@ -205,8 +210,8 @@ class Run:
     def _where(self) -> list[str]:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
 
-    def _turn(self, watched: list[Child]) -> None:
-        """One look at everything; raises PartDiedError where one of `watched` ended, and not because it was done."""
+    def _turn(self) -> None:
+        """One look at everything; raises PartDiedError where a part has ended, and not because it was done."""
         for line in self._family.lines(_TURN_S):
             self._hear(line)
         for record in self._tail.records() if self._tail else ():
@@ -214,17 +219,15 @@ class Run:
         self._view.show(self._state, self._progress)
         if self._stopper.requested:
             raise _ToldToStopError
-        if self._dead(watched):
+        if dead := [child for child in self._family.children if self._has_died(child)]:
             self._hear_last_words()
-            raise PartDiedError(min(self._dead(watched), key=lambda child: child.error.startswith("rank ")))
+            raise PartDiedError(min(dead, key=lambda child: child.error.startswith("rank ")))
 
-    def _dead(self, children: list[Child]) -> list[Child]:
-        """Those that ended, and not because they were done."""
-
-        def may_end(child: Child) -> bool:
-            return child in self._episodes or child.role.startswith("trainer")
-
-        return [c for c in children if c.exit_code is not None and not (may_end(c) and c.exit_code == 0)]
+    def _has_died(self, child: Child) -> bool:
+        if child.role == "page" or child.is_asked or child.exit_code is None:
+            return False
+        may_be_done = child in self._episodes or child.role.startswith("trainer")
+        return child.exit_code != 0 or not may_be_done
 
     def _hear(self, line: ChildLine) -> None:
         name, _, rest = line.text.partition(" ")
@@ -258,29 +261,28 @@ class Run:
     def _end_all(self) -> None:
         self._state = "ending"
         self._view.show(self._state, self._progress)
-        alive = [c for c in self._family.children if c.exit_code is None]
-        servers = [c for c in alive if c.role == "server"]
-        trainers = [c for c in alive if c.role.startswith("trainer")]
-        others = [c for c in alive if c not in servers and c not in trainers]
+        trainers = self._parts("trainer")
         self._family.ask_to_end(*trainers)
-        self._family.stop(*others, within_s=_ENDS_WITHIN_S)
-        is_broken = any(c.exit_code for c in self._family.children if c.role.startswith("trainer"))
+        self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
+        is_broken = any(child.exit_code for child in trainers)
         self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
+        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
-    def _prove(self, folder: Path, untrained: Child) -> int:
-        """Test the trained policy, compare, say so."""
-        trained = self._start_test("trained test", "--policy", str(self._settings.paths.trainer_model))
-        wanted = self._settings.proof.episodes
-        while untrained.exit_code is None or trained.exit_code is None:
-            counts = [f"{len(self._episodes[c])} of {wanted} {c.role}s" for c in (untrained, trained)]
+    def _prove(self, folder: Path) -> int:
+        """Test the trained policy and an untrained one, compare, say so."""
+        section = self._settings.proof
+        before = self._start_test(_TESTED[0], "--untrained")
+        after = self._start_test(_TESTED[1], "--policy", str(self._settings.paths.trainer_model))
+        while any(child.exit_code is None for child in self._episodes):
+            counts = [
+                f"{len(episodes)} of {section.episodes} {child.role}s" for child, episodes in self._episodes.items()
+            ]
             self._state = f"proof: {', '.join(counts)}"
-            self._turn([untrained, trained])
+            self._turn()
         self._hear_last_words()
         self._view.close()
-        before, after = self._episodes[untrained], self._episodes[trained]
-        verdict = proof.judge(before, after, self._settings.proof)
+        verdict = proof.judge(before, after, section)
         proof.show(before, after, verdict)
         proof.save(folder / "proof.json", before, after, verdict)
         picture = folder / "proof.png"

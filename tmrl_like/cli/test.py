@@ -15,6 +15,7 @@ import numpy as np
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.prepare import TO_DRIVE, find_policy, prepare
+from tmrl_like.cli.preview import enlarged
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
 from tmrl_like.cli.window import Window
@@ -25,7 +26,6 @@ from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # of an environment that says nothing about its own
-_SMALLEST_PX = 384  # smaller pictures are enlarged
 _DRAWS = 10_000
 _INTERVAL_COLUMNS = ["episodes", "mean", "95 % of the mean", "std", "lowest", "median", "highest", "terminated"]
 
@@ -112,10 +112,7 @@ class Video:
 
     def shoot(self, env: Any) -> None:
         """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file cannot be written."""
-        picture = self._cv2.cvtColor(picture_of(env), self._cv2.COLOR_RGB2BGR)
-        times = -(-_SMALLEST_PX // min(picture.shape[:2]))
-        if times > 1:
-            picture = self._cv2.resize(picture, None, fx=times, fy=times, interpolation=self._cv2.INTER_NEAREST)
+        picture = self._cv2.cvtColor(enlarged(picture_of(env)), self._cv2.COLOR_RGB2BGR)
         if self._writer is None:
             codec, size = self._cv2.VideoWriter_fourcc(*"mp4v"), (picture.shape[1], picture.shape[0])
             self._writer = self._cv2.VideoWriter(str(self.file), codec, _pictures_per_s(env), size)

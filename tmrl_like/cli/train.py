@@ -22,7 +22,7 @@ from tmrl_like.config.loading import as_yaml
 from tmrl_like.config.settings import PARTS
 from tmrl_like.experiment import Experiment
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
-from tmrl_like.trainer.offline import OFFLINE
+from tmrl_like.trainer.connecting import OFFLINE
 from tmrl_like.trainer.trainer import Trainer
 
 _PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tmrl_like.base.factories import MISSING, Parameter, signature_of, taken_apart
+from tmrl_like.base.factories import MISSING, signature_of, taken_apart
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
@@ -35,6 +35,7 @@ from tmrl_like.errors import ConfigError
 
 _Page = TypeVar("_Page")
 _PATH, _ARGUMENTS = "class_path", "init_args"
+_WRITTEN = (Any, object, type, dict, list, tuple, str, int, float, bool, type(None), MISSING)
 
 
 def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Callable[..., Any]:
@@ -135,18 +136,19 @@ def give(document: Document, keys: Keys, annotation: Any, component: Callable[..
     Raises:
         ConfigError: the code does not take its arguments, or lacks one.
     """
-    is_class = isinstance(taken_apart(component)[0], type)
-    if not (is_class and _wants_object(annotation)):
-        if _gives_nothing(annotation):
-            _refuse_missing(document, keys, component)
+    kinds = _kinds(annotation)
+    target = taken_apart(component)[0]
+    is_object = isinstance(target, type) and any(map(_is_object, kinds))
+    if is_object or any(typing.get_args(kind)[:1] == ([],) for kind in kinds):  # called without arguments, now or later
+        _refuse_missing(document, keys, component)
+    if not is_object:
         return component
-    _refuse_missing(document, keys, component)
     try:
         return component()
     except ConfigError as error:
         raise document.error(keys, f": {error}") from None
     except (TypeError, ValueError) as error:
-        raise document.error(keys, f": {name_of(taken_apart(component)[0])}: {one_line(str(error))}") from None
+        raise document.error(keys, f": {name_of(target)}: {one_line(str(error))}") from None
 
 
 def type_name(annotation: Any) -> str:
@@ -201,8 +203,10 @@ def _check_arguments(
             is_page = dataclasses.is_dataclass(target)
             problem = "there is no such key" if is_page else f"{name_of(target)} has no such argument"
             raise document.error((*keys, name), f": {problem}; {suggestion(name, known)}")
-        parameter = signature.parameters.get(name, Parameter(Any, None))
-        annotation = Any if value is None and parameter.default is None else parameter.annotation
+        parameter = signature.parameters.get(name)
+        annotation: Any = Any
+        if parameter is not None and not (value is None and parameter.default is None):
+            annotation = parameter.annotation
         checked[name] = _argument(document, (*keys, name), annotation, value)
     return checked
 
@@ -242,27 +246,16 @@ def holds_component(value: Any) -> bool:
 
 
 def _names_code(annotation: Any, text: str) -> bool:
-    """Whether text is an import path: for a Callable or a type, and with a dot for a class that is no value."""
+    """Whether text is an import path: for a Callable or a type, and with a dot where only an object can be."""
     kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
-    code = [(typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in kinds]
-    if any(code) or "." not in text:
-        return any(code)
-    plain = (str, int, float, bool)
-    return all(_wants_object(k) and not (k in plain or issubclass(k, enum.Enum) or _is_path(k)) for k in kinds)
+    is_code = any((typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in kinds)
+    return is_code or ("." in text and all(map(_is_object, kinds)))
 
 
-def _gives_nothing(annotation: Any) -> bool:
-    """A Callable that is called without arguments."""
-    return any(
-        typing.get_origin(kind) is collections.abc.Callable and typing.get_args(kind)[:1] == ([],)
-        for kind in _kinds(annotation)
-    )
-
-
-def _wants_object(annotation: Any) -> bool:
-    plain = (Any, object, type, dict, list, tuple, type(None), MISSING)
-    classes = (kind for kind in _kinds(annotation) if isinstance(kind, type) and typing.get_origin(kind) is None)
-    return any(cls not in plain for cls in classes)
+def _is_object(kind: Any) -> bool:
+    """Whether a type is a class whose objects only code makes: no value of the file, as it stands, is one."""
+    is_class = isinstance(kind, type) and typing.get_origin(kind) is None
+    return is_class and kind not in _WRITTEN and not issubclass(kind, (enum.Enum, os.PathLike))
 
 
 def _is_path(annotation: Any) -> bool:

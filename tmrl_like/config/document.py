@@ -21,6 +21,7 @@ Keys = tuple[Any, ...]
 
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _COMMAND_LINE = "command line"
+_ENDINGS = (".yaml", ".yml")
 
 
 @dataclass
@@ -78,12 +79,14 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_experiment(given: str) -> str:
+def find_experiment(given: str) -> Path | None:
     """The file that is meant: the one given; of a NAME, NAME.yaml of the working folder, else the one that ships."""
-    if not re.fullmatch(r"\w+", given) or Path(given).is_file():
-        return given
-    own = f"{given}.yaml"
-    return own if Path(own).is_file() else str(shipped().get(given, given))
+    if given.endswith(_ENDINGS) or Path(given).is_file():
+        return Path(given)
+    if not re.fullmatch(r"\w+", given):
+        return None
+    own = Path(f"{given}.yaml")
+    return own if own.is_file() else shipped().get(given)
 
 
 def read_document(path: Path) -> Document:
@@ -217,14 +220,9 @@ def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:
             seen.add(key)
 
 
-def is_experiment_file(place: str) -> bool:
-    """Whether a text means an experiment's file, by its ending."""
-    return place.endswith((".yaml", ".yml"))
-
-
 def _suggest_file(path: Path) -> str:
     try:
-        names = sorted(p.name for p in path.parent.iterdir() if is_experiment_file(p.name))
+        names = sorted(p.name for p in path.parent.iterdir() if p.suffix in _ENDINGS)
     except OSError:
         return ""
     names += [] if path.suffix else list(shipped())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,10 +101,12 @@ def settings_of(document: Document) -> Settings:
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     """Read the file, or the experiment of that name that ships, and lay the overrides, keys and texts, over it.
 
+    Each part is a `class_path` with `init_args` then, also where the file has its import path alone.
+
     Raises:
         ConfigError: it cannot be read, has keys that do not exist, or lacks one; one line with file and line.
     """
-    return _opened(read_document(Path(find_experiment(str(path)))), overrides)
+    return _opened(read_document(find_experiment(str(path)) or Path(path)), overrides)
 
 
 def open_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Document:
@@ -133,6 +135,9 @@ def _short(keys: Keys) -> Keys:
 
 
 def _opened(document: Document, overrides: Overrides, parts: Collection[str] = tuple(PARTS)) -> Document:
+    for key, value in document.data.items():
+        if key in PARTS and isinstance(value, str):
+            document.data[key] = {"class_path": value}
     for keys, text in overrides:
         _override(document, keys, text)
     for key in document.data:
@@ -165,11 +170,8 @@ def _override(document: Document, keys: Keys, text: str) -> None:
     """Lay one `--key.key VALUE` over the file; `--agent.lr_actor` is short for `--agent.init_args.lr_actor`."""
     value = parse_value(text)
     if keys[0] in PARTS:
-        part = document.data.get(keys[0])
-        if isinstance(part, str):
-            document.override(keys[:1], {"class_path": part})
         keys = _written_out(document.data, keys)
-        if len(keys) == 1 and isinstance(part, dict) and isinstance(value, str):
+        if len(keys) == 1 and isinstance(value, str):
             value = {"class_path": value}
     document.override(keys, value)
 
@@ -189,31 +191,28 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
+    if name not in _FACTORIES:
+        return give(document, (name,), _Function, component)
     target = taken_apart(component)[0]
-    is_factory = name in _FACTORIES and isinstance(target, type)
-    for method in (
-        (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))) if is_factory else ()
-    ):
-        found = getattr(target, method, None)
-        if not callable(found) or getattr(found, "__isabstractmethod__", False):
-            raise document.error(
-                (name, "class_path"), f": {target.__qualname__} cannot be used here: it has no {method}()"
-            )
-    annotation: Any = Callable[..., Any] if name in _FACTORIES else _Function
-    return give(document, (name,), annotation, component)
+    if isinstance(target, type):
+        for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
+            found = getattr(target, method, None)
+            if not callable(found) or getattr(found, "__isabstractmethod__", False):
+                problem = f": {target.__qualname__} cannot be used here: it has no {method}()"
+                raise document.error((name, "class_path"), problem)
+    return component
 
 
 def with_defaults(document: Document, name: str) -> Any:
     """A part as it is written; of one that was imported, with the defaults that YAML can say."""
-    value = document.data.get(name)
+    value: Any = document.data.get(name)
     if (name,) not in document.components:
         return value
-    written = value if isinstance(value, dict) else {"class_path": value}
     parameters = signature_of(taken_apart(document.components[name,])[0]).parameters
     defaults = {key: list(p.default) if isinstance(p.default, tuple) else p.default for key, p in parameters.items()}
     plain = {key: value for key, value in defaults.items() if key not in PARTS[name] and _is_plain(value)}
-    arguments = plain | (written.get("init_args") or {})
-    return {"class_path": written["class_path"]} | ({"init_args": arguments} if arguments else {})
+    arguments = plain | (value.get("init_args") or {})
+    return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
 
 
 def _is_plain(value: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from tmrl_like.base.folders import data_folder
-from tmrl_like.base.options import Natural, NotNegative, Options, Positive
+from tmrl_like.base.options import Natural, NotNegative, Options, Port, Positive
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.engine.options import AtLeastMiB, EngineOptions
 from tmrl_like.errors import ConfigError, expect
@@ -51,7 +51,7 @@ class ServerSection(ServerOptions):
 
     host: str | tuple[str, ...] = "127.0.0.1"
     bind: str | None = None
-    port: Annotated[int, Meta(ge=0, le=65535)] = 7790
+    port: Port = 7790
     transport: Literal["zmq", "tlspyo"] = "zmq"
     keys_dir: str | None = None
     engine: str | None = None

@@ -5,36 +5,66 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
 
 from tmrl_like.delivery.segments import (
+    BREAK,
+    BREAKS,
     DROPPED,
     FIRST,
     FREED,
+    HEAD_BYTES,
     INCARNATION,
     LOST,
     NEXT,
     NUMBER,
     STORED,
+    STRUCTURE,
     Segment,
     file_of,
+    padded,
     path_of,
     segments_of,
 )
+from tmrl_like.wire.rows import RowFormat, format_for
+from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
+_structure_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
-class Cursor(Protocol):
-    """A place in the chain."""
+
+@dataclass(slots=True)
+class Cursor:
+    """Where an entry lies, or will lie."""
 
     segment: Segment
     at: int
-    entry: int  # the one that lies there, or will
+    entry: int
+    breaks: int  # before it
+    form: RowFormat | None = None  # of the rows there
 
     def enter(self, segment: Segment) -> None:
         """Go to the start of the segment that follows."""
+        self.segment, self.at, self.form = segment, HEAD_BYTES, None
+
+    def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
+        """Go behind the first `count` of the records that lie here, as `SegmentChain.runs` yields them."""
+        self.at = at + count * padded(size)
+        if kind == STRUCTURE:
+            self.form = format_for(_structure_decoder.decode(self.segment.content(at, size)))
+        else:
+            self.entry += count
+        if kind == BREAK:
+            self.breaks += count
+
+
+def start_of(segment: Segment) -> Cursor:
+    """A cursor at its first entry."""
+    return Cursor(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])
 
 
 class SegmentChain:
@@ -68,28 +98,28 @@ class SegmentChain:
                 self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
         return bool(self.segments)
 
-    def runs(self, place: Cursor) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what `Segment.runs` does, from a place on that the caller moves; through the segments that follow."""
+    def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
+        """Yield what `Segment.runs` does, from a cursor on that the caller moves; through the segments that follow."""
         while True:
-            file = place.segment.words[NEXT]
-            place.segment.order()  # END is looked at after that
-            yield from place.segment.runs(place.at, self.is_dead)
-            following = self._following(place, file) if file else None
+            file = cursor.segment.words[NEXT]
+            cursor.segment.order()  # END is looked at after that
+            yield from cursor.segment.runs(cursor.at, self.is_dead)
+            following = self._following(cursor, file) if file else None
             if following is None:
                 return
-            place.enter(following)
+            cursor.enter(following)
 
-    def _following(self, place: Cursor, file: int) -> Segment | None:
-        """The segment that is filled after the one at `place`, in this file; None: not now, or never."""
-        number = place.segment.words[NUMBER] + 1
+    def _following(self, cursor: Cursor, file: int) -> Segment | None:
+        """The segment that is filled after the one at `cursor`, in this file; None: not now, or never."""
+        number = cursor.segment.words[NUMBER] + 1
         known = next((segment for segment in self.segments if segment.words[NUMBER] == number), None)
-        if known is not None and known.words[FIRST] == place.entry:
+        if known is not None and known.words[FIRST] == cursor.entry:
             return known
         segment = self._map(file)
-        if segment is None or segment.words[NUMBER] != number or segment.words[FIRST] != place.entry:
+        if segment is None or segment.words[NUMBER] != number or segment.words[FIRST] != cursor.entry:
             if self.is_dead and not self.is_short:
                 line = f"{self._folder}: a power cut has damaged what process {self._incarnation:x} wrote behind entry "
-                self._say(f"{line}{place.entry - 1}")
+                self._say(f"{line}{cursor.entry - 1}")
             return None
         self.segments.append(segment)
         return segment

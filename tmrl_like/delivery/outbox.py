@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -65,20 +64,19 @@ class Outbox:
         self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
         now = clock()
         try:
-            self._senders = {
+            self._senders = {  # the next to send comes first
                 incarnation: Sender(Source(path, worker, incarnation, incarnation in self.takes_over), options, now)
                 for incarnation in (*self.takes_over, *self.incarnations)
             }
         except BaseException:
             self._lock.release()
             raise
-        self._turns = deque(self._senders)  # the next to send comes first
         for incarnation in self.takes_over:
             self._let_go(incarnation)
         self._say_what_is_there(len(dead))
 
     def _say_what_is_there(self, dead: int) -> None:
-        left = sum(sender.kept for sender in self._senders.values() if sender.source.incarnation in self.takes_over)
+        left = sum(sender.kept for sender in self._senders.values() if sender.source.is_dead)
         if left:
             log.info("sending %d samples that earlier processes left in %s", left, self._path)
         if dead > len(self.takes_over):
@@ -107,8 +105,8 @@ class Outbox:
 
     def _send(self, send: Send, awaits: bool) -> None:
         now = self._clock()
-        for incarnation in self._turns:
-            self._senders[incarnation].mind_silence(now)
+        for sender in self._senders.values():
+            sender.mind_silence(now)
         is_open = True
         idle = 0  # senders in a row that had nothing
 
@@ -117,19 +115,16 @@ class Outbox:
             is_open = send(data)
             return is_open
 
-        while is_open and idle < len(self._turns) and self._in_flight_bytes < self._options.window_bytes:
-            incarnation = self._turns[0]
-            if incarnation in self.incarnations:
-                has_sent = self._senders[incarnation].send_one(send_on, now, awaits, awaits, self._epoch_s)
-            else:
-                has_sent = self._senders[incarnation].send_one(send_on, now, everything=True)
+        while is_open and idle < len(self._senders) and self._in_flight_bytes < self._options.window_bytes:
+            incarnation, sender = next(iter(self._senders.items()))
+            has_sent = sender.send_one(send_on, now, awaits, self._epoch_s)
             idle = 0 if has_sent else idle + 1
             if is_open:  # else whoever could not send comes first
-                self._turns.rotate(-1)
+                self._senders[incarnation] = self._senders.pop(incarnation)
 
     @property
     def _in_flight_bytes(self) -> int:
-        return sum(self._senders[incarnation].in_flight_bytes for incarnation in self._turns)
+        return sum(sender.in_flight_bytes for sender in self._senders.values() if not sender.is_aside)
 
     def _drop_what_is_too_much(self) -> None:
         """Let each control loop have its share, and dead processes what is left, the newest first."""
@@ -165,32 +160,31 @@ class Outbox:
         """Remove what a dead process left, if all of it is stored."""
         sender = self._senders[incarnation]
         sender.source.forget(sender.stored)
-        if incarnation in self.takes_over and sender.source.is_empty:
+        if sender.source.is_dead and sender.source.is_empty:
             self._lost_by_dead += sender.source.lost_samples
             sender.source.close(remove=True)
             del self._senders[incarnation]
-            if incarnation in self._turns:
-                self._turns.remove(incarnation)
 
     def send_again(self, to_another_trainer: bool) -> None:
         """What was in flight may be lost; to another trainer, so may what was received and is not stored."""
         with self._busy:
-            if to_another_trainer:
-                self._turns = deque(self._senders)
             for sender in self._senders.values():
+                sender.is_aside &= not to_another_trainer
                 sender.send_again(sender.stored if to_another_trainer else sender.received)
 
     def stored(self, incarnation: int) -> int:
         """Entries of a control loop up to this one are stored: whoever trains next will not hear of them."""
-        return self._senders[incarnation].stored
+        with self._busy:
+            return self._senders[incarnation].stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
         """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
         with self._busy:
-            if self._is_closed or incarnation not in self.takes_over or incarnation not in self._turns:
+            sender = self._senders.get(incarnation)
+            if self._is_closed or sender is None or not sender.source.is_dead or sender.is_aside:
                 return
-            self._turns.remove(incarnation)
-            kept = self._senders[incarnation].kept
+            sender.is_aside = True
+            kept = sender.kept
         if incarnation not in self._said_aside:
             self._said_aside.add(incarnation)
             log.error(
@@ -209,7 +203,7 @@ class Outbox:
     def pending(self) -> bool:
         """Whether anything is not yet in the trainer's memory."""
         with self._busy:
-            return not self._is_closed and any(self._senders[incarnation].is_pending for incarnation in self._turns)
+            return not self._is_closed and any(sender.is_pending for sender in self._senders.values())
 
     def close(self) -> None:
         """Leave what is there to the next process. Twice is fine.

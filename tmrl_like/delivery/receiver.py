@@ -12,13 +12,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoredProgress, StoreHead
 from tmrl_like.errors import DecodingError, MemoryContractError
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Block, Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body, refuse_misnumbered, samples_up_to
 from tmrl_like.wire.schema import Node
@@ -522,21 +524,16 @@ class Receiver:
         }
 
 
-def _merged(buffers: Iterator[Buffer]) -> Iterator[Buffer]:
+def _merged(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
     """Join consecutive buffers of one stream, up to a moderate size."""
-    waiting: list[Buffer] = []
-    samples = 0
-    for buffer in buffers:
-        if not len(buffer):
-            continue
-        if waiting and (buffer.stream != waiting[0].stream or samples >= _MERGED_SAMPLES):
-            yield _joined(waiting)
-            waiting, samples = [], 0
-        waiting.append(buffer)
-        samples += len(buffer)
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(buffers: Sequence[Buffer]) -> Buffer:
-    return Buffer(stream=buffers[0].stream, blocks=[block for buffer in buffers for block in buffer.blocks])
+    for stream, following in groupby(filter(len, buffers), attrgetter("stream")):
+        blocks: list[Block] = []
+        samples = 0
+        for buffer in following:
+            blocks += buffer.blocks
+            samples += len(buffer)
+            if samples >= _MERGED_SAMPLES:
+                yield Buffer(stream=stream, blocks=blocks)
+                blocks, samples = [], 0
+        if blocks:
+            yield Buffer(stream=stream, blocks=blocks)

@@ -146,13 +146,7 @@ class SampleLog:
             self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)
 
     def _append(self, sample: tuple[Any, ...], *timing: Any) -> None:
-        form = self._format
-        is_full = 0 <= self._limit < self._at + self._row_bytes
-        if is_full and self._prepare(self._row_bytes, form) is not None:  # nothing else is in the way
-            self._go_on()
-            SampleLog.append(self, sample, *timing)
-            return
-        form, row = row_of(sample, form, *timing)
+        form, row = row_of(sample, self._format, *timing)
         if form is not self._format:
             self._format, self._structure = form, bytes(form.encoded_schema)
         if not self._write(ROW if form.size_bytes else FREE_ROW, row, form):
@@ -167,15 +161,7 @@ class SampleLog:
     def add_break(self) -> None:
         """What follows does not continue what came before: the environment was built again, say (control thread)."""
         self._is_gap = True
-        self._write_break()
         self._go_on()
-
-    def _write_break(self) -> None:
-        if self._has_room(RECORD_BYTES) and self._segment is not None:
-            self._segment.write(BREAK, b"")
-            self.entries += 1
-            self._breaks += 1
-            self._is_gap = False
 
     def _write(self, kind: int, content: bytes | bytearray, form: RowFormat | None = None) -> bool:
         """Append an entry, and before it what it needs; False where there is no room."""
@@ -189,12 +175,16 @@ class SampleLog:
 
     def _prepare(self, size: int, form: RowFormat | None) -> Segment | None:
         """Make room for a record of this size, and write the break and the structure that come before it."""
-        if not self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size)):
+        has_room = self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size))
+        segment = self._segment
+        if segment is None or not has_room:
             return None
         if self._is_gap:
-            self._write_break()
-        segment = self._segment
-        if segment is not None and form is not None and form is not self._described:
+            segment.write(BREAK, b"")
+            self.entries += 1
+            self._breaks += 1
+            self._is_gap = False
+        if form is not None and form is not self._described:
             segment.write(STRUCTURE, self._structure)
             self._described = form
         return segment

@@ -38,7 +38,6 @@ from tmrl_like.errors import DecodingError
 from tmrl_like.types import Count
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in
-from tmrl_like.wire.schema import decoded
 
 if TYPE_CHECKING:
     import filelock
@@ -367,8 +366,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def read_files(paths: Iterable[Path]) -> Iterator[StoredFile]:
     """Read files; see `read_file`."""
-    files = (read_file(path) for path in paths)
-    return (file for file in files if file is not None)
+    return filter(None, map(read_file, paths))
 
 
 def read_file(path: Path) -> StoredFile | None:
@@ -402,5 +400,5 @@ def _head_of(data: memoryview) -> tuple[StoreHead, int]:
         if magic == _MAGIC and zlib.crc32(content, version) == checksum:
             if version != m.WIRE_VERSION:
                 raise m.WireVersionError(version)
-            return decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
+            return m.decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
     raise DecodingError("its head is damaged")

@@ -25,6 +25,7 @@ class Sender:
         received: … are in the trainer's memory, and not in flight any more.
         sent: … are on their way.
         in_flight_bytes: of what was sent and is not received.
+        is_aside: the trainer does not take what is there: it waits for another one.
     """
 
     def __init__(self, source: Source, options: OutboxOptions, now: float) -> None:
@@ -32,6 +33,7 @@ class Sender:
         self.source = source
         self.stored = self.received = self.sent = source.stored
         self.in_flight_bytes = 0
+        self.is_aside = False
         self._options = options
         self._in_flight: deque[tuple[int, int]] = deque()  # of packets: last entry, bytes
         self._waits_since: float | None = None  # something is there that is not worth a packet yet
@@ -41,10 +43,13 @@ class Sender:
         self._progress_at = now  # when an answer last moved on
         self._patience_s = _FIRST_PATIENCE_S
 
-    def send_one(
-        self, send: Send, now: float, everything: bool = False, awaits: bool = False, epoch_s: float = 0.0
-    ) -> bool:
-        """Send the next packet, where one shall leave (`everything`: whatever there is); whether one left."""
+    def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool:
+        """Send the next packet, where one shall leave; whether one left. `awaits` and `epoch_s`: see `SamplePacket`.
+
+        Whatever there is leaves where the worker awaits an answer, and of a process that has ended.
+        """
+        if self.is_aside:
+            return False
         options = self._options
         full = max(options.max_samples, options.min_samples)
         max_samples = _BACKLOG * full if self._is_backlog else full
@@ -54,10 +59,11 @@ class Sender:
             return False
         if self._waits_since is None:
             self._waits_since = now
-        everything |= self.sent < self._hasten_to
+        is_dead = self.source.is_dead
+        everything = awaits or is_dead or self.sent < self._hasten_to
         if not (everything or found.is_ended or self._is_worth_it(found, now)):
             return False
-        data = self.source.encode(found, awaits, epoch_s)
+        data = self.source.encode(found) if is_dead else self.source.encode(found, awaits, epoch_s)
         if not send(data):
             return False
         if self.received == self.sent:
@@ -104,7 +110,7 @@ class Sender:
 
     def mind_silence(self, now: float) -> None:
         """After a long silence what is in flight, or the answer to it, may be lost."""
-        if self.sent == self.stored or now - self._progress_at <= self._patience_s:
+        if self.sent == self.stored or self.is_aside or now - self._progress_at <= self._patience_s:
             return
         self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
         self._progress_at = now
@@ -121,5 +127,5 @@ class Sender:
 
     @property
     def is_pending(self) -> bool:
-        """Whether anything is not yet in the trainer's memory."""
-        return self.source.newest > self.received
+        """Whether anything is not yet in the trainer's memory, and may come to it."""
+        return not self.is_aside and self.source.newest > self.received

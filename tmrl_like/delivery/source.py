@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tmrl_like.delivery.chain import SegmentChain
+from tmrl_like.delivery.chain import Cursor, SegmentChain, start_of
 from tmrl_like.delivery.segments import (
     BREAK,
-    BREAKS,
     FIRST,
     FREE_ROW,
     HEAD_BYTES,
@@ -23,40 +22,13 @@ from tmrl_like.delivery.segments import (
     REPORT,
     ROW,
     STRUCTURE,
-    Segment,
-    padded,
 )
 from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketRows, encode_rows
-from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
-from tmrl_like.wire.schema import Node
+from tmrl_like.wire.rows import RowColumns, RowFormat
 
-_structure_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where an entry lies, or will lie."""
-
-    segment: Segment
-    at: int
-    entry: int
-    breaks: int  # before it
-    form: RowFormat | None = None  # of the rows there
-
-    def enter(self, segment: Segment) -> None:
-        self.segment, self.at, self.form = segment, HEAD_BYTES, None
-
-    def pass_structure(self, at: int, size: int) -> None:
-        schema = _structure_decoder.decode(self.segment.content(at, size))
-        self.form, self.at = format_for(schema), at + padded(size)
-
-    def pass_entries(self, kind: int, at: int, size: int, count: int) -> None:
-        self.entry += count
-        self.breaks += kind == BREAK
-        self.at = at + count * padded(size)
 
 
 @dataclass(slots=True)
@@ -70,7 +42,7 @@ class Gathered:
     """
 
     first: int
-    next: _Place
+    next: Cursor
     rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)  # of one format that follow each other
     episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
     samples: int = 0
@@ -88,15 +60,17 @@ class Source:
     Attributes:
         worker: its worker's name.
         incarnation: names the entries.
+        is_dead: they are of a process that has ended.
     """
 
     def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
-        """Begin with the oldest entry that is there; `is_dead`: of a process that has ended."""
+        """Begin with the oldest entry that is there."""
         self.worker, self.incarnation = worker, incarnation
+        self.is_dead = is_dead
         self._chain = SegmentChain(folder, incarnation, is_dead)
         self._compress = Compressor()
-        self._next: _Place | None = None  # behind what was encoded last
-        self._end: _Place | None = None  # behind the newest entry that was seen
+        self._next: Cursor | None = None  # behind what was encoded last
+        self._end: Cursor | None = None  # behind the newest entry that was seen
 
     # -- how far it is -------------------------------------------------------------------------------
 
@@ -108,17 +82,14 @@ class Source:
     @property
     def newest(self) -> int:
         """The newest entry that is there."""
-        place = self._end
-        if place is None:
+        cursor = self._end
+        if cursor is None:
             if not self._chain.find_oldest():
                 return 0
-            place = self._end = _start_of(self._chain.segments[0])
-        for kind, at, size, count in self._chain.runs(place):
-            if kind == STRUCTURE:
-                place.at = at + padded(size)
-            else:
-                place.pass_entries(kind, at, size, count)
-        return place.entry - 1
+            cursor = self._end = start_of(self._chain.segments[0])
+        for run in self._chain.runs(cursor):
+            cursor.go_behind(*run)
+        return cursor.entry - 1
 
     def ends_at(self, entry: int) -> bool:
         """Whether nothing comes behind this entry, as long as nothing is appended."""
@@ -147,42 +118,40 @@ class Source:
 
         A packet begins with a break, or has none. It ends at `max_bytes` where it has `min_samples`.
         """
-        place = self._find(entry)
-        if place is None:
+        cursor = self._find(entry)
+        if cursor is None:
             return None
-        found = Gathered(place.entry, place)
-        for kind, at, size, count in self._chain.runs(place):
-            if kind == STRUCTURE:
-                place.pass_structure(at, size)
-                found.size_bytes += size  # the packet has it in its head
-                continue
-            if kind == BREAK and place.entry > found.first:
+        found = Gathered(cursor.entry, cursor)
+        for kind, at, size, count in self._chain.runs(cursor):
+            if kind == BREAK and cursor.entry > found.first:
                 found.is_ended = True
                 break
-            if kind in (ROW, FREE_ROW):
+            if kind == STRUCTURE:
+                found.size_bytes += size  # the packet has it in its head
+            elif kind in (ROW, FREE_ROW):
                 room = -(-(max_bytes - found.size_bytes) // size)
                 room = max(1, min(max_samples - found.samples, max(room, min_samples - found.samples)))
                 found.is_ended = room <= count
                 count = min(count, room)
                 self._add_rows(found, kind, at, size, count)
             elif kind == REPORT:
-                found.episodes.append((place.entry, _report_decoder.decode(place.segment.content(at, size))))
+                found.episodes.append((cursor.entry, _report_decoder.decode(cursor.segment.content(at, size))))
                 found.is_ended = len(found.episodes) == m.MAX_EPISODES
-            place.pass_entries(kind, at, size, count)
+            cursor.go_behind(kind, at, size, count)
             if found.is_ended:
                 break
-        return found if place.entry > found.first else None
+        return found if cursor.entry > found.first else None
 
     def _add_rows(self, found: Gathered, kind: int, at: int, size: int, count: int) -> None:
-        place = found.next
-        form = place.form
+        cursor = found.next
+        form = cursor.form
         assert form is not None
         if not found.rows or found.rows[-1][0] is not form:
             found.rows.append((form, []))
         if kind == ROW:
-            piece: Any = np.ndarray(count, form.fields, place.segment.map, at + RECORD_BYTES, size)
+            piece: Any = np.ndarray(count, form.fields, cursor.segment.map, at + RECORD_BYTES, size)
         else:
-            piece = place.segment.content(at, size)
+            piece = cursor.segment.content(at, size)
         found.rows[-1][1].append(piece)
         found.samples += count
         found.size_bytes += count * size
@@ -205,7 +174,7 @@ class Source:
             epoch_s=epoch_s,
         )
 
-    def _find(self, entry: int) -> _Place | None:
+    def _find(self, entry: int) -> Cursor | None:
         """Where what follows this entry lies, or what is left of it; None: it is not there."""
         if not self._chain.find_oldest():
             return None
@@ -213,17 +182,13 @@ class Source:
         if self._next is not None and self._next.entry == entry + 1:
             return replace(self._next)
         segment = next(segment for segment in reversed(self._chain.segments) if segment.words[FIRST] <= entry + 1)
-        place = _start_of(segment)
-        for kind, at, size, count in self._chain.runs(place):
-            if kind == STRUCTURE:
-                place.pass_structure(at, size)
-                continue
-            passed = min(count, entry + 1 - place.entry)
-            if passed:
-                place.pass_entries(kind, at, size, passed)
+        cursor = start_of(segment)
+        for kind, at, size, count in self._chain.runs(cursor):
+            passed = count if kind == STRUCTURE else min(count, entry + 1 - cursor.entry)
+            cursor.go_behind(kind, at, size, passed)
             if passed < count:
-                return place
-        return place if place.entry == entry + 1 else None
+                return cursor
+        return cursor if cursor.entry == entry + 1 else None
 
     # -- what is not needed any more -----------------------------------------------------------------
 
@@ -268,7 +233,3 @@ class Source:
         """Unmap the files; `remove`: none of them is needed any more. Twice is fine."""
         self._next = self._end = None
         self._chain.close(remove)
-
-
-def _start_of(segment: Segment) -> _Place:
-    return _Place(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium
 
+from tmrl_like.base.factories import said_by_rtgym, said_to_memory
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.action_table import ActionTable
@@ -23,6 +24,14 @@ class GenericGymEnv(Float32Env):
 
     Under rtgym's ids it is `ClockedGym`, which does what rtgym's environments do, in the thread that calls.
     """
+
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`."""
+        gym_kwargs = arguments["gym_kwargs"] or {}
+        if arguments["id"] in _RTGYM_IDS:
+            return said_by_rtgym(gym_kwargs.get("config"))
+        return said_to_memory(arguments)
 
     def __init__(
         self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None, inputs: Sequence[Any] | None = None

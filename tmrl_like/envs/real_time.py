@@ -7,13 +7,14 @@ import inspect
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium import spaces
 
+from tmrl_like.base.factories import said_by_rtgym, said_to_memory
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
@@ -91,6 +92,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     """
 
     _least_actions = 1  # in the buffer
+
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`."""
+        return said_by_rtgym(arguments["config"])
 
     def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
         """Make the interface.
@@ -311,6 +317,14 @@ class RealTimeEnv(Float32Env):
     A step is an overrun when it takes more than two time-steps. By default each reset also resets the
     action buffer.
     """
+
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What a memory must know, by the names of its arguments, of an environment that has these arguments.
+
+        A subclass whose constructor has others, or whose observations hold stacks of frames, says it in its own.
+        """
+        return said_to_memory(arguments)
 
     def __init__(
         self,

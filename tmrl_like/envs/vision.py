@@ -77,6 +77,11 @@ class History:
         self._arrays.clear()
 
 
+def stack_of(item: int, length: int) -> dict[int, int] | int:
+    """What a memory is told (`frame_stack`) of observations whose item is a `History` of so many."""
+    return {item: length} if length > 1 else 0
+
+
 class RangeFinder:
     """Measures how far the road goes in several directions.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,15 @@ log = logging.getLogger("tmrl_like.metrics")
 _GRID = 200  # points of a band
 
 
+Points: TypeAlias = NDArray[np.float64]
+
+
 class Curve(NamedTuple):
     """The episodes of one run, in order: float64 [E] each."""
 
-    minutes: NDArray[np.float64]  # of training, at the episode's end
-    samples: NDArray[np.float64]  # in the memory by then
-    returns: NDArray[np.float64]
+    minutes: Points  # of training, at the episode's end
+    samples: Points  # in the memory by then
+    returns: Points
 
 
 def curve_of(folder: Path) -> Curve:
@@ -46,7 +49,7 @@ def recent(episodes: int) -> int:
     return min(10, 1 + episodes // 5)
 
 
-def averaged(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+def averaged(returns: Points) -> Points:
     """Means of each return and the `recent` ones before it, float64 [E]."""
     sums = np.concatenate(([0.0], np.cumsum(returns)))
     ends = np.arange(1, len(sums))
@@ -78,8 +81,8 @@ def plot_returns(
     panels = figure.subplots(1, 2, sharey=True)
     for number, (label, folders) in enumerate(runs.items()):
         curves = [curve for folder in folders if len((curve := curve_of(folder)).returns)]
-        for axes, of in zip(panels, ("minutes", "samples"), strict=True):
-            _draw(axes, [(getattr(curve, of), curve.returns) for curve in curves], f"C{number}", label)
+        _draw(panels[0], [(curve.minutes, curve.returns) for curve in curves], f"C{number}", label)
+        _draw(panels[1], [(curve.samples, curve.returns) for curve in curves], f"C{number}", label)
     for axes, over in zip(panels, ("minutes of training", "samples"), strict=True):
         for number, (label, (mean, std)) in enumerate((levels or {}).items()):
             colour = ("tab:gray", "tab:green")[number % 2]
@@ -93,7 +96,7 @@ def plot_returns(
     return True
 
 
-def _draw(axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], colour: str, label: str) -> None:
+def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label: str) -> None:
     """One run as its episodes and a line, several as a line in a band, where all of them have been."""
     if len(curves) == 1:
         x, returns = curves[0]

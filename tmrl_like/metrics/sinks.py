@@ -7,14 +7,14 @@ import logging
 import math
 import os
 import queue
-from collections import deque
+from array import array
 from pathlib import Path
 from typing import Any, Protocol
 
 from tmrl_like.base.text import clock, counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.metrics.reading import Record, numbers_of
+from tmrl_like.metrics.reading import Record, array_form
 from tmrl_like.wire.condition import FIGURES
 
 log = logging.getLogger("tmrl_like.metrics")
@@ -109,9 +109,7 @@ class ConsoleSink:
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
-        self._first: dict[bool, list[float]] = {True: [], False: []}  # returns, of test episodes and of others
-        self._newest: dict[bool, deque[float]] = {test: deque(maxlen=_COMPARED_EPISODES) for test in (True, False)}
-        self._counts = {True: 0, False: 0}
+        self._returns = {True: array("d"), False: array("d")}  # of test episodes, and of others
         self._time_s = 0.0
 
     def write(self, record: Record) -> None:
@@ -121,30 +119,28 @@ class ConsoleSink:
         elif record.get("kind") == "warm_up":
             self._console.print(describe_warm_up(record))
         elif record.get("kind") == "episode":
-            test, value = record["test"], record["return"]
-            self._first[test] = [*self._first[test], value][:_COMPARED_EPISODES]
-            self._newest[test].append(value)
-            self._counts[test] += 1
+            self._returns[record["test"]].append(record["return"])
 
     def close(self) -> None:
         """Say what was reached; nothing where no episode has ended."""
-        for test, kind in ((True, "test"), (False, "training")):
-            if count := self._counts[test]:
-                n = min(_COMPARED_EPISODES, (count + 1) // 2)
-                before, after = sum(self._first[test][:n]) / n, sum([*self._newest[test]][-n:]) / n
-                self._console.print(
-                    f"trained for {clock(self._time_s)}: {kind} return {before:.2f} at first, {after:.2f} in the end "
-                    f"(means of {counted(n, 'episode')}); {self._counts[True]:,} test and {self._counts[False]:,} "
-                    "training episodes",
-                    soft_wrap=True,
-                )
-                return
+        tests, others = self._returns[True], self._returns[False]
+        returns = tests or others
+        if not returns:
+            return
+        n = min(_COMPARED_EPISODES, (len(returns) + 1) // 2)
+        before, after = sum(returns[:n]) / n, sum(returns[-n:]) / n
+        self._console.print(
+            f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return {before:.2f} at first, "
+            f"{after:.2f} in the end (means of {counted(n, 'episode')}); {len(tests):,} test and {len(others):,} "
+            "training episodes",
+            soft_wrap=True,
+        )
 
 
 class TensorBoardSink:
     """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`, `losses/loss_critic`, …."""
 
-    def __init__(self, folder: Path, hyper_parameters: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, hyper_parameters: dict[str, object] | None = None) -> None:
         """Write to `folder`.
 
         Args:
@@ -167,7 +163,7 @@ class TensorBoardSink:
         if record.get("kind") != "round":
             return
         try:
-            for name, value in numbers_of(record).items():
+            for name, value in array_form(record).items():
                 self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
             log.error("TensorBoard: %s", error)
@@ -193,7 +189,7 @@ class WandbSink:
         project: str | None = None,
         run_id: str | None = None,
         key: str | None = None,
-        config: dict[str, Any] | None = None,
+        config: object = None,
     ) -> None:
         """Start wandb in the background, with its files in `folder`; the rest is as in `Trainer.run_with_wandb`."""
         settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
@@ -221,7 +217,7 @@ class WandbSink:
             run = self._start()
             while (record := self._queue.get()) is not None:
                 if record.get("kind") == "round":
-                    run.log(numbers_of(record))
+                    run.log(array_form(record))
             run.finish()
         except Exception as error:
             self.failed = str(error) or type(error).__name__

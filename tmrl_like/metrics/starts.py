@@ -10,9 +10,9 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,6 +25,10 @@ _KEPT = 100
 _GIT_WITHIN_S = 5.0
 _STATUS = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
 _FILTERS = ("--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
+
+
+StartFields: TypeAlias = Mapping[str, object]
+"""Fields of a `Start` by name."""
 
 
 class Start(msgspec.Struct, kw_only=True):
@@ -54,7 +58,7 @@ class Start(msgspec.Struct, kw_only=True):
     folder: str = ""
     experiment: str = ""
     experiment_file: str = ""
-    env: dict[str, Any] | str = ""
+    env: dict[str, object] | str = ""
     task: str = ""
     tmrl_like: str = ""
     packages: dict[str, str] = {}
@@ -67,7 +71,7 @@ class Start(msgspec.Struct, kw_only=True):
     ended: str = ""
 
 
-def describe_start(**known: Any) -> Start:
+def describe_start(**known: object) -> Start:
     """This process, now; `known` are further fields, or take the place of these."""
     time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return msgspec.structs.replace(_here(str(Path.cwd())), **{"time": time} | known)

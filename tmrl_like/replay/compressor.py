@@ -51,8 +51,8 @@ class DropHistory:
             )
 
     def __call__(
-        self, act: Action, obs: Observation, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any], /
-    ) -> Sequence[Any]:
+        self, act: Action, obs: Observation, rew: object, terminated: bool, truncated: bool, info: dict[str, object], /
+    ) -> Sequence[object]:
         """Return the sample with the observation reduced to what is new in it; raises as `reduced`."""
         return act, self.reduced(obs), rew, terminated, truncated, info
 

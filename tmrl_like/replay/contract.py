@@ -19,7 +19,7 @@ import numpy as np
 from tmrl_like.base.tunable import Tunable
 from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six, collate_batch
-from tmrl_like.replay.crc import check_transition
+from tmrl_like.replay.crc import Rebuilt, check_transition
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import (
@@ -137,7 +137,7 @@ class MemoryDataloading(Tunable, ABC):
         """How many items `get_transition` takes: 0 until a whole history exists."""
 
     @abstractmethod
-    def get_transition(self, item: int) -> Sequence[Any]:
+    def get_transition(self, item: int) -> Rebuilt:
         """Rebuild the transition 0 <= item < len(self).
 
         Returns:
@@ -250,7 +250,7 @@ class MemoryDataloading(Tunable, ABC):
         transition = self._checked(item)
         return None if transition is None else self._preprocessed(tuple(transition[:-1]))
 
-    def _checked(self, item: int) -> Sequence[Any] | None:
+    def _checked(self, item: int) -> Rebuilt | None:
         """Rebuild one item, and compare it under CRC debugging; None where it must not be trained on."""
         transition = self.get_transition(item)
         if not self.is_trainable(transition):
@@ -264,7 +264,7 @@ class MemoryDataloading(Tunable, ABC):
                 log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
         return transition
 
-    def is_trainable(self, transition: Sequence[Any]) -> bool:
+    def is_trainable(self, transition: Rebuilt) -> bool:
         """Whether a transition ends in neither reset nor context; MemoryContractError: it does not say so."""
         name = type(self).__name__
         _check_number(f"{name}.get_transition", transition, Transition._fields)
@@ -315,11 +315,9 @@ def _check_sizes(**sizes: float) -> None:
 
 def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
     """Raise MemoryContractError where a value has not one item for each of these names."""
-    found, hint = f"a {type(value).__name__}", ""
-    if isinstance(value, tuple | list):
-        found = f"{len(value)} items"
-        if len(value) == len(expected):
-            return
-        if len(value) == len(expected) - 1:
-            hint = ": the old `done` is split into `terminated` and `truncated`"
+    count = len(value) if isinstance(value, tuple | list) else 0
+    if count == len(expected):
+        return
+    found = f"{count} items" if count else f"a {type(value).__name__}"
+    hint = ": the old `done` is split into `terminated` and `truncated`" if count == len(expected) - 1 else ""
     raise MemoryContractError(f"{who} returned {found}; expected ({', '.join(expected)}){hint}")

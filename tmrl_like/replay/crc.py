@@ -9,6 +9,7 @@ import numpy as np
 
 from tmrl_like.errors import MemoryContractError, PipelineMismatchError
 from tmrl_like.replay.row_set import Array
+from tmrl_like.types import Observation
 
 _OBSERVATION = (
     "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the environment's"
@@ -23,10 +24,12 @@ _HINTS = {
     "truncated": _FLAGS,
 }
 FIELDS = tuple(_HINTS)
+Rebuilt: TypeAlias = Sequence[Any]
+"""A transition: (last_obs, act, rew, obs, terminated, truncated[, info])."""
 Difference: TypeAlias = tuple[str, ...]  # where two values differ, and what each of them is there
 
 
-def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> None:
+def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
     """Compare a rebuilt transition, with or without info, with what the environment produced; see `first_difference`.
 
     `original` is what `info.original` of the newer sample holds: (last_obs, act, rew, obs, terminated, truncated); more
@@ -56,7 +59,7 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
             )
 
 
-def first_difference(one: Any, other: Any, name: str) -> Difference | None:
+def first_difference(one: Observation, other: Observation, name: str) -> Difference | None:
     """Where two nested values first differ in type, dtype, shape, order or bits; None: nowhere.
 
     1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are. Subclasses of dict count

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -19,13 +20,29 @@ from tmrl_like.base.factories import completed
 from tmrl_like.errors import expect
 from tmrl_like.replay.compressor import compressor_of
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.crc import Rebuilt
 from tmrl_like.replay.row_set import Array, Flags
 from tmrl_like.replay.streams import as_context, info_of
-from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Observation, Sample, SampleCompressor
+from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, Observation, SampleCompressor
 from tmrl_like.wire.spaces import Space
 
 _IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
 _REMEMBERED_STREAMS = 256
+
+
+@dataclass
+class _Remembered:
+    """What is remembered of a stream.
+
+    Attributes:
+        is_expert: all of it is demonstrations.
+        newest: of what the policy does: what leads to a takeover.
+        takeover: the stream of the demonstrations that the takeover is which goes on; empty: there is none.
+    """
+
+    is_expert: bool = False
+    newest: deque[Buffer] = field(default_factory=deque)
+    takeover: str = ""
 
 
 class WithDemonstrations(MemoryDataloading):
@@ -85,16 +102,16 @@ class WithDemonstrations(MemoryDataloading):
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
         self.handles_resets = own.handles_resets
-        self._experts: set[str] = set()
         self._takeovers = takeovers
-        self._past: dict[str, deque[Buffer]] = {}  # the newest of each stream: what leads to a takeover
-        self._taken_over: dict[str, str] = {}  # streams that are taken over now, and their names there
         self._takeovers_so_far = 0
+        self._remembered: dict[str, _Remembered] = {}  # the one heard of longest ago comes first
         preprocessors = own.obs_preprocessor, own.sample_preprocessor
         super().__init__(own.device, own.nb_steps, *preprocessors, own.memory_size, own.batch_size, "", own.crc_debug)
 
     @classmethod
-    def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:
+    def compressor(
+        cls, memory: Callable[..., MemoryDataloading] | None = None, **arguments: object
+    ) -> SampleCompressor | None:
         return None if memory is None else compressor_of(memory)
 
     def compressed(self, obs: Observation) -> Observation | None:
@@ -102,47 +119,42 @@ class WithDemonstrations(MemoryDataloading):
 
     def append_buffer(self, buffer: Buffer) -> None:
         """Put the samples into the memory that they are for."""
+        stream = self._remembered.pop(buffer.stream, None) or _Remembered()
+        self._remembered[buffer.stream] = stream
+        if len(self._remembered) > _REMEMBERED_STREAMS:
+            del self._remembered[next(iter(self._remembered))]
         sources = _sources_of(buffer)
-        if (sources == ActionSource.EXPERT).any():
-            self._experts.add(buffer.stream)
-        if buffer.stream in self._experts:
+        stream.is_expert |= bool((sources == ActionSource.EXPERT).any())
+        if stream.is_expert:
             self.demonstrations.append(buffer)
             return
         self.own.append(buffer)
         if self._takeovers:
-            self._append_takeovers(buffer, _IS_TAKEN_OVER[sources])
+            self._append_takeovers(stream, buffer, _IS_TAKEN_OVER[sources])
 
-    def _append_takeovers(self, buffer: Buffer, is_taken: Flags) -> None:
+    def _append_takeovers(self, stream: _Remembered, buffer: Buffer, is_taken: Flags) -> None:
         """Give what somebody drove who took over to the demonstrations; `is_taken`: which samples that is, bool [N]."""
-        stream, past = buffer.stream, self._past.pop(buffer.stream, deque())
-        if stream in self._taken_over or is_taken.any():
-            samples = [sample for one in (*past, buffer) for sample in one.memory]
+        context_length = self.demonstrations.context_length
+        if stream.takeover or is_taken.any():
+            samples = [sample for one in (*stream.newest, buffer) for sample in one.memory]
             start = len(samples) - len(buffer)
             for taken, run in groupby(is_taken.tolist()):
                 end = start + len(list(run))
+                if taken and not stream.takeover:
+                    self._takeovers_so_far += 1
+                    stream.takeover = f"{buffer.stream}, takeover {self._takeovers_so_far}"
+                    # as much as they look at, and no more, so that no whole transition ends there
+                    context = map(as_context, samples[max(0, start - context_length - 1) : start])
+                    self.demonstrations.append(Buffer([*context], stream.takeover))
                 if taken:
-                    self._append_driven(stream, samples[:start], samples[start:end])
-                elif stream in self._taken_over:
-                    self.demonstrations.flush(self._taken_over.pop(stream))
+                    self.demonstrations.append(Buffer(samples[start:end], stream.takeover))
+                elif stream.takeover:
+                    self.demonstrations.flush(stream.takeover)
+                    stream.takeover = ""
                 start = end
-        past.append(buffer)
-        while sum(map(len, past)) - len(past[0]) > self.demonstrations.context_length:
-            past.popleft()
-        self._past[stream] = past
-        if len(self._past) > _REMEMBERED_STREAMS:
-            del self._past[next(iter(self._past))]
-
-    def _append_driven(self, stream: str, past: list[Sample], driven: list[Sample]) -> None:
-        """Append a takeover, or more of one. Each is a stream of its own there.
-
-        Before it comes as much of its past as they look at, and no more, so that no whole transition ends there.
-        """
-        if stream not in self._taken_over:
-            self._takeovers_so_far += 1
-            self._taken_over[stream] = f"{stream}, takeover {self._takeovers_so_far}"
-            context = past[-self.demonstrations.context_length - 1 :]
-            self.demonstrations.append(Buffer([*map(as_context, context)], self._taken_over[stream]))
-        self.demonstrations.append(Buffer(driven, self._taken_over[stream]))
+        stream.newest.append(buffer)
+        while sum(map(len, stream.newest)) - len(stream.newest[0]) > context_length:
+            stream.newest.popleft()
 
     def flush(self, stream: str | None = None) -> None:
         self.own.flush(stream)
@@ -152,7 +164,7 @@ class WithDemonstrations(MemoryDataloading):
         """Transitions of both; the policy's have the lower items."""
         return len(self.own) + len(self.demonstrations)
 
-    def get_transition(self, item: int) -> Sequence[Any]:
+    def get_transition(self, item: int) -> Rebuilt:
         own = len(self.own)
         return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
 

@@ -20,12 +20,12 @@ from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.collate import Six
 from tmrl_like.replay.compressor import DropHistory, FrameStack
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.replay_options import STEPS_TO_END, ReplayOptions, check_weights
+from tmrl_like.replay.replay_options import ReplayOptions, check_weights
 from tmrl_like.replay.row_index import RowIndex
 from tmrl_like.replay.row_set import Array, Rows, RowSet
 from tmrl_like.replay.sample_check import expected_shapes, item, refuse_other_shapes
 from tmrl_like.replay.streams import info_of
-from tmrl_like.replay.table import Arrival, Places, Table
+from tmrl_like.replay.table import NOT_FINISHED, STEPS_TO_END, Arrival, Places, Table
 from tmrl_like.replay.transitions import Rebuilder
 from tmrl_like.types import Batch, Buffer, Info, Observation, Transition
 from tmrl_like.wire.rows import EPISODES
@@ -112,7 +112,7 @@ class ReplayMemory(MemoryDataloading):
         self._drawn, self._at_once = [], 1
 
     def _check_data_set(self, table: Table, observation_space: Space, action_space: Space) -> None:
-        parts = {name: field.part for name, field in table.fields.items()}
+        parts = {name: field.form for name, field in table.fields.items()}
         try:
             refuse_other_shapes(parts, expected_shapes(observation_space, action_space, self))
         except MemoryContractError as error:
@@ -136,23 +136,18 @@ class ReplayMemory(MemoryDataloading):
             MemoryContractError: observations or actions change their structure, or are neither arrays nor numbers.
         """
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
-        rebuilder = self._rebuilder or self._made_for(arrivals[-1])
+        rebuilder = self._rebuilder
         if rebuilder is None:
-            self._resets_only = arrivals
-            return
+            of_steps = [segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets]
+            if not of_steps:
+                self._resets_only = arrivals
+                return
+            rebuilder = Rebuilder(Table(of_steps[0], self._index.capacity, self.options), self._index, self.options)
         fits = [rebuilder.table.fits(arrival) for arrival in arrivals]
         self._rebuilder, self._resets_only = rebuilder, []
         self._drawn, self._at_once = [], 1
         for arrival, of_segments in zip(arrivals, fits, strict=True):
             self._append(rebuilder.table, arrival, of_segments)
-
-    def _made_for(self, arrival: Arrival) -> Rebuilder | None:
-        """Columns for the structure of the first sample that is not a reset; None: there is none."""
-        for segment, only_resets in arrival.segments:
-            if not only_resets:
-                table = Table(segment.schema, self._index.capacity, self.options)
-                return Rebuilder(table, self._index, self.options)
-        return None
 
     def _append(self, table: Table, arrival: Arrival, places: Sequence[Places]) -> None:
         """Store samples that have been checked."""
@@ -162,7 +157,7 @@ class ReplayMemory(MemoryDataloading):
             piece = slice(start, start + self._index.room)
             begins = arrival.is_reset[piece]
             n = len(begins)
-            row = self._index.extend(arrival.stream, begins, is_held_out[piece])
+            row = self._index.extend(arrival.buffer.stream, begins, is_held_out[piece])
             table.write(row, n, arrival, start, places)
             if self.crc_debug:
                 originals = (info_of(sample).original for sample in arrival.buffer.memory[piece])
@@ -178,6 +173,7 @@ class ReplayMemory(MemoryDataloading):
     def _count_down(self, table: Table, row: int, n: int) -> None:
         """Say in the rows of the episodes that terminate in the n newest rows how far the end was."""
         to_end = table.fields[item(STEPS_TO_END)].columns[0].array
+        to_end[row : row + n] = NOT_FINISHED
         for end in (row + np.flatnonzero(table.numbers("terminated", row, n))).tolist():
             for steps, at in enumerate(self._index.back_to_reset(end), start=1):
                 to_end[at] = steps
@@ -221,14 +217,13 @@ class ReplayMemory(MemoryDataloading):
 
     def _draw_several(self, row_bytes: int) -> list[Batch]:
         """Draw batches; without samples in between each call twice as many, up to a moderate size."""
-        drawn = [(np.asarray(self.sample_indices()), self._draw_left(self.rng)) for _ in range(self._at_once)]
-        items, left = map(np.stack, zip(*drawn, strict=True))
+        items = np.stack([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
         if not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor):
             most = _MOST_BYTES_AT_ONCE // (row_bytes * self.batch_size)
             self._at_once = max(1, min(2 * self._at_once, _MOST_AT_ONCE, most))
-        return self._batches(self._index.training, items, left)
+        return self._batches(self._index.training, items, self.rng)
 
     def sample_held_out(self) -> Batch | None:
         """Draw a batch of held-out episodes, uniformly; None: there is no transition of them yet."""
@@ -236,30 +231,24 @@ class ReplayMemory(MemoryDataloading):
         if not len(held_out):
             return None
         items = self._held_out_rng.integers(0, len(held_out), (1, self.batch_size))
-        (batch,) = self._batches(held_out, items, self._draw_left(self._held_out_rng)[None])
+        (batch,) = self._batches(held_out, items, self._held_out_rng)
         return batch
 
-    def _draw_left(self, rng: np.random.Generator) -> Rows:
-        """The steps that are left of the race of each transition of a batch; empty: there are no races."""
-        if self.mini_races is None:
-            return np.empty(0, np.intp)
-        return self.mini_races.draw(rng, self.batch_size, self._race_steps)
-
-    def _batches(self, among: RowSet, items: Rows, left: Rows) -> list[Batch]:
-        """The transitions at the places `items`, int [M, B], in a set of rows; `left` int [M, B], or [M, 0]."""
+    def _batches(self, among: RowSet, items: Rows, rng: np.random.Generator) -> list[Batch]:
+        """The transitions at the places `items`, int [M, B], in a set of rows, at moments of races that `rng` draws."""
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        races = left if self.mini_races is not None else None
-        batches = self._rebuilder.batches(rows, self.device, *weights, races)
+        left = None if self.mini_races is None else self.mini_races.draw(rng, rows.shape, self._race_steps)
+        batches = self._rebuilder.batches(rows, self.device, *weights, left)
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
         if not preprocessors:
             return batches
         if all(getattr(f, "batched", False) for f in preprocessors):
             return [_with_six(batch, self._preprocessed(tuple(batch))) for batch in batches]
         assert len(batches) == 1
-        races = None if races is None else races.reshape(-1, 1)
-        single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, races)
+        left = None if left is None else left.reshape(-1, 1)
+        single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, left)
         return [_with_six(batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single]))]
 
     def seed(self, seed: int) -> None:

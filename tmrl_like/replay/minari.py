@@ -30,7 +30,7 @@ _ARRAY_BYTES = 1 << 30
 Group: TypeAlias = Any
 """Of h5py: a group, or a data set in one."""
 
-Columns: TypeAlias = Any
+Columns: TypeAlias = Observation
 """The structure of observations or actions, with arrays [T, ...] as leaves."""
 
 

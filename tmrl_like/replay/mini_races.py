@@ -62,12 +62,12 @@ class MiniRaces(Options):
             )
         return max(1, round(self.seconds / time_step_duration))
 
-    def draw(self, rng: np.random.Generator, count: int, length: int) -> Rows:
-        """Steps that are left of a race of T = `length`, for each of B = `count` transitions: int [B], 1 to T."""
-        left = rng.integers(1, length + 1, count)
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> Rows:
+        """Steps that are left of a race of T = `length`, for transitions: int of this shape, 1 to T."""
+        left = rng.integers(1, length + 1, shape)
         if self.start_share or self.final_share:
-            chance = rng.random(count)
-            final = rng.integers(1, min(self.final_steps, length) + 1, count)
+            chance = rng.random(shape)
+            final = rng.integers(1, min(self.final_steps, length) + 1, shape)
             left = np.where(chance < self.start_share, length, left)
             left = np.where(chance >= 1.0 - self.final_share, final, left)
         return left

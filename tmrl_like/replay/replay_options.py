@@ -15,8 +15,6 @@ from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.compressor import DropHistory, FrameStack, stacks_in
 from tmrl_like.replay.mini_races import MiniRaces
 
-STEPS_TO_END = "steps_to_end"  # a column that is computed
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Options):
@@ -84,9 +82,13 @@ class ReplayOptions(Options):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All columns: those that are named, and what rewards depend on; the one that is counted comes last."""
-        names = (*self.columns, *["greedy"] * self.greedy_only, *["potential"] * (self.shaping is not None))
-        return tuple(sorted(dict.fromkeys(names), key=STEPS_TO_END.__eq__))
+        """All columns: those that are named, and what rewards depend on."""
+        names = list(self.columns)
+        if self.greedy_only:
+            names.append("greedy")
+        if self.shaping is not None:
+            names.append("potential")
+        return tuple(dict.fromkeys(names))
 
     @property
     def race_steps(self) -> int:

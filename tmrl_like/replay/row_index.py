@@ -88,10 +88,8 @@ class RowIndex:
         if len(shortened):
             self._take_out(shortened[~self._are_whole(shortened)])
         whole = self._are_whole(rows)
-        if is_held_out.any():
-            self.held_out.add(rows[whole & is_held_out])
-            whole &= ~is_held_out
-        self.training.add(rows[whole])
+        self.held_out.add(rows[whole & is_held_out])
+        self.training.add(rows[whole & ~is_held_out])
         return first
 
     def count_steps(self, row: int, begins: Flags) -> None:
@@ -115,7 +113,7 @@ class RowIndex:
             row = before
 
     def _overwrite(self, rows: Rows) -> Rows:
-        """Forget what is in the n rows to come; returns those whose history may reach back there, oldest first."""
+        """Forget what is in the n rows to come; returns those whose history may reach back there, and more."""
         if self.written < self.capacity:
             return rows[:0]
         self._take_out(rows)
@@ -123,19 +121,14 @@ class RowIndex:
         while self._newest and self._newest[stream := next(iter(self._newest))] < oldest:
             del self._newest[stream]
         ends = [row for row in rows[:-1].tolist() if row in self._jumps] + [int(rows[-1])]
-        shortened = dict.fromkeys(row for end in ends for row in self._behind(end))
+        shortened: set[int] = set()
+        for row in ends:
+            for _ in range(self._longest):
+                row = self._jumps.get(row, (row + 1) % self.capacity)
+                shortened.add(row)
         for end in ends:
             self._jumps.pop(end, None)
-        return np.array([row for row in shortened if not rows[0] <= row <= rows[-1]], np.intp)
-
-    def _behind(self, row: int) -> Iterator[int]:
-        """The next rows of a stream, as many as may need this one."""
-        for _ in range(self._longest):
-            after = self._jumps.get(row, (row + 1) % self.capacity)
-            if self.parent[after] != row or self._age(after) >= self._age(row):
-                return
-            yield after
-            row = after
+        return np.array(sorted(shortened.difference(rows.tolist())), np.intp)
 
     def _are_whole(self, rows: Rows) -> Flags:
         """Which rows, of n, end a transition whose history is there: bool [n]."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
-Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+Array: TypeAlias = NDArray[Any]
+Rows: TypeAlias = NDArray[np.intp]
+Flags: TypeAlias = NDArray[np.bool_]
 
 
 class RowSet:

@@ -11,7 +11,7 @@ import copy
 import math
 from functools import lru_cache
 from itertools import count, repeat
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -22,17 +22,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Observation
 from tmrl_like.wire.packet import SampleBlock
-from tmrl_like.wire.schema import (
-    ArrayLeaf,
-    DictNode,
-    Leaf,
-    Node,
-    PlainLeaf,
-    TupleNode,
-    fill,
-    leaves_of,
-    schema_of,
-)
+from tmrl_like.wire.schema import ArrayForm, DictNode, Leaf, Node, PlainLeaf, TupleNode, array_form, fill, leaves_of
 from tmrl_like.wire.spaces import Space
 
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
@@ -41,7 +31,6 @@ Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
 NUMBERS = ("rew", "terminated", "truncated")
 NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
-_PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 _SINGLE: list[tuple[int, ...]] = [()]
 
 
@@ -53,20 +42,16 @@ class LeafForm(NamedTuple):
     leaf: Leaf
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """In one sample."""
-        return self.leaf.shape if isinstance(self.leaf, ArrayLeaf) else ()
-
-    def column_dtype(self) -> np.dtype[Any]:
-        """Raises MemoryContractError for text, bytes and None."""
-        if not isinstance(self.leaf, PlainLeaf):
-            return np.dtype(self.leaf.dtype)
-        if self.leaf.kind not in _PLAIN_DTYPE:
+    def numbers(self) -> ArrayForm:
+        """Its dtype and shape; raises MemoryContractError for text, bytes and None."""
+        numbers = array_form(self.leaf)
+        if numbers is None:
+            assert isinstance(self.leaf, PlainLeaf)
             raise MemoryContractError(
                 f"{self.path} is a Python {self.leaf.kind}; ReplayMemory stores arrays and numbers: drop it in the "
                 "sample_compressor"
             )
-        return _PLAIN_DTYPE[self.leaf.kind]
+        return numbers
 
 
 class FieldForm(NamedTuple):
@@ -98,9 +83,8 @@ def item(name: str | int) -> str:
 
 def refuse_no_number(part: FieldForm) -> None:
     """Raise MemoryContractError for what is not a single number."""
-    if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].shape) != 1:
+    if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].numbers.shape) != 1:
         raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
-    part.leaves[0].column_dtype()
 
 
 def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
@@ -117,11 +101,11 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
             f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
         )
     for leaf, other in zip(first.leaves, now.leaves, strict=True):
-        began, is_now = leaf.column_dtype(), other.column_dtype()
-        if other.shape != leaf.shape or not np.can_cast(is_now, began, casting):
+        began, is_now = leaf.numbers, other.numbers
+        if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
-                f"{leaf.path} began as {began} {leaf.shape} and is now {is_now} {other.shape}: it must keep its dtype "
-                "and shape; convert it in the environment or in the sample_compressor"
+                f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} {is_now.shape}: it must "
+                "keep its dtype and shape; convert it in the environment or in the sample_compressor"
             )
 
 
@@ -151,7 +135,7 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
 def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
     """Raise MemoryContractError where arrays have other shapes, in any order, than those that are expected."""
     for name, shapes in expected.items():
-        found = sorted(leaf.shape for leaf in parts[name].leaves)
+        found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
         if found != shapes and not (shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]):
             raise MemoryContractError(
                 f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's spaces and the memory's "
@@ -200,7 +184,7 @@ class SampleCheck:
                     "they hold numbers sets takes_text = True)"
                 )
         for kept in _leaves_in(parts, self._items):
-            kept.column_dtype()
+            _ = kept.numbers
         refuse_other_shapes(parts, self._shapes)
         return [found for found in _leaves_in(parts, self._finite) if _is_float(found.leaf)]
 
@@ -211,7 +195,8 @@ def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
 
 
 def _is_float(leaf: Leaf) -> bool:
-    return leaf.kind == "float" if isinstance(leaf, PlainLeaf) else np.dtype(leaf.dtype).kind == "f"
+    numbers = array_form(leaf)
+    return numbers is not None and numbers.dtype.kind == "f"
 
 
 def _may_be_text(space: Space) -> bool:
@@ -220,7 +205,7 @@ def _may_be_text(space: Space) -> bool:
 
 
 def _shapes_of(value: Observation) -> list[tuple[int, ...]]:
-    return sorted(leaf.shape if isinstance(leaf, ArrayLeaf) else () for leaf in leaves_of(schema_of(value)))
+    return sorted(np.shape(leaf) for leaf in tree.leaves(value))
 
 
 def _refuse_not_finite(column: Array, name: str) -> None:

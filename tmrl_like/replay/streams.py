@@ -35,7 +35,7 @@ class StreamSorter:
         self._current: str | None = None  # None: nothing has been appended yet
         self._to_mark = 0
         self._tails: dict[str, list[Sample]] = {}  # newest samples per stream, least recent stream first
-        self._held: dict[str, list[Buffer]] = {}  # longest waiting stream first
+        self._held: dict[str, list[Sample]] = {}  # longest waiting stream first
 
     def start_behind_other_samples(self) -> None:
         """The memory holds samples (a data set) that belong to no stream to come."""
@@ -48,12 +48,11 @@ class StreamSorter:
             self._append(self._marked(buffer, context_length))
             return
         held = self._held.setdefault(buffer.stream, [])
-        held.append(buffer)
-        waiting = sum(map(len, held))
-        ends = waiting >= context_length and any(s.terminated or s.truncated for one in held for s in one)
-        if ends or waiting >= min_run:  # the end of an episode, unless the context would outweigh it, or a long run
+        held += buffer.memory
+        ends = len(held) >= context_length and any(sample.terminated or sample.truncated for sample in held)
+        if ends or len(held) >= min_run:  # the end of an episode, unless the context would outweigh it, or a long run
             self._switch_to(buffer.stream, context_length)
-        while sum(len(one) for held in self._held.values() for one in held) > _MAX_HELD:
+        while sum(map(len, self._held.values())) > _MAX_HELD:
             # the stream that has waited longest goes in
             self._switch_to(next(iter(self._held)), context_length)
 
@@ -64,14 +63,13 @@ class StreamSorter:
                 self._switch_to(name, context_length)
 
     def _switch_to(self, stream: str, context_length: int) -> None:
+        held = Buffer(self._held.pop(stream), stream)
         history = self._tails.get(stream, [])[-context_length:]
         self._current = stream
         self._to_mark = context_length - len(history)
-        held = [self._marked(buffer, context_length) for buffer in self._held.pop(stream)]
         if history:
-            self._append(Buffer([as_context(sample) for sample in history], stream))
-        for buffer in held:
-            self._append(buffer)
+            self._append(Buffer([*map(as_context, history)], stream))
+        self._append(self._marked(held, context_length))
 
     def _marked(self, buffer: Buffer, context_length: int) -> Buffer:
         tail = self._tails.pop(buffer.stream, [])

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
@@ -35,8 +35,16 @@ from tmrl_like.replay.replay_options import ReplayOptions
 from tmrl_like.replay.row_index import RowIndex, follow
 from tmrl_like.replay.row_set import Array, Rows
 from tmrl_like.replay.sample_check import item
-from tmrl_like.replay.table import Column, Table
+from tmrl_like.replay.table import Table
 from tmrl_like.types import Action, Batch, Observation
+from tmrl_like.wire.columns import leaf_rows
+from tmrl_like.wire.schema import Leaf
+
+if TYPE_CHECKING:
+    import torch
+
+Number: TypeAlias = Union["torch.Tensor", float]
+"""Of one transition, or of a batch of them."""
 
 _POTENTIAL = item("potential")
 
@@ -67,7 +75,7 @@ class Rebuilder:
             shaping: w, weight of the potentials.
             left: of a race, how many steps are left at the older observation, int [M, B]; None: no races.
         """
-        beside: dict[str, Sequence[Any]] = {}
+        beside: dict[str, Sequence[Number]] = {}
         if self.options.n_steps == 1 and left is None and not shaping:
             ends, rew = rows, self._number("rew", rows, device)
             terminated = self._number("terminated", rows, device)
@@ -111,11 +119,14 @@ class Rebuilder:
         if self.options.n_steps == 1:
             return originals.get(row)
         ahead, counts = self._ahead(np.array([row]))
-        steps = [original for row in ahead[: counts[0], 0].tolist() if (original := originals.get(row))]
-        if len(steps) < counts[0]:
-            return None
-        rewards = np.array([[float(np.asarray(step[2]).item())] for step in steps])
-        rew = _summed(rewards, counts, _powers(gamma, self.options.n_steps)).item()
+        steps: list[Six] = []
+        rew = 0.0
+        for k in range(counts[0]):
+            step = originals.get(int(ahead[k, 0]))
+            if step is None:
+                return None
+            rew += gamma**k * float(np.asarray(step[2]).item())  # in the order of `_summed`, and with its bits
+            steps.append(step)
         return (*steps[0][:2], rew, *steps[-1][3:6])
 
     def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Observation, Action, Observation]]:
@@ -137,11 +148,9 @@ class Rebuilder:
                 last_obs, obs = (*last_obs, *buffered[:length]), (*obs, *buffered[length:])
             yield last_obs, act, obs
 
-    def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Any]:
+    def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Number]:
         """The numbers of a field at `rows`, int [M, B]: M leaves."""
-        column = self.table.fields[field].columns[0]
-        values = column.array.take(rows, axis=0)
-        return _leaves_of(values, None, column) if device is None else _numbers_of(values.reshape(rows.shape), device)
+        return self._gather(field, rows, None) if device is None else _numbers_of(self._values(field, rows), device)
 
     def _values(self, field: str, rows: Rows) -> Array:
         """The numbers of a field at `rows`: an array of their shape."""
@@ -154,29 +163,29 @@ class Rebuilder:
         ahead = follow(self.index.following, rows, self.options.n_steps - 1)
         return ahead, self.index.steps.take(rows).astype(np.intp)
 
-    def _gather(self, name: str, rows: Rows, device: str | None) -> list[Any]:
+    def _gather(self, name: str, rows: Rows, device: str | None) -> list[Observation]:
         """`rows` int [K, B] -> K structures of a field."""
         field = self.table.fields[name]
-        if any(field.stacks):
-            walk = follow(self.index.older_frame, rows, max(field.stacks) - 1)
-            frames = walk[::-1].transpose(1, 2, 0)  # oldest first
-        leaves = []
-        for column, size in zip(field.columns, field.stacks, strict=True):
-            values = column.array.take(frames[..., -size:] if size else rows, axis=0)
-            if size and self.options.frame_padding == "zero":
-                _blank_padding(values, frames[..., -size:])
-            leaves.append(_leaves_of(values, device, column))
+        leaves: list[Sequence[Observation]] = []
+        for column in field.columns:
+            if not column.frames:
+                values = column.array.take(rows, axis=0)
+            else:
+                walk = follow(self.index.older_frame, rows, column.frames - 1)
+                frames = walk[::-1].transpose(1, 2, 0)  # oldest first
+                values = column.array.take(frames, axis=0)
+                if self.options.frame_padding == "zero":
+                    _blank_padding(values, frames)
+            if device is None:
+                leaves.append(leaf_rows(column.leaf, values[:, 0], len(rows)))
+            else:
+                leaves.append(to_tensor(values, device).unbind(0))
+        if isinstance(field.form.node, Leaf):
+            return list(leaves[0])
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 
 
-def _leaves_of(values: Array, device: str | None, column: Column) -> Sequence[Any]:
-    """`values` [K, B, ...] of a column -> K leaves."""
-    if device is None:
-        return [column.restored(value) for value in values]
-    return to_tensor(values, device).unbind(0)
-
-
-def _numbers_of(values: Array, device: str | None) -> Sequence[Any]:
+def _numbers_of(values: Array, device: str | None) -> Sequence[Number]:
     """`values` [M, B] -> M leaves."""
     if device is None:
         return list(values[:, 0].tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,7 @@ from tmrl_like.types import Batch, Buffer, Transition
 from tmrl_like.wire.spaces import Space
 
 Obs: TypeAlias = NDArray[np.float32]
-InfoItems: TypeAlias = dict[str, Any]
+InfoItems: TypeAlias = dict[str, object]
 
 
 @dataclass(eq=False, repr=False)

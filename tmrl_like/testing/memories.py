@@ -25,25 +25,32 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.replay.collate import Six
+from tmrl_like.replay.collate import Six, collate_batch
 from tmrl_like.replay.compressor import DropHistory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Buffer, Observation, Sample, StepTiming
-from tmrl_like.wire.messages import SamplePacket
-from tmrl_like.wire.packet import PacketWriter, decode_body
+from tmrl_like.wire.packet import PacketWriter
 
 
 class Step(NamedTuple):
     """What a worker has in hand after one step of its environment."""
 
     sample: Sample  # uncompressed
+    last_obs: Observation  # that the action was chosen on; None: of a reset
     is_reset: bool
-    original: Six  # (last_obs or None, act, rew, obs, terminated, truncated)
     episode: int = 0  # its number
+
+    @property
+    def original(self) -> Six:
+        """(last_obs, act, rew, obs, terminated, truncated)."""
+        act, obs, rew, terminated, truncated, _ = self.sample
+        return self.last_obs, act, rew, obs, terminated, truncated
 
 
 @dataclass
@@ -81,14 +88,12 @@ class ActionBufferEnv:
         for number in itertools.count():
             last_obs = self._reset()
             for act in self._buffer or [self._default_action]:
-                sample = Sample(act, last_obs, 0.0, False, False, {})
-                yield Step(sample, True, (None, act, 0.0, last_obs, False, False), number)
+                yield Step(Sample(act, last_obs, 0.0, False, False, {}), None, True, number)
             length = self._rng.randint(1, self.longest_episode)
-            for left in range(length - 1, -1, -1):
-                sample = self._step(is_last=not left)
-                act, obs, rew, terminated, truncated, _ = sample
-                yield Step(sample, False, (last_obs, act, rew, obs, terminated, truncated), number)
-                last_obs = obs
+            for k in range(1, length + 1):
+                sample = self._step(is_last=k == length)
+                yield Step(sample, last_obs, False, number)
+                last_obs = sample.obs
 
     def take(self, count: int) -> list[Step]:
         """The first `count` steps of a new run, resets among them."""
@@ -107,8 +112,11 @@ class ActionBufferEnv:
         self._buffer.append(act)
         terminated = is_last and self._rng.random() < 0.5
         truncated = is_last and not terminated
-        info = {"speed": self._rng.random(), "greedy": np.bool_(self._rng.random() < 0.7)}
-        info["potential"] = np.float32(self._rng.uniform(-1, 1))
+        info = {
+            "speed": self._rng.random(),
+            "greedy": np.bool_(self._rng.random() < 0.7),
+            "potential": np.float32(self._rng.uniform(-1, 1)),
+        }
         return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
 
     def _observation(self) -> Observation:
@@ -137,32 +145,31 @@ def packed(
     with_originals: bool = True,
     timing: StepTiming = TIMING,
 ) -> Buffer:
-    """The steps as the trainer gets them: through a packet's encoding and back."""
+    """The steps as the trainer gets them: as the columns of a packet."""
     writer = PacketWriter()
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
         writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)
-    columns = writer.encode()
-    packet = SamplePacket(stream, 1, 1, len(steps), 1, 0, len(steps), len(columns), compressed=False)
-    return Buffer(stream=stream, blocks=[decode_body(packet, columns)])
+    return Buffer(stream=stream, blocks=[writer.rows().block()] if steps else [])
 
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:
     """Pieces of these sizes, over and over, until the steps are used up."""
-    start, endless = 0, itertools.cycle(sizes)
-    while start < len(steps):
-        end = start + next(endless)
-        yield steps[start:end]
-        start = end
+    left = iter(steps)
+    for size in itertools.cycle(sizes):
+        piece = list(itertools.islice(left, size))
+        if not piece:
+            return
+        yield piece
 
 
 def interleaved(workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0) -> Iterator[tuple[int, Sequence[Step]]]:
     """(worker, packet) in a random order that keeps each worker's own."""
-    rng = random.Random(seed)
-    waiting = [deque(packets) for packets in workers]
-    while left := [number for number, packets in enumerate(waiting) if packets]:
-        number = rng.choice(left)
-        yield number, waiting[number].popleft()
+    order = [number for number, packets in enumerate(workers) for _ in packets]
+    random.Random(seed).shuffle(order)
+    left = [iter(packets) for packets in workers]
+    for number in order:
+        yield number, next(left[number])
 
 
 class MemoryContract:
@@ -175,7 +182,7 @@ class MemoryContract:
     frame_padding = "reset"
     steps = 400  # per worker
 
-    def make_memory(self, **kwargs: Any) -> MemoryDataloading:
+    def make_memory(self, **kwargs: int) -> MemoryDataloading:
         """Build the memory under test; hand `kwargs` (sizes, crc_debug) to its constructor."""
         raise NotImplementedError
 
@@ -220,14 +227,12 @@ class MemoryContract:
     def test_batches_hold_transitions_that_exist(self) -> None:
         steps = self._produce(1)
         memory = self._filled([steps], [50], crc_debug=False, batch_size=300)
-        produced = {self._identity_of(step.sample.obs): step for step in steps}
+        produced = self._by_identity([steps])
         batch = memory.sample()
-        for k, (worker, count) in enumerate(batch.next_obs[0].tolist()):
-            last_obs, act, rew, _, terminated, truncated = produced[int(worker), int(count)].original
-            assert batch.obs[0][k].tolist() == last_obs[0].tolist()
-            assert batch.act[k].tolist() == act.tolist()
-            assert [batch.rew[k], batch.terminated[k], batch.truncated[k]] == [rew, terminated, truncated]
-            assert [buffered[k].tolist() for buffered in batch.obs[3:]] == [a.tolist() for a in last_obs[3:]]
+        originals = [produced[int(worker), int(count)].original for worker, count in batch.next_obs[0].tolist()]
+        expected = collate_batch(originals, memory.device)
+        for path, found, other in tree.walk(tuple(batch), tuple(expected)):
+            assert torch.equal(found, other), path
 
     def test_equal_seeds_draw_equal_batches(self) -> None:
         memory = self._filled([self._produce(1)], [50], crc_debug=False, batch_size=32)
@@ -242,13 +247,8 @@ class MemoryContract:
         workers = [self._produce(1), self._produce(2)]
         memory = self._filled([workers[0][:100]], [50])
         before = self._identities(memory)
-
-        def without_observation(sample: Sample) -> Sequence[Any]:
-            act, _, *others = self.compress(sample)
-            return act, "nothing", *others
-
         fits = packed(workers[0][100:150], "w0", self.compress)
-        misfit = packed(workers[0][150:200], "w0", without_observation)
+        misfit = packed(workers[0][150:200], "w0", lambda sample: sample._replace(obs="nothing"))
         try:
             memory.append(Buffer(stream="w0", blocks=[*fits.blocks, *misfit.blocks]))
         except MemoryContractError:
@@ -262,7 +262,7 @@ class MemoryContract:
         env = replace(env, frame_stack=self.frame_stack, frame_padding=self.frame_padding)
         return env.take(self.steps)
 
-    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: Any) -> MemoryDataloading:
+    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: int) -> MemoryDataloading:
         memory = self.make_memory(**{"crc_debug": True, **kwargs})
         for number, steps in interleaved([list(cut(steps, sizes)) for steps in workers]):
             memory.append(packed(steps, f"w{number}", self.compress))
@@ -275,19 +275,21 @@ class MemoryContract:
 
     def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
         """Every transition, rebuilt, is the one that was produced; drawing them finds no fault either."""
-        produced = {self._identity_of(step.sample.obs): step for steps in workers for step in steps}
+        produced = self._by_identity(workers)
         assert self._trainable(memory)
         for transition in self._trainable(memory):
             step = produced[self._identity_of(transition[3])]
             assert not step.is_reset
             check_transition(step.original, transition)
         assert memory.ready
-        for _ in range(30):
-            memory[int(memory.rng.integers(len(memory)))]
+        memory.sample()
 
     def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:
         return {self._identity_of(transition[3]) for transition in self._trainable(memory)}
 
+    def _by_identity(self, workers: Sequence[Sequence[Step]]) -> dict[tuple[int, int], Step]:
+        return {self._identity_of(step.sample.obs): step for steps in workers for step in steps}
+
     def _identity_of(self, obs: Observation) -> tuple[int, int]:
-        worker, count = obs[0].tolist()
-        return int(worker), int(count)
+        worker, count = obs[0].astype(int).tolist()
+        return worker, count

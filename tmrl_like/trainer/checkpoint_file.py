@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +19,12 @@ from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import disk, remove_drafts, write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError
+from tmrl_like.types import Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
 FORMAT = 12
 _PREFIX = "checkpoint-"
-_OF_FORMAT_11 = ("training-*.pt", "manifest*.json")
 _LONGEST_HEAD = 10_000
 
 
@@ -49,6 +50,21 @@ class Head(msgspec.Struct):
     elapsed_s: float = 0.0
     size_bytes: int = 0
     checksum: int = 0
+
+
+@dataclass
+class Kept:
+    """What a checkpoint keeps of a training beside what was learnt and counted.
+
+    Attributes:
+        version: of the policy published last; 0: none was.
+        receipts: the entries of workers that its memory holds.
+        uncounted_samples: `total_samples` is so many more than were ever stored; None: as many as a data set has.
+    """
+
+    version: int = 0
+    receipts: tuple[Receipt, ...] = ()
+    uncounted_samples: int | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -90,7 +106,10 @@ def read_newest(folder: Path) -> Checkpoint | None:
             damaged, why = damaged or number, why or one_line(error, 200)
             continue
         if found.head.format != FORMAT:
-            raise _of_another_format(folder, found.head.format)
+            raise CheckpointError(
+                f"the checkpoint in {folder} has format {found.head.format}, and this tmrl_like reads {FORMAT}: go on "
+                "with the version that wrote it, or start over (run --fresh, or another --run_name)"
+            )
         if damaged:
             line = "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d"
             log.warning(line, damaged, folder, why, number, found.head.training_steps)
@@ -100,8 +119,6 @@ def read_newest(folder: Path) -> Checkpoint | None:
             f"checkpoint {damaged} in {folder} is damaged ({why}), and there is no other one: move the folder away to "
             "start over"
         )
-    if any(folder.glob(_OF_FORMAT_11[-1])):
-        raise _of_another_format(folder, 11)
     return None
 
 
@@ -121,7 +138,7 @@ def read_head(folder: Path) -> Head | None:
 
 def remove_checkpoints(folder: Path) -> None:
     """Give up all that there are, the newest last; OSError: that one is still there."""
-    for path in (*(old for names in _OF_FORMAT_11 for old in folder.glob(names)), *_files_in(folder).values()):
+    for path in _files_in(folder).values():
         disk.remove(path)
         disk.sync_folder(folder)
 
@@ -141,10 +158,3 @@ def _read(path: Path) -> Checkpoint:
     if head.format == FORMAT and (len(body), zlib.crc32(body)) != (head.size_bytes, head.checksum):
         raise ValueError("its checksum does not match")
     return Checkpoint(head, body, path)
-
-
-def _of_another_format(folder: Path, number: int) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint in {folder} has format {number}, and this tmrl_like reads {FORMAT}: go on with the version "
-        "that wrote it, or start over (run --fresh, or another --run_name)"
-    )

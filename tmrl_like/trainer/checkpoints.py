@@ -10,14 +10,13 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.files import disk, lock_folder
-from tmrl_like.base.threads import thread_beside
+from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.delivery.receiver import BlockCheck, Receiver
 from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
@@ -33,9 +32,9 @@ from tmrl_like.wire.messages import WireVersionError
 log = logging.getLogger("tmrl_like.trainer")
 
 Make = Callable[[], TrainingOffline]
-Dump = Callable[[TrainingOffline, Any], None]
-Load = Callable[[Any], TrainingOffline]
-Updater = Callable[[TrainingOffline, Any], TrainingOffline]
+Dump = Callable[[TrainingOffline, Path], None]
+Load = Callable[[Path], TrainingOffline]
+Updater = Callable[[TrainingOffline, Make], TrainingOffline]
 
 
 class _OurFormat:
@@ -293,10 +292,7 @@ class Checkpoints:
         if self.dump is not None:  # it reads the training
             write()
             return
-        try:
-            self._writing = self._threads[0].submit(write)
-        except RuntimeError:  # the interpreter exits, and starts no thread any more
-            write()
+        self._writing = call_beside(self._threads[0], write)
         if wait:
             self._wait()
 

@@ -1,11 +1,11 @@
-"""What makes the connection of a training with its workers: over a server, over an engine, or as a script wants it."""
+"""What connects a training with its workers: over a server, over an engine, to none, or as a script wants it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.delivery.folder import new_name
@@ -13,31 +13,15 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.session.ring import Ring, connect_to_one
-from tmrl_like.trainer.fleet import Fleet
-from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.saver import Saver
-from tmrl_like.trainer.schedule import TrainerInterface, TrainingOffline
+from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
-
-
-class TrainerConnection(TrainerInterface, Protocol):
-    """What a trainer has of its workers.
-
-    Attributes:
-        workers: their condition.
-    """
-
-    workers: Fleet
-
-    def report(self, record: dict[str, Any]) -> None:
-        """Let who watches have a record of the metrics."""
-
-    def close(self) -> None:
-        """Leave. Twice is fine."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +67,7 @@ class LinkParts:
             raise
 
 
-Connect: TypeAlias = Callable[[LinkParts], TrainerConnection]
+Connect: TypeAlias = Callable[[LinkParts], TrainerInterface]
 
 
 def how_to_connect(
@@ -119,3 +103,32 @@ def _over_engine(engine: EngineOptions, parts: LinkParts, name: str | None) -> T
     size = parts.training.ranks.size
     expect(size <= MAX_RANKS, "the number of trainers", size, most)
     return parts.over(Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True), name)
+
+
+def _with_no_worker(parts: LinkParts) -> TrainerInterface:
+    expect_no_worker(parts.training)
+    return TrainerInterface(parts.saver, parts.newest_version)
+
+
+OFFLINE: Connect = _with_no_worker
+"""`Trainer(connect=OFFLINE)` trains from what the memory holds: nothing is connected, no limit of the pace holds."""
+
+
+def expect_no_worker(training: TrainingOffline) -> None:
+    """Let training go by the samples that its memory holds, without a limit on how often.
+
+    Raises:
+        ConfigError: it would wait for samples that nobody sends.
+    """
+    training.memory.flush()
+    if training.ranks.sum(training.memory.ready) != [training.ranks.size]:
+        raise ConfigError(
+            "the memory holds no transition, and offline no worker sends any: name a data set (dataset_path of the "
+            "memory), or go on with a run that has recorded samples"
+        )
+    if training.start_training > training.total_samples:
+        raise ConfigError(
+            f"start_training is {training.start_training}, and offline there are {training.total_samples} samples: "
+            "expected no more than these"
+        )
+    training.pacer.expect_no_worker(training.total_samples)

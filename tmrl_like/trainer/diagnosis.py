@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -97,14 +96,14 @@ class Returns:
         return f"the return does not rise: {said}; see that rewards tell better from worse"
 
 
-class _Values(dict[str, Any]):
+class _Values(dict[str, float]):
     """Figures by name; those that are not there compare as false with everything."""
 
     def __missing__(self, name: str) -> float:
         return math.nan
 
 
-SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
+SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "faults": (
         lambda v: v["fault_share"] > 0.3,
         "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says why",
@@ -119,7 +118,9 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "still (commands, emergency stop), or a sensor is dead",
     ),
     "reward": (
-        lambda v: v["env_steps_total"] >= 300 and v["reward_same"] and (not v["reward_high"] or not v["terminated"]),
+        lambda v: (
+            v["env_steps_total"] >= 300 and v["reward_same"] == 1 and (not v["reward_high"] or not v["terminated"])
+        ),
         "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what leads to the goal as "
         "well, or begin with demonstrations",
     ),
@@ -142,8 +143,8 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "episodes all terminate after exactly {episode_steps:.0f} steps: a time limit must truncate instead",
     ),
     "gamma": (
-        lambda v: v["horizon"] < 2,
-        "gamma is {gamma:g}, so that only the next {horizon:.2g} steps count: raise agent.gamma (0.9 to 0.99)",
+        lambda v: v["gamma"] < 0.5,
+        "gamma is {gamma:g}, so that less than two steps ahead count: raise agent.gamma (0.9 to 0.99)",
     ),
     "policy stays": (
         lambda v: v["policy_change"] < 1e-5,
@@ -256,7 +257,6 @@ class Diagnosis:
             reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
             observation_still_share=1.0 - values["observation_moves_share"],
-            horizon=1.0 / (1.0 - gamma) if gamma < 1.0 else math.nan,
             sample_uses=values["training_steps_per_env_step_round"] * values["batch_size"],
             policy_age_steps=values["policy_age_p50_s"] * values["training_steps_per_s"] * training_share,
             values_drift=beyond / (highest - lowest or math.nan),

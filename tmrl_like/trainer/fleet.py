@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -53,7 +52,7 @@ class _Worker:
     condition: Condition = field(default_factory=Condition)
     heard_at: float = -math.inf
     behind_since: float = math.inf  # it has driven this version since then, and another one is the newest
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
 
     @property
     def is_unwell(self) -> bool:
@@ -117,7 +116,7 @@ class Fleet:
             steps, overruns = now.env_steps - before.env_steps, max(0, now.overruns - before.overruns)
             self._driven.update(env_steps=steps, overruns=overruns)
 
-    def _tell(self, worker: _Worker, before: dict[str, Any]) -> None:
+    def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
         for fact, level, line, over in _TOLD:
             now, then = worker.facts[fact], before.get(fact)
             if now and now != then:
@@ -149,7 +148,7 @@ class Fleet:
         metrics: dict[str, float] = {
             "workers": len(alive),
             "workers_with_alarm": sum(worker.is_unwell for worker in alive),
-            "workers_stalled": sum(worker.facts["stalled"] for worker in alive),
+            "workers_stalled": sum(bool(worker.facts["stalled"]) for worker in alive),
             "policy_lag_versions": max((_lag(worker.condition, newest) for worker in alive), default=0),
         }
         metrics |= {FIGURES[field].metric_of(field): self._totals[field] for field in _GROWING}

@@ -1,22 +1,46 @@
-"""Whether training learns, told by each round: losses on what is held out, figures, and what the diagnosis says."""
+"""Whether training learns, told by each round: losses on what is held out, and what the diagnosis says.
+
+It goes by a round's metrics and by figures of the newest samples, and of actor and critics on a batch. Both are
+bounded, whatever arrives: the samples of one stream at a time, and a batch that was trained on anyway. They change no
+random number that training draws. docs/metrics.md explains each figure.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+
 from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.ensemble import EnsembleMLP
+from tmrl_like.agents.models import SamplingActor
+from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.sac import SACAgent
+from tmrl_like.base import tree
+from tmrl_like.metrics.reading import Record
+from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.figures import ActorFigures, SampleFigures, same_noise
-from tmrl_like.trainer.rewards import RecentRewards
-from tmrl_like.trainer.watch import Listener
-from tmrl_like.types import Batch, Delivery
+from tmrl_like.trainer.tuning import discount_of
+from tmrl_like.trainer.watch import Listener, RecentRewards, StepMetrics
+from tmrl_like.types import Batch, Buffer, Delivery, Observation
 
 log = logging.getLogger("tmrl_like.trainer")
 
+Array = npt.NDArray[np.float64]
+Figures = dict[str, float]
+
 _FIGURES_EVERY = 500  # training steps and samples
+_LEAST_STEPS, _MOST_STEPS = 100, 800  # that are looked at between two figures
+_LARGEST_LEAF = 64  # an array with more numbers is a picture, and left out
+_PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
 
 
 class LearningWatch(Listener):
@@ -34,10 +58,10 @@ class LearningWatch(Listener):
         self._of_samples.add(delivery.buffer)
         self._diagnosis.add(delivery.episodes)
 
-    def on_step(self, batch: Batch, metrics: dict[str, Any]) -> None:
+    def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
         self._batch = batch
 
-    def on_round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: Record) -> None:
         held_out = self._memory.sample_held_out()
         if held_out is not None:
             with same_noise(self._agent.device):  # training draws what it would draw without
@@ -51,6 +75,136 @@ class LearningWatch(Listener):
             except Exception as error:  # the user's agent among others
                 self._measured_at = math.inf
                 log.warning("no figures of samples and actor: %s: %s; training goes on", type(error).__name__, error)
-            self._rewards.widen(record)
+            if len(newest := self._rewards.newest) and "reward_low" in record:
+                record["reward_low"] = min(record["reward_low"], float(newest.min()))
+                record["reward_high"] = max(record["reward_high"], float(newest.max()))
             self._diagnosis.judge(record)
         record["learning"] = self._diagnosis.line
+
+
+class SampleFigures:
+    """Whether observations move: follows the samples of one stream, and when it is silent those of the next."""
+
+    def __init__(self) -> None:
+        self._stream = ""
+        self._last: list[Array] = []  # the newest observation, [1, D]
+        self._moves: list[bool] = []  # of the newest steps
+
+    def add(self, buffer: Buffer) -> None:
+        """Samples enter the memory."""
+        if not self._stream:
+            self._stream, self._last = buffer.stream, []
+        for block in buffer.blocks if buffer.stream == self._stream else ():
+            try:
+                obs = np.concatenate(self._last + [_numbers(segment) for segment in block.segments])
+            except ValueError:  # a memory that takes samples of several forms
+                self._last = []
+                continue
+            if obs.size:
+                is_step = ~block.is_reset[len(block) - len(obs) + 1 :]
+                moves = (np.diff(obs, axis=0) != 0).any(axis=1)[is_step]
+                self._moves = [*self._moves, *moves.tolist()][-_MOST_STEPS:]
+                self._last = [obs[-1:]]
+
+    def figures(self) -> Figures:
+        """Of the newest steps; nothing while few have come since the last figures."""
+        moves = self._moves
+        if not moves:
+            self._stream = ""
+        if len(moves) < _LEAST_STEPS:
+            return {}
+        self._moves = []
+        return {"observation_moves_share": float(np.mean(moves))}
+
+
+def _numbers(segment: Any) -> Array:
+    """The observations of a segment -> [N, D]; pictures are left out, and what is no number."""
+    flat = [
+        leaf.reshape(len(leaf), -1)
+        for leaf in tree.leaves(segment.tree()[1])
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub" and leaf[0].size <= _LARGEST_LEAF
+    ]
+    return np.concatenate(flat, axis=1, dtype=np.float64) if flat else np.empty((segment.rows, 0))
+
+
+class ActorFigures:
+    """Asks an actor and its critics what they make of a batch, always by the same noise."""
+
+    def __init__(self) -> None:
+        self._obs: Observation = None  # always the same ones
+        self._act: torch.Tensor | None = None  # what it did on them
+
+    @torch.no_grad()
+    def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
+        """Of a batch, and of what changed since the last figures."""
+        actor, figures = agent.get_actor(), _of_rewards(agent, batch)
+        obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
+        figures |= _of_first_layer(actor, obs)
+        if len(batch.rew) < _LEAST_PROBED:
+            return figures
+        if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
+            with same_noise(agent.device):
+                figures["critic_spread"] = float(agent.critic(obs, batch.act[:_PROBED]).std(1).min())
+        space = actor.action_space
+        if not isinstance(actor, SamplingActor) or not isinstance(space, spaces.Box) or not space.is_bounded():
+            return figures
+        own, others = _sample(actor, obs), _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs))
+        figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
+        self._obs = obs if self._obs is None else self._obs
+        before, self._act = self._act, _sample(actor, self._obs)
+        return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}
+
+
+def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
+    for encoder in actor.children():
+        if isinstance(encoder, Encoder) and not encoder.images:
+            seen = encoder(obs)
+            largest = float(seen.square().mean(0).max()) ** 0.5
+            return {"observation_largest": largest, "observation_spread": float(seen.std(0).max())}
+    return {}
+
+
+def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
+    """The batch's rewards, and what returns would be with the same reward in each step, in the unit of `q_mean`."""
+    gamma = discount_of(agent)
+    if gamma is None or gamma >= 1.0:
+        return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
+    for_ever = batch.rew / (1.0 - (gamma if batch.discount is None else batch.discount))
+    low, high = float(for_ever.min()), float(for_ever.max())
+    scale = 1.0
+    if isinstance(agent, SACAgent) and agent.return_scale is not None:
+        scale = float(agent.return_scale.scale())
+    figures = {"reward_low": low * (1.0 - gamma), "reward_high": high * (1.0 - gamma)}
+    return figures | {"value_low": low / scale, "value_high": high / scale}
+
+
+def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:
+    """Actions [B, A], in half ranges of the action space."""
+    space = actor.action_space
+    assert isinstance(space, spaces.Box)
+    with same_noise(actor.device):
+        act = actor.sample(obs)[0].float().cpu()
+    return (act / torch.from_numpy((space.high - space.low) / 2)).flatten(1)
+
+
+@contextlib.contextmanager
+def same_noise(device: str) -> Iterator[None]:
+    """Within it torch draws the same numbers each time, and none of those that training draws."""
+    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
+        torch.manual_seed(0)
+        yield
+
+
+def known_figures(agent: TrainingAgent, memory: MemoryDataloading) -> Figures:
+    """What `Diagnosis` is made with."""
+    known: Figures = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
+    gamma = discount_of(agent)
+    if gamma is not None:
+        known["gamma"] = gamma
+    space = agent.action_space
+    if isinstance(space, spaces.Box):
+        size = math.prod(space.shape)
+        known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        known["max_entropy"] = float(np.log(space.n if isinstance(space, spaces.Discrete) else space.nvec).sum())
+    return known

@@ -75,7 +75,7 @@ class Schedule(Options):
         before = {name: vars(self)[name] for name in values}
         vars(self).update(values)
         try:
-            Options.__post_init__(self)
+            self.__post_init__()
         except ConfigError:
             vars(self).update(before)
             raise

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
@@ -124,9 +123,9 @@ class Pacer:
 
     # -- in checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, float]:
         """What a checkpoint keeps, as plain values; who waits says so again."""
         return {name: value for name, value in vars(self).items() if name in _STATE}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         vars(self).update(state)

@@ -17,9 +17,8 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 
@@ -28,23 +27,24 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.trainer.options import RankOptions
 
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
 log = logging.getLogger("tmrl_like.trainer")
 
 _MAX_BYTES = 1 << 31
 _ROUND = datetime.timedelta(seconds=0.1)
 
-_Said = TypeVar("_Said", bound=msgspec.Struct)
-
 
 class Vote(NamedTuple):
-    """What a rank says before a training step, or all of them together.
+    """What a rank says, or all of them together.
 
     Attributes:
         ready: it can draw a batch; all of them can.
         stop: it is to end; one of them is.
         due: what only rank 0 decides is due: a publication, the record of a round.
         in_lockstep: it is; one of them is.
-        samples: that came to it since the last vote; in sum.
+        samples: that have come to it since it joined; in sum. So a vote that is late, or said twice, counts none twice.
         tasks: environment steps that allow tasks, likewise.
     """
 
@@ -67,17 +67,17 @@ class Alone:
 
     rank, size, group = 0, 1, 0
 
-    def vote(self, mine: Vote) -> Vote:
-        """What all say, in one exchange; all hear the same."""
-        ready, stop, due, in_lockstep, samples, tasks = self.sum(*mine._replace(due=mine.due and self.rank == 0))
-        return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
+    def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
+        """What all say, the same on all ranks, and what of it this one said: `mine`.
 
-    def others(self, mine: _Said) -> list[_Said]:
-        """What the other ranks say of themselves: a `msgspec.Struct` like `mine`."""
-        if self.size == 1:
-            return []
-        said = self.gather(msgspec.msgpack.encode(mine))
-        return [msgspec.msgpack.decode(data, type=type(mine)) for data in said[: self.rank] + said[self.rank + 1 :]]
+        Where it may be late, it may be what they said in the vote before, which has cost no exchange of its own: it
+        went with the gradients of the training step between the two.
+        """
+        return self._of_all(self.sum(*mine._replace(due=mine.due and self.rank == 0))), mine
+
+    def _of_all(self, sums: list[int]) -> Vote:
+        ready, stop, due, in_lockstep, samples, tasks = sums
+        return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
 
     def sum(self, *numbers: int) -> list[int]:
         """Of each number, over all ranks."""
@@ -101,6 +101,37 @@ class Alone:
         """Nothing more will be said. Twice is fine."""
 
 
+class Votes:
+    """What this rank tells the others of what has come to it, and what all of them have counted.
+
+    Attributes:
+        ranks: the trainers that learn as one.
+        samples: that have come to this rank since it joined them.
+        tasks: environment steps of these that allow tasks.
+    """
+
+    def __init__(self, ranks: Alone) -> None:
+        self.ranks = ranks
+        self.samples = self.tasks = 0
+        self._all = self._mine = Vote()  # what was heard last, and what of it this rank had said
+
+    def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
+        """As `Alone.vote`; of the answer `samples` and `tasks` are those that are new since the last one."""
+        vote, self._mine = self.ranks.vote(mine._replace(samples=self.samples, tasks=self.tasks), may_be_late)
+        before, self._all = self._all, vote
+        return vote._replace(samples=vote.samples - before.samples, tasks=vote.tasks - before.tasks)
+
+    @property
+    def uncounted_samples(self) -> int:
+        """Those of this rank that the others have not heard of."""
+        return self.samples - self._mine.samples
+
+    @property
+    def uncounted_tasks(self) -> int:
+        """Likewise."""
+        return self.tasks - self._mine.tasks
+
+
 class Ranks(Alone):
     """One of several. Implements `agents.agent.Averaging` as well."""
 
@@ -112,10 +143,14 @@ class Ranks(Alone):
             ConfigError: the environment says too little.
         """
         from torch import distributed
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
         self._options = options
-        self._dist: Any = distributed
+        self._dist = distributed
         self._averages = 0
+        self._ballot: Vote | None = None  # goes with the next average
+        self._late: tuple[Vote, Vote] | None = None  # what came of the ballot
         self._timeout = datetime.timedelta(seconds=options.start_timeout_s)
         try:
             self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -133,11 +168,11 @@ class Ranks(Alone):
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
         with self._said("to meet"):
             url = options.address or "env://"
-            store = next(self._dist.rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
+            store = next(rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
             prefix = _round_of(store, self.rank, self.size, self._timeout)
             self._dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
-                store=self._dist.PrefixStore(prefix, store),
+                store=PrefixStore(prefix, store),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self._timeout,
@@ -145,7 +180,7 @@ class Ranks(Alone):
         self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+    def __deepcopy__(self, memo: dict[int, object]) -> Ranks:
         return self
 
     def _choose_interface(self, num_local: int) -> None:
@@ -166,21 +201,43 @@ class Ranks(Alone):
                 "all again, or have torchrun do it: training goes on from the last checkpoint"
             ) from None
 
+    def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
+        late, self._late = self._late, None
+        if late is None or not may_be_late:
+            late = super().vote(mine)
+        self._ballot = mine._replace(due=False)
+        return late
+
     def mean(self, tensor: torch.Tensor) -> None:
         self._averages += 1
-        self._add(tensor)
+        if (ballot := self._ballot) is None:
+            self._add(tensor)
+        else:
+            self._ballot = None
+            said = torch.tensor(ballot, dtype=torch.int64)
+            self._add(said, tensor)
+            self._late = self._of_all(said.tolist()), ballot
         tensor /= self.size
 
-    def _add(self, tensor: torch.Tensor) -> None:
-        """Add up over all ranks, in place. Two exchange theirs in one go: gloo's ring takes a third longer."""
+    def _add(self, *tensors: torch.Tensor) -> None:
+        """Add up each over all ranks, in place.
+
+        Two exchange theirs in one go: gloo's ring takes a third longer. They say first what they want to receive, so
+        that a sender need not ask.
+        """
         with self._said():
-            if self.size > 2 or tensor.device.type != "cpu":
-                self._dist.all_reduce(tensor)
+            if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
+                works = [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+                for work in works:
+                    work.wait()
                 return
-            other, others = 1 - self.rank, torch.empty_like(tensor)
-            for work in (self._dist.isend(tensor, other), self._dist.irecv(others, other)):
+            other, others = 1 - self.rank, [torch.empty_like(tensor) for tensor in tensors]
+            works = [self._dist.irecv(tensor, other) for tensor in others]
+            works += [self._dist.isend(tensor, other) for tensor in tensors]
+            for work in works:
                 work.wait(self._timeout)
-            tensor += others
+        for tensor, added in zip(tensors, others, strict=True):
+            tensor += added
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():
@@ -241,7 +298,7 @@ class Ranks(Alone):
             self._dist.destroy_process_group()
 
 
-def _round_of(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> str:
+def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:
     """A name that these processes share with none before them.
 
     torchrun keeps one store for all its restarts. In it lie the addresses of processes that are gone, and whoever reads
@@ -252,7 +309,7 @@ def _round_of(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> 
         answers = [f"tmrl/{own}/{other}" for other in range(1, size)]
         store.set("tmrl/round", own)
         store.wait(answers, timeout)
-        store.set(f"tmrl/{own}", b" ".join(store.get(answer) for answer in answers))
+        store.set(f"tmrl/{own}", " ".join(store.get(answer).decode() for answer in answers))
         return own
     while True:
         named: str = store.get("tmrl/round").decode()  # maybe by a rank 0 that is gone

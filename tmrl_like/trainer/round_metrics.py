@@ -9,52 +9,54 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tmrl_like.base import clocks
-from tmrl_like.trainer.watch import Listener
+from tmrl_like.metrics.reading import Record
+from tmrl_like.trainer.watch import Listener, StepMetrics
 from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Block, Delivery, EpisodeStats
 
+Array: TypeAlias = NDArray[Any]
+
 _PERCENTILES = {"p50": 50, "p99": 99, "p999": 99.9}
-
-
-class PublishedPolicies(Protocol):
-    """What is known of the policies that were published: see `trainer.schedule.TrainerInterface`."""
-
-    def published_at(self, version: int) -> float | None: ...
-
-    @property
-    def newest_version(self) -> int: ...
+_VERSIONS_KEPT = 10_000
 
 
 class RoundMetrics(Listener):
-    """Collects during one round, summarises at its end.
+    """Collects during a round, summarises at its end, and begins again with the next one.
 
     Attributes:
         episodes: reported in this round, of whichever worker.
+        is_closed: no round has begun since the last one was summarised.
     """
 
-    def __init__(
-        self,
-        policies: PublishedPolicies,
-        epoch: int = 0,
-        round_: int = 0,
-        total_updates: int = 0,
-        total_samples: int = 0,
-    ) -> None:
-        """The round begins after so many training steps and samples."""
+    def __init__(self) -> None:
+        self._published_s: dict[int, float] = {}  # when, by version
+        self._newest_version = 0
+        self.begin(0, 0, 0, 0)
+        self.is_closed = True
+
+    def begin(self, epoch: int, round_: int, training_steps: int, samples: int) -> None:
+        """A round begins, after so many training steps and samples."""
         self.episodes: list[EpisodeStats] = []
-        self._policies = policies
+        self.is_closed = False
         self._numbers = {"epoch": epoch, "round": round_}
-        self._began = total_updates, total_samples
+        self._began = training_steps, samples
         self._started = time.monotonic()
         self._idle_s = 0.0
-        self._steps: dict[str, list[Any]] = defaultdict(list)
-        self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays, by metric; {}: percentiles
-        self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
+        self._steps: dict[str, list[float | torch.Tensor]] = defaultdict(list)
+        self._of_samples: dict[str, list[Array]] = defaultdict(list)  # arrays, by metric; {}: percentiles
+        self._newest_act: dict[str, Array] = {}  # by stream, [1, *action shape]
+
+    def note_published(self, version: int) -> None:
+        """A policy is published now."""
+        self._newest_version = version
+        self._published_s[version] = clocks.unix_s()
+        self._published_s.pop(version - _VERSIONS_KEPT, None)
 
     @property
     def duration_s(self) -> float:
@@ -70,7 +72,7 @@ class RoundMetrics(Listener):
         finally:
             self._idle_s += time.monotonic() - start
 
-    def on_step(self, batch: Batch, metrics: dict[str, Any]) -> None:
+    def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
         """`metrics` are numbers or 0-dimensional tensors."""
         for name, value in metrics.items():
             self._steps[name].append(value)
@@ -91,10 +93,9 @@ class RoundMetrics(Listener):
         add["safe_action_share"].append(timing.source[is_step] == ActionSource.SAFE)
         add["takeover_share"].append(np.isin(timing.source[is_step], TAKEN_OVER))
         published = timing.policy_version[timing.policy_version > 0]
-        add["policy_staleness_{}_versions"].append(np.maximum(self._policies.newest_version - published, 0))
+        add["policy_staleness_{}_versions"].append(np.maximum(self._newest_version - published, 0))
         for version in np.unique(published):
-            published_s = self._policies.published_at(int(version))
-            if published_s is not None:
+            if (published_s := self._published_s.get(int(version))) is not None:
                 add["policy_age_{}_s"].append(observed_at_s[timing.policy_version == version] - published_s)
 
     def _add_actions(self, block: Block, stream: str) -> None:
@@ -109,8 +110,9 @@ class RoundMetrics(Listener):
                 self._of_samples["action_change_mean"].append(change[is_step[len(is_step) - len(change) :]].ravel())
                 self._newest_act[stream] = act[-1:].copy()
 
-    def on_round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: Record) -> None:
         """Summarise; the record has the totals of training steps and samples."""
+        self.is_closed = True
         steps, samples = record["training_steps_total"], record["env_steps_total"]
         new_steps, new_samples = steps - self._began[0], samples - self._began[1]
         record |= self._numbers | {
@@ -145,7 +147,7 @@ def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
     }
 
 
-def _mean(values: Sequence[Any]) -> float:
+def _mean(values: Sequence[float | torch.Tensor]) -> float:
     """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))

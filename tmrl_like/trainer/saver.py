@@ -6,15 +6,15 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from tmrl_like.base.files import link_atomically
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import call_beside, thread_beside
 from tmrl_like.errors import DivergedError, PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, write_policy
 from tmrl_like.policies.policy_store import PolicyStore
@@ -33,13 +33,6 @@ class Publication(NamedTuple):
     published_at_s: float
     weights: WeightsCopy
     training_steps: int = 0
-
-
-class _Tested(NamedTuple):
-    """What a test episode of a policy came to."""
-
-    version: int
-    return_: float
 
 
 class Saver:
@@ -68,65 +61,54 @@ class Saver:
         self._options = options
         self._training_steps = training_steps
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
-        self._waiting: deque[Publication | _Tested] = deque()  # the first is being written
-        self._ready = threading.Condition()
-        self._closing = False
+        self._waiting: list[Publication] = []  # the first is being written
+        self._lock = threading.Lock()
         self._failed = False
-        self._thread = start_thread(self._run, "tmrl-saver")
+        self._beside = thread_beside("tmrl-saver")
 
     @property
     def held(self) -> list[Publication]:
         """Those whose weights it needs."""
-        with self._ready:
-            return [one for one in self._waiting if isinstance(one, Publication)]
+        with self._lock:
+            return list(self._waiting)
 
     def save(self, publication: Publication) -> None:
         """Keep it, if it is finite (the training thread)."""
-        self._add(publication._replace(training_steps=self._training_steps()))
+        publication = publication._replace(training_steps=self._training_steps())
         most = max(1, _WAITING_BYTES // max(1, len(publication.weights.content.data)))
-        with self._ready:
-            for left_out in self.held[1:-most]:
-                self._waiting.remove(left_out)
+        with self._lock:
+            self._waiting.append(publication)
+            del self._waiting[1:-most]
+        call_beside(self._beside, partial(self._keep, publication))
 
     def add_return(self, version: int, return_: float) -> None:
         """A test episode of a policy has ended (the training thread)."""
-        if self._store is not None:
-            self._add(_Tested(version, return_))
-
-    def _add(self, one: Publication | _Tested) -> None:
-        with self._ready:
-            self._waiting.append(one)
-            self._ready.notify()
+        if self._store is not None and math.isfinite(return_):
+            call_beside(self._beside, partial(self._note, self._store, version, return_))
 
     def close(self) -> None:
-        """Write what waits."""
-        with self._ready:
-            self._closing = True
-            self._ready.notify()
-        self._thread.join(5.0)
-
-    def _run(self) -> None:
-        while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
-                    return
-                one = self._waiting[0]
-            try:
-                self._keep(one) if isinstance(one, Publication) else self._note(*one)
-                self._failed = False
-            except DivergedError:  # whoever publishes it says so
-                pass
-            except (OSError, PolicyError, MemoryError) as error:  # PolicyError: what was to be tagged is gone
-                if not self._failed:
-                    where = self._store.folder if self._store is not None else self.path
-                    why = error if str(error) else "no memory is left"
-                    log.error("cannot save the policy to %s: %s; training goes on", where, why)
-                self._failed = True
-            with self._ready:
-                self._waiting.popleft()
+        """Write what waits. Twice is fine."""
+        self._beside.shutdown()
 
     def _keep(self, policy: Publication) -> None:
+        if policy not in self.held:  # it is one of those that are left out
+            return
+        try:
+            self._write(policy)
+            self._failed = False
+        except DivergedError:  # whoever publishes it says so
+            pass
+        except (OSError, PolicyError, MemoryError) as error:  # PolicyError: what was to be tagged is gone
+            if not self._failed:
+                where = self._store.folder if self._store is not None else self.path
+                why = error if str(error) else "no memory is left"
+                log.error("cannot save the policy to %s: %s; training goes on", where, why)
+            self._failed = True
+        finally:
+            with self._lock:
+                self._waiting.remove(policy)
+
+    def _write(self, policy: Publication) -> None:
         policy.weights.wait()
         refuse_diverged(policy.weights.tensors)
         version, published_at_s, weights, steps = policy
@@ -152,10 +134,9 @@ class Saver:
         self._tagged_at_s, self._tagged_steps = now, steps
         return True
 
-    def _note(self, version: int, return_: float) -> None:
-        assert self._store is not None
+    def _note(self, store: PolicyStore, version: int, return_: float) -> None:
         try:
-            if math.isfinite(return_) and self._store.add_return(version, return_):
+            if store.add_return(version, return_):
                 log.info("policy %d is the best by its test episodes so far: it is tagged `best`", version)
-        except PolicyError:
-            log.debug("the tested policy %d is not kept any more", version)
+        except (OSError, PolicyError) as error:
+            log.debug("the return of policy %d is not noted: %s", version, error)

@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, NoReturn
 
+import gymnasium
 import msgspec
 import torch
 
@@ -28,21 +28,21 @@ from tmrl_like.errors import (
     PipelineMismatchError,
     TmrlLikeError,
 )
-from tmrl_like.policies.actor import ActorModule, refuse_device
+from tmrl_like.metrics.reading import Record
+from tmrl_like.policies.actor import refuse_device
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.trainer.checkpoint_file import Kept
 from tmrl_like.trainer.diagnosis import Diagnosis
-from tmrl_like.trainer.figures import known_figures
-from tmrl_like.trainer.kept import Kept
-from tmrl_like.trainer.learning import LearningWatch
-from tmrl_like.trainer.options import Schedule
+from tmrl_like.trainer.interface import TrainerInterface
+from tmrl_like.trainer.learning import LearningWatch, known_figures
+from tmrl_like.trainer.options import LIVE, Schedule
 from tmrl_like.trainer.pacing import Pacer
-from tmrl_like.trainer.ranks import Alone, Ranks, Vote
-from tmrl_like.trainer.rewards import RecentRewards
+from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
 from tmrl_like.trainer.round_metrics import RoundMetrics
-from tmrl_like.trainer.tuning import Tuning, discount_of, refuse_two_discounts
-from tmrl_like.trainer.watch import Listener
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.trainer.tuning import TunablePart, Tuning, discount_of, refuse_two_discounts
+from tmrl_like.trainer.watch import Listener, RecentRewards
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -55,45 +55,13 @@ _BY_POSITION = (  # after the first three, as the user's document has them
     *("max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts", "profiling", "agent_scheduler"),
     *("start_training", "device"),
 )
-_COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 
-Record = dict[str, Any]
+Space = gymnasium.Space[Any]
+SpacesOf = Callable[[], gymnasium.Env[Any, Any]] | Sequence[Space]
 MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]
 StopAsked = Callable[[], bool]
-
-
-class TrainerInterface(Protocol):
-    """What training sees of the network."""
-
-    def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
-        """Take what has arrived; waits up to `timeout_s` for something to arrive."""
-
-    def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """Their samples are in the memory now."""
-
-    def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
-
-    def note_trained(self, receipt: Receipt) -> None:
-        """In lockstep: the training steps are made that the worker process awaits up to this packet."""
-
-    def broadcast_model(self, model: ActorModule) -> int:
-        """Publish weights to all workers, without waiting; returns their version."""
-
-    def published_at(self, version: int) -> float | None:
-        """Unix time at which a version was published, by `base.clocks.unix_s`; None where unknown."""
-
-    @property
-    def newest_version(self) -> int:
-        """The version published last; 0: none."""
-
-    def fleet(self) -> dict[str, float]:
-        """Metrics of the workers' condition, and of what they did since the last call."""
-
-    def who_is_missing(self) -> str:
-        """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
 
 class StopTraining(Exception):  # noqa: N818 - not an error
@@ -107,21 +75,18 @@ def _never() -> bool:
 class _RankRound(msgspec.Struct):
     """What a rank adds to the record of a round."""
 
-    episodes: tuple[EpisodeStats, ...]
+    episodes: list[EpisodeStats]
     numbers: dict[str, float]  # to be summed up
 
 
-@dataclass(frozen=True)
-class _Around:
-    """What is around training in a round."""
+class _Around(NamedTuple):
+    """What is around training in an epoch."""
 
     interface: TrainerInterface
-    metrics: RoundMetrics
     listeners: tuple[Listener, ...]
     should_stop: StopAsked
 
 
-@dataclass(eq=False, init=False)
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
@@ -143,11 +108,6 @@ class TrainingOffline(Schedule):
         ranks: the trainers that learn as one; what is counted is counted over all.
     """
 
-    env_cls: Any = None
-    memory_cls: MemoryFactory | None = None
-    training_agent_cls: AgentFactory | None = None
-    agent_scheduler: AgentScheduler | None = None
-
     epoch = 0
     round = 0
     round_steps = 0
@@ -155,34 +115,25 @@ class TrainingOffline(Schedule):
 
     def __init__(
         self,
-        env_cls: Any = None,
+        env_cls: SpacesOf | None = None,
         memory_cls: MemoryFactory | None = None,
         training_agent_cls: AgentFactory | None = None,
         *by_position: Any,
         agent_scheduler: AgentScheduler | None = None,
         **schedule: Any,
     ) -> None:
-        """Take the fields, and make memory and agent (`__post_init__`)."""
-        given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
-        self.env_cls = env_cls
-        self.memory_cls = memory_cls
-        self.training_agent_cls = training_agent_cls
-        self.agent_scheduler = given.pop("agent_scheduler", agent_scheduler)
-        super().__init__(**given, **schedule)
-
-    def __post_init__(self) -> None:
-        """Make memory and agent.
+        """Take the fields, and make memory and agent.
 
         Raises:
             ConfigError: a factory is missing, or a number is out of range.
             MissingExtraError: there is no profiler.
         """
-        super().__post_init__()
-        for name in ("env_cls", "memory_cls", "training_agent_cls"):
-            if vars(self)[name] is None:
-                raise ConfigError(f"TrainingOffline needs {name}")
-        assert self.memory_cls is not None
-        assert self.training_agent_cls is not None
+        given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
+        self.agent_scheduler: AgentScheduler | None = given.pop("agent_scheduler", agent_scheduler)
+        super().__init__(**given, **schedule)
+        self.env_cls = env_cls or _missing("env_cls")
+        self.memory_cls = memory_cls or _missing("memory_cls")
+        self.training_agent_cls = training_agent_cls or _missing("training_agent_cls")
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         if self.device:
@@ -200,27 +151,32 @@ class TrainingOffline(Schedule):
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
                 "leave mini_races out, or take an agent that does (IQNAgent)"
             )
-        self._ranks = Alone()
+        self._votes = Votes(Alone())
         self.kept = Kept()
         self.total_samples = len(self.memory)
-        self._own_samples = 0  # that came to this rank
-        self._new_samples = self._new_tasks = 0  # since the last vote
         self._began_at = self._published_at = self.clock()
         self.pacer = Pacer(self, self.total_samples)
-        self.tuning = Tuning(self)
-        self.tuning.follow()
+        parts = {
+            "trainer": TunablePart(LIVE, self, self.change),
+            "agent": TunablePart(self.agent.tunable, self.agent, self.agent.tune),
+            "memory": TunablePart(self.memory.tunable, self.memory, self.memory.tune),
+        }
+        self.tuning = Tuning(parts, self._check_values)
+        self._follow_values()
         self.recent_rewards = RecentRewards(self.reward_window)
         self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
-        self._learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._metrics = RoundMetrics()
+        learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
+        self._listeners: tuple[Listener, ...] = (self._metrics, self.recent_rewards, self.tuning, learning)
 
     @property
     def ranks(self) -> Alone:
         """The trainers that learn as one; what is counted is counted over all."""
-        return self._ranks
+        return self._votes.ranks
 
     def join(self, ranks: Alone) -> None:
         """Learn as one with other trainers, before the first training step."""
-        self._ranks = ranks
+        self._votes = Votes(ranks)
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
@@ -237,7 +193,7 @@ class TrainingOffline(Schedule):
 
         Args:
             values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps": 100}: what agent and
-                memory have in `tunable`, and the fields `LIVE` of the schedule.
+                memory have in `tunable`, and the fields `options.LIVE` of the schedule.
 
         Returns:
             What is done when they have changed, or raises ConfigError where one of them cannot be.
@@ -246,6 +202,24 @@ class TrainingOffline(Schedule):
             ConfigError: one of them cannot change, or is no such number.
         """
         return self.tuning.ask(values)
+
+    def _check_values(self) -> None:
+        """Raise ConfigError where the values of schedule, agent and memory do not go together."""
+        refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
+        self.pacer.check(self._limit())
+
+    def _follow_values(self) -> None:
+        """Go by the values of the schedule that hold now."""
+        self.memory.nb_steps = self.steps
+        self.pacer.follow(self._limit(), self.total_updates, self.total_samples)
+
+    def _limit(self) -> float:
+        """Training steps per sample at most."""
+        limit = self.max_training_steps_per_env_step
+        if self.sample_uses is not None:
+            batch_size = self.memory.batch_size * self.ranks.size
+            limit = min(limit, self.sample_uses / batch_size * (1.0 - self.memory.held_out))
+        return limit
 
     # -- the schedule
 
@@ -265,22 +239,23 @@ class TrainingOffline(Schedule):
         Returns:
             The metrics of all rounds.
         """
+        around = _Around(interface, (*self._listeners, *listeners), should_stop)
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
         records: list[Record] = []
-        around: _Around | None = None
-        while self.round < self.rounds:
-            around = around or self._around(interface, listeners, should_stop)
-            self.tuning.begin_round()
-            with _profiled(self.profiling), contextlib.suppress(StopTraining):
+        stops, metrics = False, self._metrics
+        while self.round < self.rounds and not stops:
+            if metrics.is_closed:
+                metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
+            self.tuning.begin_round(self.ranks)
+            self._follow_values()
+            with _profiled() if self.profiling else contextlib.nullcontext(), contextlib.suppress(StopTraining):
                 self._run_round(around)
                 self.round += 1
-            vote = self._vote(should_stop, is_due=around.metrics.duration_s >= self.metrics_interval_s)
-            if vote.stop or vote.due or self.round >= self.rounds:
+            vote = self._vote(around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s)
+            stops = vote.stop
+            if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round(around))
-                around = None
-            if vote.stop:
-                break
         if self.round >= self.rounds:
             self.epoch, self.round = self.epoch + 1, 0
         return records
@@ -288,14 +263,9 @@ class TrainingOffline(Schedule):
     def _run_round(self, around: _Around) -> None:
         self._wait_for_samples(around)
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
-            metrics = self.agent.train(batch)
-            for listener in around.listeners:
-                listener.on_step(batch, metrics)
-            self.total_updates += 1
-            self.round_steps += 1
-            self._ranks.check(self.agent, self.total_updates)
+            self._train(batch, around)
             if self.total_updates % self.update_model_interval == 0 and self._may_publish(around):
-                around.interface.broadcast_model(self.agent.get_actor())
+                self.publish(around.interface)
             self._release_workers(around)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
                 self._take_samples(around)
@@ -303,20 +273,32 @@ class TrainingOffline(Schedule):
                 self._wait_for_samples(around)
         self.round_steps = 0
 
+    def _train(self, batch: Batch, around: _Around) -> None:
+        metrics = self.agent.train(batch)
+        for listener in around.listeners:
+            listener.on_step(batch, metrics)
+        self.total_updates += 1
+        self.round_steps += 1
+        self.ranks.check(self.agent, self.total_updates)
+
+    def publish(self, interface: TrainerInterface) -> None:
+        """Publish the actor, between two training steps; raises as `TrainerInterface.broadcast_model`."""
+        self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
+
     def _wait_for_samples(self, around: _Around) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too little."""
-        if self._may_train(around):
+        if self._may_train(around, may_be_late=True) or self._may_train(around):
             return
-        longest_s = math.inf if self._ranks.size == 1 else _OTHERS_WAIT_S
-        with around.metrics.idle():
+        longest_s = math.inf if self.ranks.size == 1 else _OTHERS_WAIT_S
+        with self._metrics.idle():
             for _ in self._reminders(around):
                 self._take_samples(around, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
                 if self._may_train(around):
                     return
 
-    def _may_train(self, around: _Around) -> bool:
+    def _may_train(self, around: _Around, may_be_late: bool = False) -> bool:
         """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
-        vote = self._vote(around.should_stop)
+        vote = self._vote(around.should_stop, may_be_late=may_be_late)
         if vote.stop:
             raise StopTraining
         return vote.ready and self.pacer.may_train(self.total_updates, self.total_samples)
@@ -329,12 +311,10 @@ class TrainingOffline(Schedule):
         self._published_at += since_s if is_due else 0.0
         return is_due
 
-    def _vote(self, should_stop: StopAsked, is_due: bool = False) -> Vote:
+    def _vote(self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False) -> Vote:
         """Say how it stands here, hear how it stands with all ranks, and count what has come to any of them."""
-        stop, pacer = should_stop() or self.elapsed_s > self.max_minutes * 60, self.pacer
-        mine = Vote(self.memory.ready, stop, is_due, pacer.in_lockstep, self._new_samples, self._new_tasks)
-        self._new_samples = self._new_tasks = 0
-        vote = self._ranks.vote(mine)
+        pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
+        vote = self._votes.cast(Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late)
         if vote.in_lockstep:
             pacer.enter_lockstep(self.total_updates)
         if vote.samples:
@@ -374,13 +354,17 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            self._own_samples += len(buffer)
-            self._new_samples += len(buffer)
-            has_begun = self.total_samples + self._new_samples > self.start_training
+            self._votes.samples += len(buffer)
+            has_begun = self._samples_so_far > self.start_training
             if self.pacer.in_lockstep and has_begun and self.memory.ready:
-                self._new_tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+                self._votes.tasks += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
         if delivery.awaits and delivery.receipt is not None:
-            self.pacer.wait_for(delivery.receipt, self._new_tasks)
+            self.pacer.wait_for(delivery.receipt, self._votes.uncounted_tasks)
+
+    @property
+    def _samples_so_far(self) -> int:
+        """Those that all have counted, and what of this rank's is still to be."""
+        return self.total_samples + self._votes.uncounted_samples
 
     def _release_workers(self, around: _Around) -> None:
         """In lockstep, let those go on whose tasks are done."""
@@ -388,11 +372,6 @@ class TrainingOffline(Schedule):
             around.interface.note_trained(receipt)
 
     # -- what is said of it
-
-    def _around(self, interface: TrainerInterface, listeners: Sequence[Listener], should_stop: StopAsked) -> _Around:
-        metrics = RoundMetrics(interface, self.epoch, self.round, self.total_updates, self.total_samples)
-        own = metrics, self.recent_rewards, self.tuning, self._learning
-        return _Around(interface, metrics, (*own, *listeners), should_stop)
 
     def _reminders(self, around: _Around) -> Iterator[None]:
         """In each turn, say who is missing where it has been silent for long, and how far the warm-up has come."""
@@ -402,7 +381,7 @@ class TrainingOffline(Schedule):
             now, before, came = self.clock(), came, self._awaited()
             if came != before:
                 silent_since, remind_after_s = now, _FIRST_REMINDER_S
-            elif now - silent_since >= remind_after_s and (self._ranks.rank == 0 or not self.memory.ready):
+            elif now - silent_since >= remind_after_s and (self.ranks.rank == 0 or not self.memory.ready):
                 log.warning("no samples for %.0f s: %s", now - silent_since, around.interface.who_is_missing())
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
@@ -412,14 +391,13 @@ class TrainingOffline(Schedule):
 
     def _awaited(self) -> int:
         """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
-        return self.total_samples if self.memory.ready else self._own_samples
+        return self.total_samples if self.memory.ready else self._votes.samples
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
         for listener in around.listeners:
             listener.on_samples(delivery)
         for stats in delivery.episodes:
-            samples = self.total_samples + self._new_samples
-            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": samples})
+            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": self._samples_so_far})
 
     def _say(self, around: _Around, kind: str, record: Record) -> None:
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
@@ -428,9 +406,12 @@ class TrainingOffline(Schedule):
 
     def _close_round(self, around: _Around) -> Record:
         numbers = {"memory_transitions": len(self.memory)} | around.interface.fleet()
-        for other in self._ranks.others(_RankRound(tuple(around.metrics.episodes), numbers)):
-            self._tell(around, Delivery(Buffer(), other.episodes))
-            numbers = numbers | {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
+        mine = msgspec.msgpack.encode(_RankRound(self._metrics.episodes, numbers))
+        for rank, said in enumerate(self.ranks.gather(mine)):
+            if rank != self.ranks.rank:
+                other = msgspec.msgpack.decode(said, type=_RankRound)
+                self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
+                numbers |= {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
         record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
         for listener in around.listeners:
             listener.on_round(record)
@@ -456,26 +437,38 @@ class TrainingOffline(Schedule):
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by themselves."""
         return {
-            "counters": {name: getattr(self, name) for name in _COUNTERS},
+            "counters": {
+                "epoch": self.epoch,
+                "round": self.round,
+                "round_steps": self.round_steps,
+                "elapsed_s": self.elapsed_s,
+                "total_updates": self.total_updates,
+                "total_samples": self.total_samples,
+            },
             "pacer": self.pacer.state_dict(),
             "tuning": self.tuning.state_dict(),
             "returns": dict(vars(self.diagnosis.returns)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, dict[str, Any]]) -> None:
         """Go on where the training stood whose `state_dict` this is."""
-        for name in _COUNTERS:
-            setattr(self, name, state["counters"][name])
+        for name, count in state["counters"].items():
+            setattr(self, name, count)
         self.pacer.load_state_dict(state["pacer"])
         self.tuning.load_state_dict(state["tuning"])
+        self._follow_values()
         vars(self.diagnosis.returns).update(state["returns"])
 
 
-def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
-    if isinstance(env_cls, tuple | list):
+def _missing(name: str) -> NoReturn:
+    raise ConfigError(f"TrainingOffline needs {name}")
+
+
+def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
+    if isinstance(env_cls, Sequence):
         if len(env_cls) != 2:
             raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
         return env_cls[0], env_cls[1]
@@ -494,10 +487,7 @@ def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def _profiled(on: bool) -> Iterator[None]:
-    if not on:
-        yield
-        return
+def _profiled() -> Iterator[None]:
     from pyinstrument import Profiler
 
     with Profiler() as profiler:

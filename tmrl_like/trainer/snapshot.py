@@ -9,10 +9,9 @@ import contextlib
 import io
 import random
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,10 +20,12 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
-from tmrl_like.trainer.checkpoint_file import FORMAT, Head, put_damaged_aside, read_newest, write_checkpoint
-from tmrl_like.trainer.kept import Kept
+from tmrl_like.trainer.checkpoint_file import FORMAT, Head, Kept, put_damaged_aside, read_newest, write_checkpoint
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
+
+State: TypeAlias = dict[str, Any]
+"""Tensors and plain values by name, in lists and dicts of these."""
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -34,7 +35,7 @@ class Snapshot:
     """What was learnt by one moment; training may go on meanwhile."""
 
     head: Head
-    state: dict[str, Any]  # none of its tensors is shared with the training
+    state: State  # none of its tensors is shared with the training
 
     def write(self, path: Path) -> None:
         """Write it to the checkpoint folder `path`.
@@ -100,7 +101,7 @@ def share(training: TrainingOffline, ranks: Alone) -> None:
         training.memory.seed(seed)
 
 
-def _state_of(training: TrainingOffline) -> dict[str, Any]:
+def _state_of(training: TrainingOffline) -> State:
     return {
         "agent": object_state(training.agent),
         "training": training.state_dict(),
@@ -113,7 +114,7 @@ def _state_of(training: TrainingOffline) -> dict[str, Any]:
     }
 
 
-def _restore(training: TrainingOffline, state: Mapping[str, Any]) -> None:
+def _restore(training: TrainingOffline, state: State) -> None:
     load_object_state(training.agent, state["agent"])
     training.load_state_dict(state["training"])
     training.kept = Kept(**state["kept"])
@@ -125,7 +126,7 @@ def _restore(training: TrainingOffline, state: Mapping[str, Any]) -> None:
     training.memory.rng.bit_generator.state = _restored(None, state["memory_rng"])
 
 
-def object_state(holder: Any) -> dict[str, Any]:
+def object_state(holder: Any) -> State:
     """State of an object's attributes that a restart needs: modules, optimisers, tensors, plain values.
 
     Tensors are those of the object, no copies. Constructor arguments that are plain values stay as the restarted
@@ -141,7 +142,7 @@ def object_state(holder: Any) -> dict[str, Any]:
     return state
 
 
-def load_object_state(holder: Any, state: Mapping[str, Any]) -> None:
+def load_object_state(holder: Any, state: State) -> None:
     """Restore what `object_state` gave; ValueError: the object lacks an attribute that was saved."""
     if hasattr(type(holder), "load_state_dict"):
         holder.load_state_dict(state)
@@ -193,20 +194,20 @@ def _restored(current: Any, saved: Any) -> Any:
     return saved
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 
-def _bytes_of(state: dict[str, Any]) -> memoryview:
+def _bytes_of(state: State) -> memoryview:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getbuffer()
 
 
-def _from_bytes(data: bytes | memoryview) -> dict[str, Any]:
+def _from_bytes(data: bytes | memoryview) -> State:
     """Tensors and plain values only: torch refuses anything else with `weights_only`; ValueError: it is no such."""
     try:
-        state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises its own kinds, among them one of a module we do not import
         raise ValueError(one_line(error, 200)) from error
     return state

@@ -11,9 +11,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from types import FrameType
+from typing import Unpack
 
 import msgspec
 import torch
@@ -28,13 +29,15 @@ from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError
+from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
-from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
+from tmrl_like.metrics.starts import Start, StartFields, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore, find_policy
 from tmrl_like.replay.sample_check import SampleCheck
-from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.trainer.connecting import Connect, LinkParts, TrainerConnection, how_to_connect
+from tmrl_like.trainer.checkpoints import Checkpoints, Dump, Load, Make, Updater
+from tmrl_like.trainer.connecting import Connect, LinkParts, how_to_connect
+from tmrl_like.trainer.interface import TrainerInterface
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.ranks import meet
 from tmrl_like.trainer.saver import Saver
@@ -53,10 +56,10 @@ _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the wor
 class _Records(Listener):
     """Hands on each record: to the sinks, to who watches, and of a test episode to who keeps policies."""
 
-    def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerConnection) -> None:
+    def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
         self._sinks, self._saver, self._link = sinks, saver, link
 
-    def on_record(self, record: dict[str, Any]) -> None:
+    def on_record(self, record: Record) -> None:
         if record["kind"] == "episode" and record["test"] and self._saver is not None:
             self._saver.add_return(record["policy_version"], record["return"])
         for sink in self._sinks:
@@ -82,13 +85,13 @@ class Trainer:
 
     def __init__(
         self,
-        training_cls: Callable[[], TrainingOffline],
+        training_cls: Make,
         server_ip: str | Sequence[str] | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
         checkpoint_path: str | Path | RunPath | None = RunPath.OF_RUN,
-        dump_run_instance_fn: Callable[[TrainingOffline, Any], None] | None = None,
-        load_run_instance_fn: Callable[[Any], TrainingOffline] | None = None,
-        updater_fn: Callable[[TrainingOffline, Any], TrainingOffline] | None = None,
+        dump_run_instance_fn: Dump | None = None,
+        load_run_instance_fn: Load | None = None,
+        updater_fn: Updater | None = None,
         *,
         metrics_path: str | Path | None = None,
         policies_path: str | Path | RunPath | None = RunPath.OF_RUN,
@@ -119,7 +122,7 @@ class Trainer:
             options: how it runs the training.
             connect: None: over the server. `EngineOptions`: samples come from an engine, which gets the policies.
                 `OFFLINE`: train from what the memory holds, a data set or what an earlier process of this run has kept,
-                without server and worker. Or what makes another `TrainerConnection`.
+                without server and worker. Or what makes a `TrainerInterface` of your own.
             **dial: how to reach the server, see `Dial`.
 
         Raises:
@@ -165,7 +168,7 @@ class Trainer:
             self._parts = parts.pop_all()
         close_at_exit(self, turn=1)
 
-    def run(self, about: Mapping[str, Any] | None = None) -> None:
+    def run(self, about: StartFields | None = None) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
 
         Meanwhile torch leaves a core to other threads, which would make it wait: it computes with all others, with
@@ -191,7 +194,7 @@ class Trainer:
         run_id: str | None = None,
         key: str | None = None,
         *,
-        about: Mapping[str, Any] | None = None,
+        about: StartFields | None = None,
     ) -> None:
         """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
 
@@ -238,7 +241,7 @@ class Trainer:
         """Mean reward of the newest `reward_window` decisions of all workers; None: there were none."""
         return self.training.recent_rewards.mean()
 
-    def _run(self, about: Mapping[str, Any] | None, *further: Sink) -> None:
+    def _run(self, about: StartFields | None, *further: Sink) -> None:
         try:
             self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
         except FinishedError as error:
@@ -258,11 +261,11 @@ class Trainer:
         def is_over() -> bool:
             return training.epoch >= training.epochs or training.is_over(self._stop.is_set)
 
-        link.broadcast_model(training.agent.get_actor())
+        training.publish(link)
         saved_at, ends = -math.inf, is_over()
         while not ends:
             training.run_epoch(link, listeners, self._stop.is_set)
-            link.broadcast_model(training.agent.get_actor())
+            training.publish(link)
             ends = is_over()
             if ends or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
                 saved_at = time.monotonic()
@@ -292,10 +295,10 @@ class Trainer:
             ) from None
 
     @contextlib.contextmanager
-    def _start_noted(self, about: Mapping[str, Any]) -> Iterator[None]:
+    def _start_noted(self, about: StartFields) -> Iterator[None]:
         """Say in run.json that this run begins, and how it ends; a disk that is full is logged."""
         gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
-        start = describe_start(**_env_of(self.training) | {"gpu": gpu} | dict(about))
+        start = describe_start(**{**_env_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)
         try:
@@ -326,7 +329,7 @@ def _saver_of(
     if path is None and store is None:
         return None
     run = "" if store is None else store.folder.parent.name
-    card = describe(training.agent.get_actor(), getattr(training.memory, "obs_preprocessor", None), run)
+    card = describe(training.agent.get_actor(), training.memory.obs_preprocessor, run)
     return Saver(path, store, card, options, lambda: training.total_updates)
 
 
@@ -340,9 +343,9 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
     log.info("this training starts from the policy %s", path)
 
 
-def _env_of(training: TrainingOffline) -> dict[str, Any]:
+def _env_of(training: TrainingOffline) -> StartFields:
     """What run.json says of the environment."""
-    if isinstance(training.env_cls, tuple | list):
+    if isinstance(training.env_cls, Sequence):
         return {"task": "", "env": "the trainer knows its spaces alone"}
     name = argument_of(training.env_cls, "id")
     task = name if isinstance(name, str) else name_of(taken_apart(training.env_cls)[0])
@@ -353,7 +356,7 @@ def _env_of(training: TrainingOffline) -> dict[str, Any]:
 def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
     """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         log.info("stopping after this step; Ctrl-C again ends at once")
         stop()
@@ -381,7 +384,7 @@ def _one_core_left() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def partial_to_dict(value: Any) -> Any:
+def partial_to_dict(value: object) -> object:
     """What a partial is called with, partials inside included, in plain values; ConfigError: positional arguments."""
     if not isinstance(value, functools.partial):
         return value if isinstance(value, bool | int | float | str | None) else name_of(value)

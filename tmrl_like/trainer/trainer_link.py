@@ -8,21 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tmrl_like.base import clocks, script
 from tmrl_like.base.budgets import Lines, Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import DivergedError, NoWorkerError
+from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import as_line
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
 from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
 from tmrl_like.trainer.fleet import Fleet
-from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.interface import TrainerInterface
+from tmrl_like.trainer.sample_ages import FreshnessLimits, WorkerClocks
 from tmrl_like.trainer.saver import Publication, Saver
-from tmrl_like.trainer.worker_clocks import WorkerClocks
 from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
@@ -30,19 +30,16 @@ from tmrl_like.wire.policy import split_policy
 log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
-_VERSIONS_KEPT = 10_000
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
 _UNREAD_BYTES = 1000  # about; what a packet that waits takes beside its message
 
 
-class TrainerLink:
-    """Implements `TrainerConnection` over a session with the server.
+class TrainerLink(TrainerInterface):
+    """The connection over a session with the server.
 
     Attributes:
         session: keeps the connection; raises what ended it.
-        workers: their condition.
-        newest_version: the policy published last; 0: none.
     """
 
     def __init__(
@@ -75,11 +72,11 @@ class TrainerLink:
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
         self._arrived = threading.Event()
-        self.workers = Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
+        super().__init__(saver, version, Fleet(worker_stalled_after_s, self._freshness.max_lag_versions))
         self._rank = rank
         self._publishes = rank.number == 0
         self._clocks = WorkerClocks(says=self._publishes)
-        self._reports: deque[dict[str, Any]] = deque(maxlen=_REPORTS_KEPT)
+        self._reports: deque[Record] = deque(maxlen=_REPORTS_KEPT)
         self._lock = threading.Lock()  # for what both threads change of the publications
         self._next_publication: Publication | None = None
         self._publication: Publication | None = None  # being sent, or sent last
@@ -87,9 +84,6 @@ class TrainerLink:
         self._frame: bytes | None = None  # … behind this one; None: all are sent
         self._memory: list[WeightsCopy] = []  # of the publications, and what is not needed any more
         self._divergence: DivergedError | None = None
-        self._published: dict[int, float] = {}
-        self.newest_version = version
-        self._saver = saver
         path, run = None if saver is None else saver.path, self._receiver.run
         self.session = Session(
             *(ring, self, "trainer", name), spaces=spaces, model_path=path, rank=rank, run=run, clock=clock
@@ -126,7 +120,7 @@ class TrainerLink:
         self._receiver.note_trained(receipt)
         self.session.wake()
 
-    def report(self, record: dict[str, Any]) -> None:
+    def report(self, record: Record) -> None:
         """Let watchers have a record of the metrics; what the connection does not take is not sent again."""
         if self._publishes:
             self._reports.append(record)
@@ -143,8 +137,6 @@ class TrainerLink:
         publication = self._copy(model, version) if self._publishes else None
         with self._lock:
             self._next_publication = publication
-            self._published[version] = clocks.unix_s()
-            self._published.pop(version - _VERSIONS_KEPT, None)
             self.newest_version = version
         if publication is not None and self._saver is not None:
             self._saver.save(publication)
@@ -165,9 +157,6 @@ class TrainerLink:
                 self._memory.append(weights)
         weights.fill(parameters)
         return Publication(version, time.time(), weights)
-
-    def published_at(self, version: int) -> float | None:
-        return self._published.get(version)
 
     def fleet(self) -> dict[str, float]:
         stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}

@@ -13,23 +13,23 @@ import msgspec
 import numpy as np
 
 from tmrl_like.errors import DecodingError
+from tmrl_like.wire.messages import decoded
 from tmrl_like.wire.schema import (
-    ArrayLeaf,
+    ArrayForm,
     DictNode,
     Leaf,
     Node,
     PlainLeaf,
     ScalarLeaf,
     TupleNode,
+    array_form,
     count_nodes,
-    decoded,
     fill,
     leaves_of,
 )
 
 _ROW_BYTES = 32
 _OBJECT_BYTES = 128  # a container, a text, None
-_NUMBERS = {"bool": np.dtype("|b1"), "int": np.dtype("<i8"), "float": np.dtype("<f8")}
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "str": msgspec.msgpack.Decoder(list[str]),
     "bytes": msgspec.msgpack.Decoder(list[bytes]),
@@ -79,7 +79,7 @@ class Layout:
         """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that cannot be."""
         self.schema = schema
         self.nodes = count_nodes(schema)
-        self._leaves = [(leaf, _numbers_of(leaf)) for leaf in leaves_of(schema)]
+        self._leaves = [(leaf, array_form(leaf)) for leaf in leaves_of(schema)]
         self.sizes = [_size_of(leaf, numbers) for leaf, numbers in self._leaves]
         self.varying = [i for i, size in enumerate(self.sizes) if size is None]
         self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
@@ -114,16 +114,9 @@ class Layout:
         return Columns(self.schema, rows, tuple(columns)), start
 
 
-def _numbers_of(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Dtype and shape of a leaf that holds numbers; None: it is text, bytes or None."""
-    if isinstance(leaf, PlainLeaf):
-        return (_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
-    return np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ()
-
-
-def _size_of(leaf: Leaf, numbers: tuple[np.dtype[Any], tuple[int, ...]] | None) -> int | None:
+def _size_of(leaf: Leaf, numbers: ArrayForm | None) -> int | None:
     if numbers is not None:
-        return numbers[0].itemsize * math.prod(numbers[1])
+        return numbers.dtype.itemsize * math.prod(numbers.shape)
     return 0 if leaf == PlainLeaf("none") else None
 
 
@@ -144,7 +137,7 @@ def _texts(leaf: Leaf, rows: int, buffer: memoryview) -> list[Any]:
 
 def _rows(node: Node, leaves: Iterator[Any], rows: int) -> list[Any]:
     if isinstance(node, Leaf):
-        return _leaf_rows(node, next(leaves), rows)
+        return leaf_rows(node, next(leaves), rows)
     columns = [_rows(item, leaves, rows) for item in node.items]
     tuples: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * rows
     if isinstance(node, TupleNode):
@@ -154,7 +147,8 @@ def _rows(node: Node, leaves: Iterator[Any], rows: int) -> list[Any]:
     return list(map(list, tuples))
 
 
-def _leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
+def leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
+    """The values of a leaf of N samples, from its column; arrays are copies."""
     if column is None:
         return [None] * rows
     if isinstance(leaf, ScalarLeaf) or isinstance(column, list):

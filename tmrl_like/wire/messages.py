@@ -18,7 +18,7 @@ import functools
 import itertools
 import string
 from hashlib import blake2b
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +38,8 @@ MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
 MAX_NAME = 200
 BETWEEN_LEAVES = " | "
+
+T = TypeVar("T")
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -289,6 +291,14 @@ class WireVersionError(DecodingError):
         self.found = found
 
 
+def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what: str) -> T:
+    """What msgpack says; DecodingError: it is not what is decoded there."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodingError(f"not {what}: {one_line(str(error))}") from None
+
+
 def encode(message: AnyMessage, *body: bytes | memoryview) -> bytes:
     """Frame a message and its body, in one or several pieces, into the bytes that a transport carries."""
     return b"".join((frame_of(message), *body))
@@ -318,7 +328,4 @@ def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
         raise OversizeError(f"a header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
     if length > len(view) - 5:
         raise DecodingError(f"a header of {length} bytes in a message of {len(view)}")
-    try:
-        return _decoder.decode(view[5 : 5 + length]), view[5 + length :]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not a message: {one_line(str(error))}") from None
+    return decoded(_decoder, view[5 : 5 + length], "a message"), view[5 + length :]

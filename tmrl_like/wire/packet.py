@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -31,9 +31,9 @@ import zstandard
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
-from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, frame_of
+from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, decoded, frame_of
 from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, row_of
-from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode, decoded
+from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -167,6 +167,11 @@ class PacketRows:
             published = versions[versions > 0]
             self.policy_version = int(published.min()) if len(published) else 0
 
+    def block(self) -> SampleBlock:
+        """The samples, of which there are some, as who receives the packet has them."""
+        *steps, episode = self._timing
+        return _block_of((part.columns() for part in self._segments), Timing(*steps), episode)
+
     def encode(self) -> bytes:
         """The columns, uncompressed; with as many zeros behind them as `PacketLimits.ratio` asks for."""
         buffers = (buffer for part in self._segments for buffer in part.buffers)
@@ -197,10 +202,6 @@ class PacketWriter:
     def rows(self) -> PacketRows:
         """What was appended so far."""
         return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
-
-    def encode(self) -> bytes:
-        """The columns, uncompressed."""
-        return self.rows().encode()
 
 
 class Compressor:
@@ -317,6 +318,10 @@ def decode_body(
         segments.append(segment)
         end += size
     timing, episode = _timing_in(data[end:], packet.samples)
+    return _block_of(segments, timing, episode)
+
+
+def _block_of(segments: Iterable[Columns], timing: Timing, episode: Array) -> SampleBlock:
     return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing)
 
 

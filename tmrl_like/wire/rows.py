@@ -158,19 +158,10 @@ class RowColumns:
         """Of the buffers that hold text or bytes, in bytes."""
         return tuple(len(self.buffers[i]) for i in self.format.layout.varying)
 
-
-def columns_of(samples: Sequence[Any]) -> Columns:
-    """Stack samples as if they had crossed the wire; EncodingError: several structures, or what cannot travel."""
-    form = format_for(schema_of(samples[0]))
-    rows = []
-    for i, sample in enumerate(samples):
-        row = form.row(sample, 0.0, 0.0, 0.0, 0, 0, 0)
-        if row is None:
-            raise EncodingError(f"sample {i} has another structure than the first")
-        rows.append(row)
-    columns = RowColumns(form, rows)
-    data = memoryview(b"".join(columns.buffers))
-    return form.layout.columns(len(samples), columns.varying_sizes, data)[0]
+    def columns(self) -> Columns:
+        """The same as arrays, as who receives the buffers has them."""
+        data = memoryview(b"".join(self.buffers))
+        return self.format.layout.columns(self.rows, self.varying_sizes, data)[0]
 
 
 class _PackSource:

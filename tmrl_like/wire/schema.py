@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, EncodingError
-
-T = TypeVar("T")
 
 MAX_DIMENSIONS = 30  # of an array; a column has one more
 MAX_DEPTH = 32
@@ -73,6 +70,8 @@ class DictNode(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 Leaf: TypeAlias = ArrayLeaf | ScalarLeaf | PlainLeaf
 Node: TypeAlias = Leaf | TupleNode | ListNode | DictNode
+
+_NUMBERS = {"bool": np.dtype("|b1"), "int": np.dtype("<i8"), "float": np.dtype("<f8")}
 
 PLAIN_KINDS: dict[type, PlainKind] = {
     type(None): "none",
@@ -151,14 +150,6 @@ def count_nodes(node: Node, depth: int = 0) -> int:
     return 1 + sum(count_nodes(item, depth + 1) for item in node.items)
 
 
-def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what: str) -> T:
-    """What msgpack says; DecodingError: it is not what is decoded there."""
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not {what}: {one_line(str(error))}") from None
-
-
 def fill(node: Node, leaves: Iterator[Any]) -> Any:
     """Put values, left to right, into the structure."""
     if isinstance(node, Leaf):
@@ -167,6 +158,20 @@ def fill(node: Node, leaves: Iterator[Any]) -> Any:
     if isinstance(node, DictNode):
         return dict(zip(node.keys, items, strict=True))
     return items if isinstance(node, ListNode) else tuple(items)
+
+
+class ArrayForm(NamedTuple):
+    """What a leaf of numbers is in one sample, as an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def array_form(leaf: Leaf) -> ArrayForm | None:
+    """None: the leaf is text, bytes or None."""
+    if isinstance(leaf, PlainLeaf):
+        return ArrayForm(_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
+    return ArrayForm(np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ())
 
 
 def leaves_of(node: Node) -> list[Leaf]:

@@ -1,9 +1,30 @@
-"""A car that follows a route in CARLA, as an rtgym interface, and the two environments that are made of it."""
+"""A car that follows a route in CARLA, as an rtgym interface, and the two environments that are made of it.
+
+| | `carla` |
+|---|---|
+| class | `tmrl_like.envs.carla.CarlaEnv` |
+| time-step | 100 ms |
+| episode | 600 steps |
+| reward | metres along the route, minus penalties, see `RouteOptions` |
+| ends | collision, off the route, stuck, or the route's end |
+
+| observation of `carla` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| speed forward, to the right; turn to the right | [3] | float32 | -60, -20, -180 to 60, 20, 180 | m/s, m/s, deg/s |
+| the points `ahead_m` on the route: how far forward, then how far to the right | [8] | float32 | -44 to 44 | m |
+| picture, RGB, with `sensors.camera` | [64, 64, 3] | uint8 | 0 to 255 | |
+| ranges, clockwise from straight ahead, without the road; with `sensors.lidar_bins` | [32] | float32 | 0 to 40 | m |
+| the last 2 actions | [2] | float32 | -1 to 1 | |
+
+| action of `carla` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| throttle (negative: brake); steering, left to right | [2] | float32 | -1 to 1 | |
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +32,7 @@ import numpy as np
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
@@ -166,6 +188,11 @@ class CarlaSyncEnv(ClockedGym):
     """
 
     _least_actions = 0
+
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`."""
+        return said_to_memory(arguments)
 
     @also_takes(CarlaInterface)
     def __init__(

@@ -2,6 +2,23 @@
 
 To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
 with `judge`, which says what a step was worth.
+
+| | `my_game` |
+|---|---|
+| class | `tmrl_like.envs.desktop.DesktopGameEnv` |
+| time-step | 50 ms |
+| episode | 1000 steps |
+| reward | what your `judge` says |
+| ends | when your `judge` says so |
+
+| observation of `my_game` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| the last four pictures of the window, grey and smaller, newest last | [4, 64, 64] | uint8 | 0 to 255 | |
+| the last 2 actions | [2] | float32 | -1 to 1 | |
+
+| action of `my_game` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| for each pair of keys: beyond a third of the way to either side that key is held | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations
@@ -9,14 +26,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import MISSING, argument_of, said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
@@ -24,7 +42,7 @@ from tmrl_like.envs.desktop.game_window import Window, find_window, focus, windo
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, History, Shrink
+from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
@@ -267,7 +285,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 class DesktopGameEnv(RealTimeEnv):
     """A game in a window, in real time."""
 
-    frame_stacks: ClassVar[dict[int, str | int]] = {0: "interface.frames"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's `frames`."""
+        frames = argument_of(arguments["interface"], "frames")
+        return said_to_memory(arguments) | {"frame_stack": 0 if frames is MISSING else stack_of(0, frames)}
 
     def __init__(
         self,

@@ -3,6 +3,24 @@
 VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the buttons of an
 action are held until the next one, and the newest frame is what the agent sees. Needs the extra `vizdoom`, and no
 display. The engine makes an empty folder `_vizdoom` where it is started.
+
+| | `vizdoom` |
+|---|---|
+| class | `tmrl_like.envs.doom.VizDoomEnv` |
+| time-step | 114 ms |
+| episode | 75 steps |
+| reward | the scenario's, times `reward_scale` |
+| ends | the player dies, or the scenario is over |
+
+| observation of `vizdoom` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| the last `frames` frames, grey, newest last | [4, 60, 80] | uint8 | 0 to 255 | |
+| health, ammunition (`variables`) | [2] | float32 | 0 to 100, 50 | %, rounds |
+| the last 3 actions | [] | int64 | 0 to 3 | |
+
+| action of `vizdoom` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| what is held down: nothing, step left, step right, fire | [] | int64 | 0 to 3 | |
 """
 
 from __future__ import annotations
@@ -12,14 +30,15 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
-from tmrl_like.envs.vision import Frame, History, Shrink
+from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 TIC_S = 1 / 35
@@ -166,8 +185,11 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 class VizDoomEnv(RealTimeEnv):
     """A VizDoom scenario, with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
 
-    frame_stacks: ClassVar[dict[int, str]] = {0: "frames"}
-    time_step_unit: ClassVar[tuple[str, float]] = ("tics_per_step", TIC_S)
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of frames."""
+        stack, time_step_s = stack_of(0, arguments["frames"]), arguments["tics_per_step"] * TIC_S
+        return said_to_memory(arguments) | {"frame_stack": stack, "time_step_duration": time_step_s}
 
     @also_takes(VizDoomInterface)
     def __init__(self, tics_per_step: int = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any) -> None:

@@ -3,6 +3,26 @@
 The drone lives in threads of its own and does not wait: commands take effect, and positions become
 known, after a random delay of 20 to 50 ms each. Reward: minus the distance to the target, per step;
 the episode terminates within 1 cm of it.
+
+| | `drone` |
+|---|---|
+| class | `tmrl_like.envs.drone.DroneEnv` |
+| time-step | 50 ms |
+| episode | 100 steps |
+| reward | minus the distance to the target in m |
+| ends | within 1 cm of the target |
+
+| observation of `drone` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| x of the drone, as far as it is known | [1] | float32 | -1 to 1 | m |
+| y of the drone | [1] | float32 | -1 to 1 | m |
+| x of the target | [1] | float32 | -0.5 to 0.5 | m |
+| y of the target | [1] | float32 | -0.5 to 0.5 | m |
+| the last 4 actions | [2] | float32 | -2 to 2 | m/s |
+
+| action of `drone` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| velocity along x and y; beyond 2 m/s in all it is shortened | [2] | float32 | -2 to 2 | m/s |
 """
 
 from __future__ import annotations

@@ -2,12 +2,31 @@
 
 An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
 `RacingEnv` gives it a clock. The game itself is `game.RacingGame`, a process of its own.
+
+| | `racing_lidar` |
+|---|---|
+| class | `tmrl_like.envs.racing.RacingEnv` |
+| time-step | 60 ms |
+| episode | 1000 steps |
+| reward | points passed of the demonstration, see `TrajectoryReward` |
+| ends | the lap is driven, or no point is passed any more |
+
+| observation of `racing_lidar` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| instruments | [4] | float32 | -1 to 1 | see above |
+| distances to the road's edge, left over ahead to right | [1, 19] | float32 | 0 to 1 | 70 pixels |
+| the last action | [2] | float32 | -1 to 1 | |
+
+| action of `racing_lidar` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| steering, left to right; one pedal, from full brake over nothing (-0.5) to full gas | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,13 +36,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.racing.racing_drivers import ArrowKeys, FollowTheRoad, record_lap
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import History
+from tmrl_like.envs.vision import History, stack_of
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
@@ -243,7 +263,10 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 class RacingEnv(RealTimeEnv):
     """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
 
-    frame_stacks: ClassVar[dict[int, str]] = {1: "history"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 1 of an observation is a stack of what was seen."""
+        return said_to_memory(arguments) | {"frame_stack": stack_of(1, arguments["history"])}
 
     @also_takes(RacingInterface)
     def __init__(

@@ -3,6 +3,26 @@
 The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if you name it. To
 begin an environment of your own, copy this file. Reward per step: minus the distance to the target in metres, minus
 0.1 for not being there; the episode terminates when the tip rests on the target.
+
+| | `robot` |
+|---|---|
+| class | `tmrl_like.envs.robot.RobotEnv` |
+| time-step | 50 ms |
+| episode | 60 steps |
+| reward | minus the distance to the target in m, minus 0.1 |
+| ends | the tip rests within 2 cm of the target |
+
+| observation of `robot` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| positions of shoulder and elbow | [2] | float32 | -3.142 to 3.142 | rad |
+| their velocities | [2] | float32 | -2.4 to 2.4 | rad/s |
+| the tip's place, x and y, seen from the shoulder | [2] | float32 | -1 to 1 | m |
+| the way to the target, along the forearm and to its left, seen from the tip | [2] | float32 | -1.4 to 1.4 | m |
+| the last 2 actions | [2] | float32 | -1.2 to 1.2 | rad/s |
+
+| action of `robot` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| velocities of shoulder and elbow | [2] | float32 | -1.2 to 1.2 | rad/s |
 """
 
 from __future__ import annotations

@@ -2,6 +2,26 @@
 
 The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
 is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record --lap`.
+
+| | `trackmania` |
+|---|---|
+| class | `tmrl_like.envs.trackmania.TrackManiaEnv` |
+| time-step | 50 ms |
+| episode | 1000 steps |
+| reward | points passed of the demonstration, see `TrajectoryReward` |
+| ends | the finish, or no point is passed any more |
+
+| observation of `trackmania` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| speed | [1] | float32 | -300 to 300 | m/s |
+| gear | [1] | float32 | 0 to 7 | |
+| engine speed | [1] | float32 | 0 to 1.2e+04 | 1/min |
+| distances to black pixels, right over ahead to left | [4, 19] | float32 | 0 to 1075 | pixels |
+| the last 2 actions | [3] | float32 | -1 to 1 | |
+
+| action of `trackmania` | shape | dtype | range | unit |
+|---|---|---|---|---|
+| throttle, brake (none below 0) and steering | [3] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations
@@ -9,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -18,13 +38,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.real_time import also_takes
 from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
-from tmrl_like.envs.vision import Frame, History, RangeFinder
+from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
 from tmrl_like.errors import ConfigError
 
 PORT = 9000
@@ -239,7 +260,10 @@ class TrackManiaInterface(DesktopGameInterface):
 class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
-    frame_stacks: ClassVar[dict[int, str | int]] = {3: "frames"}
+    @staticmethod
+    def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """As `RealTimeEnv.memory_arguments`: item 3 of an observation is a stack of frames."""
+        return said_to_memory(arguments) | {"frame_stack": stack_of(3, arguments["frames"])}
 
     @also_takes(TrackManiaInterface)
     def __init__(

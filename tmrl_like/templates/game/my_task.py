@@ -96,4 +96,7 @@ class MyTask(RealTimeGymInterface):
 class MyTaskEnv(RealTimeEnv):
     """The game with a clock. Only the newest picture travels: the memory stacks them again."""
 
-    frame_stacks = {0: FRAMES}
+    @staticmethod
+    def memory_arguments(arguments):
+        """What the memory must know beside the clock's own: item 0 of an observation is a stack of pictures."""
+        return RealTimeEnv.memory_arguments(arguments) | {"frame_stack": {0: FRAMES}}

@@ -9,7 +9,7 @@ from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.memories import Step, packed
-from tmrl_like.trainer.figures import ActorFigures, SampleFigures, known_figures
+from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
 from tmrl_like.types import Batch, Sample
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
@@ -18,7 +18,7 @@ OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
 def samples(count, moves=True, stream="a/1/1/0", width=3):
     numbers = [float(k if moves else 0) for k in range(count)]
     rows = [Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {}) for n in numbers]
-    return packed([Step(row, False, row, 0) for row in rows], stream, with_originals=False)
+    return packed([Step(row, None, False) for row in rows], stream, with_originals=False)
 
 
 def test_samples_are_looked_at_when_enough_have_come():

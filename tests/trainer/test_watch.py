@@ -3,7 +3,7 @@
 import numpy as np
 
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.trainer.rewards import RecentRewards
+from tmrl_like.trainer.watch import RecentRewards
 from tmrl_like.types import Buffer, Delivery
 
 

@@ -37,17 +37,17 @@ def finite_check(space: Space) -> Callable[[Action], bool]:
     for part in space.spaces if isinstance(space, spaces.Tuple) else (space,):
         if not (isinstance(part, spaces.Box) and len(part.shape) == 1 and part.shape[0] <= _SHORT):
             return is_finite
-    array_form = np.ndarray.tolist
+    numbers_of = np.ndarray.tolist
 
     def check_vector(value: Action) -> bool:
         try:
-            return math.isfinite(math.hypot(*array_form(value))) or is_finite(value)
+            return math.isfinite(math.hypot(*numbers_of(value))) or is_finite(value)
         except TypeError:  # not what the space says
             return is_finite(value)
 
     def check_vectors(value: Action) -> bool:
         try:
-            numbers = itertools.chain.from_iterable(map(array_form, value))
+            numbers = itertools.chain.from_iterable(map(numbers_of, value))
             return math.isfinite(math.hypot(*numbers)) or is_finite(value)
         except TypeError:
             return is_finite(value)

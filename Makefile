@@ -11,6 +11,11 @@ SCREEN = command -v Xvfb >/dev/null || \
     { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(APT) update && $(APT) install -y --no-install-recommends xvfb; } || \
     echo "there is no Xvfb, so tests with a screen will be skipped: sudo apt-get install xvfb"
 
+GAME = command -v supertux2 /usr/games/supertux2 >/dev/null || \
+    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(APT) update && \
+        $(APT) install -y --no-install-recommends supertux; } || \
+    echo "there is no SuperTux, so tests that play it will be skipped: sudo apt-get install --no-install-recommends supertux"
+
 .PHONY: help install demo test check test-long learn chaos mutants docs audit release clean distclean
 
 help:
@@ -56,9 +61,11 @@ test: check
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-long: $(VENV)/.installed
+	@$(GAME)
 	$(BIN)/pytest -m long
 
 learn: $(VENV)/.installed
+	@$(GAME)
 	$(BIN)/pytest -m learn
 
 chaos: $(VENV)/.installed

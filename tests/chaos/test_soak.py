@@ -18,8 +18,9 @@ from tmrl_like.testing.fakes import CountingEnv, ListMemory
 
 UNFREEZE = gc.unfreeze  # which does nothing while a test runs: see conftest.py
 BOUNDS = (
-    "trainer.trainer_link._VERSIONS_KEPT",
+    "trainer.round_metrics._VERSIONS_KEPT",
     "delivery.receiver._MAX_PROCESSES",
+    "replay.demonstrations._REMEMBERED_STREAMS",
     "replay.streams._REMEMBERED_STREAMS",
 )
 """Which a day in seconds does not reach."""

@@ -97,7 +97,7 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
     assert len([r for r in caplog.records if "is refused" in r.message]) == 1
     caplog.set_level("INFO")
     waiting = door.take(actor(cls))
-    assert waiting.version == 1
+    assert waiting.policy.version == 1
     assert waiting.actor.layer.bias.item() == 0.5
     assert deliver(door, actor(cls, bias=0.25), 4)
     assert door.alarm == ""
@@ -193,7 +193,7 @@ def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     assert deliver(door, actor(bias=0.75), 3)
     assert not deliver(door, actor(bias=math.inf), 4)
     ready = door.take(actor())
-    assert ready.version == 3
+    assert ready.policy.version == 3
     assert ready.actor.layer.bias.item() == 0.75
 
 

@@ -17,6 +17,7 @@ from tmrl_like.errors import CredentialsError
 from tmrl_like.policies.weight_file import read_weights
 from tmrl_like.testing.fakes import CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker import link_client
+from tmrl_like.worker.link_messages import Leave
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
 
@@ -65,6 +66,39 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     until(lambda: len(rows.arrived) >= len(expected))
     assert [row[1:] for row in rows.arrived] == expected
     assert len({stream for stream, *_ in rows.arrived}) == 1
+
+
+def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_left(zmq_house, rows, until, monkeypatch):
+    monkeypatch.setattr(link_client, "_PAUSE_S", 60.0)
+    zmq_house.server()
+    trainer = zmq_house.trainer(rows, training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
+    zmq_house.start(trainer.run)
+    assert worker.wait_connected(60)
+    killed = worker.link.process
+    killed.kill()
+    until(lambda: not worker.link.connected.is_set())
+    worker.run(nb_episodes=3, verbose=False)
+    assert worker.link.process is killed
+    worker.link.close(30.0)
+    until(lambda: len(rows.arrived) >= 33)
+    assert [row[1:] for row in rows.arrived] == of_episodes(30, 10)
+
+
+@pytest.mark.parametrize("link_process", [True, False])
+def test_a_link_that_ends_is_called_what_it_is(link_process, zmq_house, until, monkeypatch, caplog):
+    monkeypatch.setattr(link_client, "_PAUSE_S", 0.0)
+    zmq_house.server()
+    worker = zmq_house.worker(link_process=link_process)
+    before = worker.link.process
+    if link_process:
+        before.kill()
+    else:
+        worker.link.send(Leave(0.0, worker.condition()))
+    until(lambda: "the environment goes on, starting it again" in caplog.text)
+    what = "the link process ended with exit code -9" if link_process else "the link's thread ended"
+    assert f"{what}: the environment goes on" in caplog.text
+    assert worker.wait_connected(60)
 
 
 WORKER = """
@@ -159,7 +193,7 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     assert worker.actor.layer.bias.item() == 0.5
     trainer.link.broadcast_model(actor)  # the link has seen all of the one before
     slots = worker.lanes[0].intake.slots
-    until(lambda: slots.version(slots.newest % len(slots.slots)) == 3)
+    until(lambda: slots.version(slots.ready[0] % len(slots.slots)) == 3)
     actor.layer.bias.data.fill_(0.5)
     assert read_weights(kept)[1] == actor.weights()
 

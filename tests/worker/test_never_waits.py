@@ -107,8 +107,8 @@ def start(zmq_house, clock, gate, until, tmp_path):
             spool=tmp_path / "spool",
         )
         workers.append(worker)
+        publish(trainer, worker, until)  # before there is a sample, for which a link may stand still
         zmq_house.start(worker.run)
-        publish(trainer, worker, until)
         assert clock.step()
         until(lambda: worker.policy_version == 1)
         return trainer, worker

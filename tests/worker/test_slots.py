@@ -25,12 +25,12 @@ def fill(slots, slot, value):
 
 
 def test_a_policy_that_one_side_publishes_the_other_takes(link, loop):
-    assert loop.newest == 0
+    assert loop.ready[0] == 0
     slot = link.free_slot()
     fill(link, slot, 7)
     word = link.publish(slot, 3, 1e9, 12.5)
-    assert (loop.newest, loop.has_new()) == (word, True)
-    assert loop.take() == (word, 3, 1e9, 12.5, slot, None)
+    assert (loop.ready[0], loop.has_new()) == (word, True)
+    assert loop.take() == (word, 3, 1e9, 12.5, slot)
     assert not link.has_new()
     parameters = loop.slots[loop.take().slot].arrays()
     assert {name: (values.dtype, values.shape) for name, values in parameters.items()} == {
@@ -51,7 +51,7 @@ def test_another_link_goes_on_where_the_one_before_was(link, loop, tmp_path):
         link.publish(link.free_slot(), version, 0.0, 0.0)
         loop.take()
     successor = PolicySlots(tmp_path, MANIFEST, 5)
-    assert (successor.newest, successor.has_new()) == (loop.newest, False)
+    assert (successor.ready[0], successor.has_new()) == (loop.ready[0], False)
     assert successor.free_slot() != loop.take().slot
 
 

@@ -6,33 +6,27 @@ import pytest
 from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.worker.timing import StepTimes, percentiles
+from tmrl_like.worker.timing import StepTimes
 
 
 def test_the_times_of_steps_are_kept_with_the_overruns():
-    times = StepTimes(4, overrun_after_s=0.02)
-    for period_s in (0.009, 0.011, 0.02):
-        times.add(period_s, inference_s=0.001, env_s=0.007)
-    assert times.steps == 3
-    assert times.period_s.tolist() == [0.009, 0.011, 0.02]
-    assert times.inference_s.tolist() == [0.001] * 3
-    assert times.env_s.tolist() == [0.007] * 3
+    rows = [(at, at + 0.001, at + 0.002, at + period_s) for at, period_s in ((0.0, 0.009), (1.0, 0.011), (2.0, 0.02))]
+    times = StepTimes(np.array(rows), overrun_after_s=0.0199)
+    assert len(times) == 3
+    assert times.period_s == pytest.approx([0.009, 0.011, 0.02])
+    assert times.inference_s == pytest.approx([0.001] * 3)
+    assert times.env_s == pytest.approx([0.007, 0.009, 0.018])
     assert times.overruns == 1
 
 
-def test_the_memory_for_times_is_there_from_the_start():
-    times = StepTimes(1000)
-    before = [getattr(times, name).__array_interface__["data"][0] for name in ("period_s", "inference_s", "env_s")]
-    while not times.is_full:
-        times.add(0.01, 0.001, 0.002)
-    after = [getattr(times, name).__array_interface__["data"][0] for name in ("period_s", "inference_s", "env_s")]
-    assert after == before
-    with pytest.raises(IndexError):
-        times.add(0.01, 0.001, 0.002)
-
-
-def test_percentiles_are_of_the_values():
-    assert percentiles(np.arange(101) / 1e3, (50, 99, 100)) == pytest.approx([0.05, 0.099, 0.1])
+def test_a_summary_is_in_milliseconds():
+    at = np.cumsum(np.arange(102) / 1e3)
+    times = StepTimes(np.stack((at[:-1], at[:-1], at[:-1], at[1:]), axis=1), 0.0905)
+    said = times.summary()
+    assert (said["steps"], said["overruns"]) == (101, 11)
+    assert [said[f"period_p{percent}_ms"] for percent in (50, 99, 99.9)] == pytest.approx([51.0, 100.0, 100.9])
+    assert said["env_step_p50_ms"] == said["period_p50_ms"]
+    assert said["inference_p99_ms"] == 0.0
 
 
 def test_a_measurement_that_is_stopped_keeps_what_there_is():
@@ -46,7 +40,6 @@ def test_a_measurement_that_is_stopped_keeps_what_there_is():
 
     with RolloutWorker(partial(Env), LinearActor, standalone=True) as worker:
         Env.stop = worker.stop
-        times = StepTimes(25)
-        worker.measure(times)
-    assert times.steps == 13
+        times = worker.measure(25)
+    assert len(times) == 13
     assert (times.env_s <= times.period_s).all()

@@ -36,7 +36,7 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body
 from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.tap import SampleTap, Taken
-from tmrl_like.worker.timing import Seconds, StepTimes, percentiles
+from tmrl_like.worker.timing import Seconds
 from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = (*TO_COLLECT, "agent", "memory")
@@ -101,8 +101,7 @@ def _measure(arguments: Arguments) -> int:
     """Measure time-steps, collecting nothing, and show percentiles."""
     with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
-        times = StepTimes(arguments.timing, env.overrun_after_s)
-        worker.measure(times)
+        times = worker.measure(arguments.timing)
         durations = {"time-step": times.period_s, "decision": times.inference_s, "env.step()": times.env_s}
         _show_times(env, durations, times.overruns)
         if getattr(worker.env.unwrapped, "benchmark", False):  # rtgym's own
@@ -115,7 +114,7 @@ def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int
     """Print percentiles, and how often the time-step that was asked for was missed."""
     rows = []
     for name, values_s in durations.items():
-        rows.append([name, *(f"{value_s * 1e3:.2f}" for value_s in percentiles(values_s, (50, 99, 99.9, 100)))])
+        rows.append([name, *(f"{value_s * 1e3:.2f}" for value_s in np.percentile(values_s, (50, 99, 99.9, 100)))])
     steps = len(durations["time-step"])
     print_table(f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
     if not env.time_step_s:

@@ -35,7 +35,6 @@ from tmrl_like.transport.addresses import host_and_port
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.realtime import set_priority
-from tmrl_like.worker.timing import StepTimes, percentiles
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 Finding: TypeAlias = tuple[str, str]  # state, and one line
@@ -200,18 +199,18 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         if env.moves_hardware:
             yield OK, "it moves hardware, and is left alone; `tmrl-like check --timing 400` measures its time-steps"
             return
-        worker.measure(StepTimes(1))  # the first reset and step load what they need
-        times = StepTimes(_STEPS, env.overrun_after_s)
+        worker.measure(1)  # the first reset and step load what they need
         timer = threading.Timer(_WAIT_S, worker.stop)
         timer.start()
-        worker.measure(times)
+        times = worker.measure(_STEPS)
         timer.cancel()
-        median_s, most_s = percentiles(times.period_s, (50, 99)) if times.steps else (_WAIT_S, _WAIT_S)
+        steps = len(times)
+        median_s, most_s = np.percentile(times.period_s, (50, 99)) if steps else (_WAIT_S, _WAIT_S)
         load.samples_per_s = 1 / median_s
         asked = f", {duration(env.time_step_s)} asked for" if env.time_step_s else ""
-        text = f"{counted(times.steps, 'step')} of {duration(median_s)} (99 %: {duration(most_s)}{asked})"
+        text = f"{counted(steps, 'step')} of {duration(median_s)} (99 %: {duration(most_s)}{asked})"
         cure = "end other programs, raise time_step_duration, or see docs/guide/realtime.md"
-        is_fine = times.steps > 0 and times.overruns <= _LATE_SHARE * times.steps
+        is_fine = steps > 0 and times.overruns <= _LATE_SHARE * steps
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
 
 

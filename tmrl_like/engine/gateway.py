@@ -129,8 +129,8 @@ class Gateway:
     async def _attend(self, client: Client) -> None:
         """Tell the workers what stream and trainer say of their entries, and the trainer which policy is here."""
         run, site = self._run, client.options["name"]
+        await hear(client, policy_subject(run), self._on_policy)  # who trains is said before what is stored
         await hear(client, acks_subject(run, site), self._on_word)
-        await hear(client, policy_subject(run), self._on_policy)
         for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
             await client.publish(subject, headers=_CHECK)
         self._client = client

@@ -198,10 +198,7 @@ class Reader:
     # -- what goes out
 
     async def _say(self, client: Client) -> None:
-        """Publish what the session hands over, and let it know each second that there is a connection.
-
-        Which training takes the samples is said first: a gateway knows it before it hears of one that is stored.
-        """
+        """Publish what the session hands over, and let it know each second that there is a connection."""
         beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
         while True:
             await wait(self._woken, _TURN_S)
@@ -209,13 +206,18 @@ class Reader:
             if self._is_seated and client.is_connected and now - beat_at > _BEAT_S:
                 beat_at = now
                 self._inbox.put(m.encode(m.Beat()))
-                if self._hello is not None and not self._hello.rank.number:
-                    training = feed_of(self._hello.run) or self._feed
-                    await client.publish(policy_subject(self._options.run), m.encode(m.Welcome(training)))
+                await self._say_who_trains(client)
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
                     log.warning("no server gives this engine samples of the run: start it with --server.engine, too")
-            await self._say_what_waits(client)
+            if self._outgoing and client.is_connected:
+                await self._say_who_trains(client)  # a gateway knows it before it hears of a sample that is stored
+                await self._say_what_waits(client)
+
+    async def _say_who_trains(self, client: Client) -> None:
+        if self._is_seated and self._hello is not None and not self._hello.rank.number:
+            training = feed_of(self._hello.run) or self._feed
+            await client.publish(policy_subject(self._options.run), m.encode(m.Welcome(training)))
 
     async def _say_what_waits(self, client: Client) -> None:
         run = self._options.run

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 """A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is in it."""
 
 
-def array_form(record: Record) -> dict[str, float]:
+def numbers_of(record: Record) -> dict[str, float]:
     """What of a record are numbers."""
     return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tmrl_like.base.text import clock, counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.metrics.reading import Record, array_form
+from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.wire.condition import FIGURES
 
 log = logging.getLogger("tmrl_like.metrics")
@@ -163,7 +163,7 @@ class TensorBoardSink:
         if record.get("kind") != "round":
             return
         try:
-            for name, value in array_form(record).items():
+            for name, value in numbers_of(record).items():
                 self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
             log.error("TensorBoard: %s", error)
@@ -217,7 +217,7 @@ class WandbSink:
             run = self._start()
             while (record := self._queue.get()) is not None:
                 if record.get("kind") == "round":
-                    run.log(array_form(record))
+                    run.log(numbers_of(record))
             run.finish()
         except Exception as error:
             self.failed = str(error) or type(error).__name__

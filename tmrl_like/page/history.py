@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from tmrl_like.metrics.reading import Record, array_form
+from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.types import TAKEN_OVER
 from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Beat
@@ -88,9 +88,9 @@ class RunHistory:
         if record.get("kind") == "round":
             self._tell_of_round(record, self.round)
             self.round = record
-            for name, value in array_form(record).items():
+            for name, value in numbers_of(record).items():
                 self._add(name, value)
-        elif "return" in (numbers := array_form(record)):
+        elif "return" in (numbers := numbers_of(record)):
             self._add("return_test" if record.get("test") else "return", numbers["return"])
 
     def _add(self, name: str, value: float) -> None:

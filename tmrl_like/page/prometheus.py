@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from tmrl_like.metrics.reading import Record, array_form
+from tmrl_like.metrics.reading import Record, numbers_of
 from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire.condition import FIGURES
 from tmrl_like.wire.messages import Beat, Sight
@@ -59,7 +59,7 @@ def _numbers(label: str, value: float | str | tuple[int, ...]) -> list[Labelled]
 
 def _of_round(record: Record) -> Iterator[str]:
     numbers = {}  # by a name that Prometheus reads; an agent names its metrics as it likes
-    for name, value in array_form(record).items():
+    for name, value in numbers_of(record).items():
         numbers[re.sub(r"\W", "_", name, flags=re.ASCII)] = value
     for name, value in numbers.items():
         yield from _metric(name, "see docs/metrics.md", [("", value)])

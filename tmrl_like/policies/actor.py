@@ -15,7 +15,8 @@ from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import Actor, Manifest, OnDisk, Weights, refuse_misfit
+from tmrl_like.policies.acting import NetworkActor, OnDisk
+from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
 from tmrl_like.types import Action, Observation
 from tmrl_like.wire.spaces import Space
@@ -103,7 +104,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """What its weights are: of each parameter and buffer, by name, dtype and shape."""
         return manifest_of(form_of(self.state_dict()))
 
-    def in_numpy(self) -> Actor | None:
+    def in_numpy(self) -> NetworkActor | None:
         """An actor that does the same without torch, on the same memory; None: there is none."""
         return None
 

@@ -11,10 +11,10 @@ from typing import Any
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.weight_file import Actor
 from tmrl_like.types import Action, Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space, make_space
 

@@ -185,6 +185,11 @@ NetworkSpec: TypeAlias = GaussianSpec | CategoricalSpec
 """All of a shipped actor but its parameters."""
 
 
+def input_size(spec: NetworkSpec | None) -> int:
+    """R; 0 without a network."""
+    return 0 if spec is None else len(spec.numbers.low)
+
+
 class Network:
     """A network with its parameters. One thread at a time.
 
@@ -200,7 +205,7 @@ class Network:
         numbers, options = spec.numbers, spec.options
         random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
         self._spec = spec
-        self.input = np.zeros(len(numbers.low), np.float32)
+        self.input = np.zeros(input_size(spec), np.float32)
         self._scale, self._shift, is_unbounded = numbers.scaling(options.obs_range)
         self._source, self._value, self._is_category = numbers.entries()
         self._has_categories = bool(self._is_category.any())

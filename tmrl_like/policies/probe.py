@@ -12,8 +12,9 @@ import numpy as np
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.action_check import action_problem, is_finite
-from tmrl_like.policies.weight_file import Actor, Weights
+from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Observation, ObsPreprocessor
 from tmrl_like.wire.spaces import Space
 

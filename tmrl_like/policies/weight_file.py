@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import DamagedPolicyError, PolicyError
-from tmrl_like.types import Action, Observation
 from tmrl_like.wire.policy import DtypeName
 from tmrl_like.wire.policy import Manifest as Manifest
 
@@ -132,47 +131,6 @@ def _described(card: str, manifest: Manifest) -> bytes:
 
 def _crc(data: bytes | memoryview) -> str:
     return f"{zlib.crc32(data):08x}"
-
-
-class Actor(Protocol):
-    """What acts, in torch (`ActorModule`) or without."""
-
-    def act_(self, obs: Observation, test: bool = False) -> Action:
-        """The action for one raw observation; `test` asks for the best one."""
-
-    def reset(self) -> None:
-        """An episode begins."""
-
-    def weights(self) -> Weights:
-        """A copy of its parameters."""
-
-    def load_weights(self, weights: Weights) -> None:
-        """Replace them; PolicyError: they do not fit."""
-
-    def in_torch(self) -> Any:
-        """An `ActorModule` that does the same; itself, if it is one."""
-
-
-class OnDisk:
-    """What an actor has beside `weights`, `load_weights` and `to_device`: weights in a file."""
-
-    def save(self: Actor, path: str | os.PathLike[str]) -> None:
-        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_weights(Path(path), self.weights())
-
-    def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
-        """Read weights written by `save`; returns what `to_device(device)` does.
-
-        Raises:
-            PolicyError: the file is damaged or belongs to another actor; the message names it.
-            OSError: the file cannot be read.
-        """
-        _, weights = read_weights(Path(path))
-        try:
-            self.load_weights(weights)
-        except PolicyError as error:
-            raise PolicyError(f"{path}: {error}") from None
-        return self.to_device(device)
 
 
 # -- checks ------------------------------------------------------------------------------------------------

@@ -8,15 +8,16 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, PolicyError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.action_check import finite_check
+from tmrl_like.policies.policy_file import read_policy
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import ActionSource, ObsPreprocessor
+from tmrl_like.types import Action, ActionSource, Observation, ObsPreprocessor
 from tmrl_like.wire.condition import Condition
-from tmrl_like.worker.intake import DrivingActor, PolicyIntake
+from tmrl_like.worker.intake import PolicyIntake
 from tmrl_like.worker.returned import outline
 from tmrl_like.worker.takeover import Takeover
 
@@ -50,11 +51,11 @@ class Arbiter:
     """
 
     env: SupervisedEnv
-    actor: DrivingActor
+    actor: Actor
     intake: PolicyIntake
     is_pinned: bool = False
     max_policy_age_s: float = math.inf
-    safe_action: Any = None
+    safe_action: Action = None
     takeover: Takeover | None = None
     obs_preprocessor: ObsPreprocessor | None = None
 
@@ -69,7 +70,7 @@ class Arbiter:
         self._safe_at = 0.0  # of the newest step that the safe action drove
         self._safe_steps_before = 0  # the incident
 
-    def choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
+    def choose(self, obs: Observation, test: bool, now: float) -> tuple[Action, ActionSource]:
         """The action to send, and whose it is; `now` is `time.perf_counter()`. For the control loop, at each step."""
         if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
             return act, self.takeover.source
@@ -78,27 +79,31 @@ class Arbiter:
         try:
             act = self.act(obs, test)
         except Exception as error:
-            space = self.env.env.observation_space
-            if space.contains(obs):
-                raise
-            raise EnvironmentFaultError(
-                "the policy raised on an observation that is not in the environment's observation space: expected "
-                f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
-            ) from error
+            self._blame_environment(error, obs)
+            raise
         if not self._is_finite(act):
             return self._safe(now, f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
         if self.counts.alarm and now - self._safe_at > _CALM_S:
             self._end_incident()
         return act, self.source
 
-    def act(self, obs: Any, test: bool) -> Any:
+    def act(self, obs: Observation, test: bool) -> Action:
         """The actor's action for a raw observation."""
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
         self.intake.probe.newest = obs
         return self.actor.act_(obs, test)
 
-    def _safe(self, now: float, why: str = "") -> Any:
+    def _blame_environment(self, error: Exception, obs: Observation) -> None:
+        """Raise EnvironmentFaultError where the actor raised on an observation that is none of the space."""
+        space = self.env.env.observation_space
+        if not space.contains(obs):
+            raise EnvironmentFaultError(
+                "the policy raised on an observation that is not in the environment's observation space: expected "
+                f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
+            ) from error
+
+    def _safe(self, now: float, why: str = "") -> Action:
         counts = self.counts
         if not counts.alarm:
             if not why:
@@ -130,14 +135,14 @@ class Arbiter:
 
     def refresh(self) -> bool:
         """Act with the newest policy from now on; False: there is no newer one."""
-        policy = self.intake.take(self.actor)
-        if policy is None:
+        ready = self.intake.take(self.actor)
+        if ready is None:
             return False
-        self.actor = policy.actor
+        policy, self.actor = ready
         is_repeated = (policy.version, policy.published_at_s) == (self.counts.policy_version, self._published_at_s)
-        self._published_at_s = policy.published_at_s
         if not is_repeated:  # by a server, to whoever comes back
             self.received_at = policy.received_at
+        self._published_at_s = policy.published_at_s
         self._renew(policy.version, self.received_at)
         return True
 
@@ -148,8 +153,20 @@ class Arbiter:
         self._renew(version, self.received_at)
 
     def load_file(self, path: Path) -> None:
-        """Act with weights from the disk; raises as `PolicyIntake.load_file`."""
-        self._renew(self.intake.load_file(self.actor, path), time.perf_counter())
+        """Act with weights from the disk; they must pass the checks of those from the network.
+
+        Raises:
+            DamagedPolicyError: the file is not as it was written.
+            PolicyError: they are not fit to act; the message names the file.
+            OSError: the file cannot be read.
+        """
+        card, weights = read_policy(path)
+        try:
+            self.intake.probe.load(self.actor, weights)
+        except PolicyError as error:
+            advice = "give both their values of then, or choose another policy or another --run_name"
+            raise PolicyError(f"{path}: {error}; {advice}") from None
+        self._renew(0 if card is None else card.version, time.perf_counter())
 
     def _renew(self, version: int, since: float) -> None:
         self.counts.policy_version = version

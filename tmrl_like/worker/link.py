@@ -24,7 +24,7 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
-from tmrl_like.policies.network import Network
+from tmrl_like.policies.network import Network, input_size
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.session.session import Session
 from tmrl_like.transport import KeyFolder
@@ -76,7 +76,7 @@ class WorkerRole:
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
-        self._feed = 0
+        self._feed: int | None = None  # of the newest welcome, 0: nobody trains; None: there was none yet
         self._policy_received = 0
         self._beat_is_due = False
 
@@ -86,7 +86,7 @@ class WorkerRole:
         First a beat: by it the trainer knows how old samples are.
         """
         self._beat_is_due = True
-        is_another_trainer = welcome.feed != self._feed
+        is_another_trainer = welcome.feed != (self._feed or 0)
         if is_another_trainer or is_new:
             self.outbox.send_again(is_another_trainer)
         if is_another_trainer:
@@ -125,7 +125,7 @@ class WorkerRole:
                 self.files.add(self.slots.version(slot), self.slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
-        self.outbox.pump(send, connected and self._feed != 0, self.condition.awaits)
+        self.outbox.pump(send, connected and bool(self._feed), self.condition.awaits)
         return _AWAITING_TICK_S if self.condition.awaits else _TICK_S
 
     def pending(self) -> bool:
@@ -160,8 +160,8 @@ class Link:
         self._leaving = leaving
         self._flush_s = _ORPHAN_FLUSH_S
         self._shared = Path(setup.shared)
-        slots = PolicySlots(self._shared, setup.manifest, setup.input_size, len(setup.incarnations))
-        probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, setup.input_size))
+        slots = PolicySlots(self._shared, setup.manifest, input_size(setup.network), len(setup.incarnations))
+        probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, slots.input.size))
         network = None if setup.network is None else Network(setup.network)
         gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
         self._files = PolicyFiles(_path(setup.weights), _path(setup.history), setup.model_history)
@@ -211,12 +211,14 @@ class Link:
             self._tell(Status(self._session.connected, self._role.known()))
             self._files.write()
             is_over = self._leaving.wait(STATUS_EVERY_S) or self._session.failed
+        self._outbox.hasten()
         try:
             self._session.check()
+            if self._role.pending():  # it may have just begun
+                self._session.wait_connected(self._flush_s)
         except Exception as error:
             self._tell(failure(error))
             self._leaving.wait()
-        self._outbox.hasten()
         self._session.close(self._flush_s)
         self._files.write()
         self._outbox.close()

@@ -20,6 +20,7 @@ from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
+    FROM_LINK,
     Failed,
     Fit,
     FromLink,
@@ -58,17 +59,20 @@ class LinkProcess:
             self.process = start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
             raise no_process("of the link", error) from None
-        self.messages: Iterator[FromLink] = messages_in(self.process.stdout, FromLink)
-        self.send: Callable[[ToLink], None] = MessageWriter(self.process.stdin)
+        to_link, from_link = self.process.stdin, self.process.stdout
+        assert to_link is not None
+        assert from_link is not None
+        self._pipes = to_link, from_link
+        self.messages: Iterator[FromLink] = messages_in(from_link, FROM_LINK)
+        self.send: Callable[[ToLink], None] = MessageWriter(to_link)
 
-    def end(self) -> int:
-        """End it, if it has not ended; returns its exit code. Twice is fine."""
+    def end(self) -> str:
+        """End it, if it has not ended; says how it did. Twice is fine."""
         self.process.kill()
         code = self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return code
+        for pipe in self._pipes:
+            pipe.close()
+        return f"the link process ended with exit code {code}"
 
 
 class LinkThread:
@@ -92,14 +96,19 @@ class LinkThread:
         finally:
             self._from_link.put(None)
 
-    def end(self) -> int:
+    def end(self) -> str:
         """Have it send what is left, if it has not ended. Twice is fine."""
         self._to_link.put(None)
-        return 0
+        return "the link's thread ended"
+
+
+def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
+    """A link that waits for its `Setup`: in a process, or in a thread, which the transport "inproc" needs."""
+    return LinkProcess() if in_process and transport != "inproc" else LinkThread()
 
 
 class LinkClient:
-    """Has a link run, and answers it. When its process is killed, another one goes on where it was.
+    """Has a link run, and answers it. When it ends before it is to leave, another one goes on where it was.
 
     Attributes:
         connected: whether the server let this worker in and still answers.
@@ -132,9 +141,11 @@ class LinkClient:
         self._lanes = lanes
         self._failure: BaseException | None = None
         self._is_ready = threading.Event()  # or never will be
+        self._changing = threading.Lock()  # held while a link is told what to do, and that it is to leave
+        self._leave: Leave | None = None
         self._leaving = threading.Event()
         self._said: set[str] = set()
-        self._thread = start_thread(self._answer, "tmrl-link")
+        self._thread = start_thread(self._run, "tmrl-link")
         if not self._is_ready.wait(_READY_WITHIN_S):
             self._fail(TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s"))
         self.check()
@@ -154,75 +165,84 @@ class LinkClient:
             raise self._failure
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Have the link send what is left (for at most `flush_s`), and end it. Twice is fine."""
-        self._leaving.set()
-        self.send(Leave(flush_s, self._make_condition()))
+        """Have the link, or the one that is being started, send what is left within `flush_s`, and end it.
+
+        Twice is fine.
+        """
+        with self._changing:
+            self._leave = Leave(flush_s, self._make_condition())
+            self._leaving.set()
+            self.send(self._leave)
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
         self._link.end()
 
     # -- the thread that answers ---------------------------------------------------------------------
 
-    def _answer(self) -> None:
-        """Until `close` is called, or the link says what ended it."""
-        while True:
+    def _run(self) -> None:
+        """Have one link after the other, until one was to leave, or says what ended the connection."""
+        link: LinkProcess | LinkThread | None = self._link
+        while link is not None:
             started_at = time.monotonic()
-            self.send(msgspec.structs.replace(self._setup, condition=self._make_condition()))
-            for message in self._link.messages:
-                if self._is_shortage(message):  # another one may find what this one did not
-                    break
-                self._on_message(message)
-            code = self._link.end()
+            self._introduce(link)
+            self._answer(link)
+            how = link.end()
             self.connected.clear()
             if self._leaving.is_set() or self._failure is not None:
                 return
             if not self._is_ready.is_set():
-                self._fail(TransportError(f"the link process ended with exit code {code} before it was ready"))
+                self._fail(TransportError(f"{how} before it was ready"))
                 return
-            line = f"the link process has ended (exit code {code}): the environment goes on, starting it again"
-            self._say_once(logging.WARNING, line)
-            if time.monotonic() - started_at < _SOON_S and self._leaving.wait(_PAUSE_S):
-                return
-            if not self._start_again():
-                return
+            self._say_once(logging.WARNING, f"{how}: the environment goes on, starting it again")
+            if time.monotonic() - started_at < _SOON_S:
+                self._leaving.wait(_PAUSE_S)
+            link = self._start_again()
 
-    def _start_again(self) -> bool:
-        """Start another one, as soon as the machine has what it needs; False where nobody wants it any more."""
+    def _introduce(self, link: LinkProcess | LinkThread) -> None:
+        """Tell a link what to do, before anybody else tells it anything."""
+        with self._changing:
+            link.send(msgspec.structs.replace(self._setup, condition=self._make_condition()))
+            self._link = link
+            if self._leave is not None:
+                link.send(self._leave)
+
+    def _start_again(self) -> LinkProcess | LinkThread | None:
+        """Start another one, as soon as the machine has what it needs; None: nobody waits for that any more."""
         while True:
             try:
-                self._link = type(self._link)()
-                return True
+                return type(self._link)()
             except (ShortageError, MemoryError) as error:
                 self._say_once(logging.ERROR, f"{one_line(error)}: the environment goes on, trying again")
             if self._leaving.wait(_PAUSE_S):
-                return False
+                return None
+
+    def _answer(self, link: LinkProcess | LinkThread) -> None:
+        """Hear a link, until it has ended, or asks for another one: that may find what it lacks."""
+        for message in link.messages:
+            if isinstance(message, Failed) and message.kind == ShortageError.__name__ and self._is_ready.is_set():
+                self._say_once(logging.ERROR, message.text)
+                return
+            try:
+                self._on_message(message)
+            except TmrlLikeError as error:
+                self._fail(error)
+            except Exception as error:  # of the user's actor
+                log.exception("a policy cannot be taken")
+                self._fail(error)
 
     def _on_message(self, message: FromLink) -> None:
-        try:
-            if isinstance(message, Status):
-                self._note_status(message)
-            elif isinstance(message, Published):
-                words = [lane.intake.on_published() for lane in self._lanes]
-                if words[0]:
-                    self.send(Fit(words[0]))
-            elif isinstance(message, Trained):
-                for lane in self._lanes:
-                    lane.note_trained(message.incarnation, message.entry)
-            elif isinstance(message, LogLine):
-                logging.getLogger(message.logger).log(message.level, "%s", message.text)
-            else:
-                raise getattr(tmrl_like.errors, message.kind)(message.text)
-        except TmrlLikeError as error:
-            self._fail(error)
-        except Exception as error:  # of the user's actor
-            log.exception("a policy cannot be taken")
-            self._fail(error)
-
-    def _is_shortage(self, message: FromLink) -> bool:
-        """Whether a link that ran has ended for want of something; that is logged."""
-        if not isinstance(message, Failed) or message.kind != ShortageError.__name__ or not self._is_ready.is_set():
-            return False
-        self._say_once(logging.ERROR, message.text)
-        return True
+        if isinstance(message, Status):
+            self._note_status(message)
+        elif isinstance(message, Published):
+            words = [lane.intake.on_published() for lane in self._lanes]
+            if words[0]:
+                self.send(Fit(words[0]))
+        elif isinstance(message, Trained):
+            for lane in self._lanes:
+                lane.note_trained(message.incarnation, message.entry)
+        elif isinstance(message, LogLine):
+            logging.getLogger(message.logger).log(message.level, "%s", message.text)
+        else:
+            raise getattr(tmrl_like.errors, message.kind)(message.text)
 
     def _note_status(self, status: Status) -> None:
         self.status = status.condition

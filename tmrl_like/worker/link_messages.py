@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import IO, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Spaces
 
 STATUS_EVERY_S = 0.2
+
+_T = TypeVar("_T")
 
 
 class _Told(msgspec.Struct, array_like=True, tag=True):
@@ -46,8 +48,7 @@ class Setup(_Told):
     actor: str  # its class, for messages
     manifest: Manifest
     network: NetworkSpec | None  # None: the link does not know what a policy computes
-    probes: bytes  # float32 [N, R]
-    input_size: int  # R
+    probes: bytes  # float32 [N, R], flat observations
     log_level: int
     epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
     condition: Condition = msgspec.field(default_factory=Condition)
@@ -105,18 +106,19 @@ class Failed(_Told):
 
 ToLink: TypeAlias = Setup | Condition | Fit | Hasten | Leave
 FromLink: TypeAlias = Status | Published | Trained | LogLine | Failed
+TO_LINK: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink)
+FROM_LINK: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 
 
-def messages_in(file: Any, kinds: Any) -> Iterator[Any]:
-    """The messages of some kinds that come in a file, which waits for them and has no buffer; until its end."""
-    decoder = msgspec.msgpack.Decoder(kinds)
+def messages_in(file: IO[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> Iterator[_T]:
+    """The messages that come in a file, which waits for them and has no buffer; until its end."""
     while len(size := _read(file, 4)) == 4:
         data = _read(file, int.from_bytes(size, "little"))
         if len(data) == int.from_bytes(size, "little"):
             yield decoder.decode(data)
 
 
-def _read(file: Any, size: int) -> bytearray:
+def _read(file: IO[bytes], size: int) -> bytearray:
     """So many bytes; fewer at the end. A thread that waits here holds no lock of the file."""
     data = bytearray()
     while len(data) < size and (more := file.read(size - len(data))):
@@ -127,12 +129,12 @@ def _read(file: Any, size: int) -> bytearray:
 class MessageWriter:
     """Writes messages; any thread calls it."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         """`file` takes bytes, and has no buffer."""
         self._file = file
         self._lock = threading.Lock()
 
-    def __call__(self, message: Any) -> None:
+    def __call__(self, message: ToLink | FromLink) -> None:
         """Write one; nothing where the other side has ended."""
         data = msgspec.msgpack.encode(message)
         with self._lock, contextlib.suppress(OSError, ValueError):

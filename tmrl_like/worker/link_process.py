@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
 from tmrl_like.worker.link import run_link
-from tmrl_like.worker.link_messages import FromLink, LogLine, MessageWriter, Setup, ToLink, messages_in
+from tmrl_like.worker.link_messages import TO_LINK, FromLink, LogLine, MessageWriter, Setup, messages_in
 
 _KEEP_BYTES = 64 << 20  # of freed memory: one packet's is the next one's
 
@@ -43,7 +43,7 @@ def main() -> None:
         end_with_parent(leaving.set)
         return leaving
 
-    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), ToLink), tell, start)
+    run_link(messages_in(os.fdopen(os.dup(0), "rb", 0), TO_LINK), tell, start)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+import gymnasium
 import numpy as np
 
 import tmrl_like.config.config_constants as cfg
@@ -21,6 +20,8 @@ from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, DamagedPolicyError
+from tmrl_like.policies.acting import Actor, NetworkActor
+from tmrl_like.policies.network import input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.transport import TransportOptions, addresses_of
@@ -29,10 +30,11 @@ from tmrl_like.wire.condition import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.control_loop import ControlLoop
-from tmrl_like.worker.intake import DrivingActor, NumpyIntake, PolicyIntake, TorchIntake
+from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
+from tmrl_like.worker.sampling import refuse_longer_buffer, sampler_of
 from tmrl_like.worker.slots import PolicySlots
 from tmrl_like.worker.takeover import Takeover, to_action
 
@@ -50,8 +52,9 @@ class Parts:
 
     def __init__(
         self,
-        env_cls: Callable[[], Any],
-        actor_module_cls: Callable[..., Any],
+        closing: contextlib.ExitStack,
+        env_cls: Callable[[], gymnasium.Env],
+        actor_module_cls: Callable[..., Actor],
         options: WorkerOptions,
         keywords: WorkerKeywords,
         *,
@@ -60,132 +63,128 @@ class Parts:
         obs_preprocessor: ObsPreprocessor | None,
         crc_debug: bool,
     ) -> None:
-        """Make them; nothing is left of them where that fails. Arguments, and what is raised, are `RolloutWorker`'s."""
-        self._options, self._keywords = options, keywords
+        """Make them; `closing` closes them. Other arguments, and what is raised, are `RolloutWorker`'s."""
+        self._options, self._keywords, self._closing = options, keywords, closing
         self._actor_module_cls = actor_module_cls
-        self._has_link = has_link
-        self._envs: list[SupervisedEnv] = []
-        self._closing = contextlib.ExitStack()
-        try:
-            self._make_envs(env_cls)
-            self._env = self._envs[0].env
-            _refuse_longer_buffer(sample_compressor, self._env)
-            self._probe = PolicyProbe(self._env.observation_space, self._env.action_space, obs_preprocessor)
-            actors = [self._make_actor() for _ in self._envs]
-            self._is_numpy = actors[0].in_numpy() is actors[0]
-            self.name = keywords.get("name") or new_name()
-            self._samples = self._make_samples() if has_link else []
-            arbiters = self._make_arbiters(actors, obs_preprocessor)
-            hooks = keywords.get("on_rollout")
-            self.rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
-            if self.rollouts is not None:
-                self._closing.callback(self.rollouts.close)
-            make_loop = partial(
-                ControlLoop,
-                worker=self.name,
-                returns=deque(maxlen=RETURNS_KEPT),
-                rollouts=self.rollouts,
-                sample_compressor=sample_compressor,
-                crc_debug=crc_debug,
-            )
-            loops = [make_loop(env, arbiter) for env, arbiter in zip(self._envs, arbiters, strict=True)]
-            for loop, samples in zip(loops, self._samples, strict=False):
-                loop.append_to(samples)
-            self.lanes = [Lane(loop, options.max_samples_per_episode) for loop in loops]
-        except BaseException:
-            self.close()
-            raise
+        hooks = keywords.get("on_rollout")
+        self.rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
+        if self.rollouts is not None:
+            closing.callback(self.rollouts.close)
+        self.name = keywords.get("name") or new_name()
+        self._logs = self._make_logs() if has_link else []
+        envs = [self._make_env(env_cls, number) for number in range(options.envs)]
+        self._env = envs[0].env
+        refuse_longer_buffer(sample_compressor, held_actions(self._env))
+        sample_of = sampler_of(sample_compressor, crc_debug)
+        self._probe = PolicyProbe(self._env.observation_space, self._env.action_space, obs_preprocessor)
+        actors = [self._make_actor() for _ in envs]
+        self._actor = actors[0]
+        network = self._actor.in_numpy()
+        self._network = None if network is None else network.spec  # the link does not know what others compute
+        intakes = self._make_intakes(actors)
+        takeover = self._make_takeover(envs[0])
+        returns: deque[float] = deque(maxlen=RETURNS_KEPT)
+        self.lanes: list[Lane] = []
+        for env, actor, intake in zip(envs, actors, intakes, strict=True):
+            driver = self._make_arbiter(env, actor, intake, None if self.lanes else takeover, obs_preprocessor)
+            samples = self._logs[len(self.lanes)] if self._logs else None
+            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples)
+            self.lanes.append(Lane(loop, options.max_samples_per_episode))
 
-    def close(self) -> None:
-        """Close the environments, then leave the files to the link, or remove them if it has ended. Twice is fine."""
-        for env in self._envs:  # first: then nobody appends any more
-            env.close()
-        self._closing.close()
+    def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
+        options, seed = self._options, self._keywords.get("seed")
+        if seed is not None:
+            seed = _seed_of(seed, self._keywords.get("name") or "", number)
+        env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed)
+        self._closing.callback(env.close)
+        return env
 
-    def _make_envs(self, env_cls: Callable[[], Any]) -> None:
-        options, name, seed = self._options, self._keywords.get("name"), self._keywords.get("seed")
-        for number in range(options.envs):
-            seed_of_env = None if seed is None else _seed_of(seed, name or "", number)
-            self._envs.append(SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed_of_env))
-
-    def _make_actor(self) -> DrivingActor:
+    def _make_actor(self) -> Actor:
         env = self._env
         actor = self._actor_module_cls(observation_space=env.observation_space, action_space=env.action_space)
         actor = actor.to_device(self._options.device)
-        made: DrivingActor = actor.in_numpy() or actor
-        return made
+        return actor.in_numpy() or actor
 
-    def _make_arbiters(self, actors: Sequence[DrivingActor], obs_preprocessor: ObsPreprocessor | None) -> list[Arbiter]:
-        """Who drives, for each lane; whoever takes over, takes over the first one."""
-        options, make_driver = self._options, self._keywords.get("takeover")
-        is_pinned = self._keywords.get("policy") is not None
-        intakes = self._make_intakes(actors)
-        takeover = Takeover(make_driver, self._envs[0], options.takeover_in_tests) if make_driver else None
-        if takeover is not None:
-            self._closing.callback(takeover.close)
-        make = partial(
-            Arbiter,
+    def _make_network(self) -> NetworkActor:
+        network = self._make_actor().in_numpy()
+        assert network is not None  # as the others are
+        return network
+
+    def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:
+        """Whoever takes over, takes over the first lane."""
+        make_driver = self._keywords.get("takeover")
+        if make_driver is None:
+            return None
+        takeover = Takeover(make_driver, env, self._options.takeover_in_tests)
+        self._closing.callback(takeover.close)
+        return takeover
+
+    def _make_arbiter(
+        self,
+        env: SupervisedEnv,
+        actor: Actor,
+        intake: PolicyIntake,
+        takeover: Takeover | None,
+        obs_preprocessor: ObsPreprocessor | None,
+    ) -> Arbiter:
+        options, is_pinned = self._options, self._keywords.get("policy") is not None
+        safe_action = options.safe_action
+        return Arbiter(
+            env,
+            actor,
+            intake,
             is_pinned=is_pinned,
-            max_policy_age_s=options.max_policy_age_s if self._has_link and not is_pinned else math.inf,
-            safe_action=None if options.safe_action is None else to_action(options.safe_action, self._env.action_space),
+            max_policy_age_s=options.max_policy_age_s if self._logs and not is_pinned else math.inf,
+            safe_action=None if safe_action is None else to_action(safe_action, self._env.action_space),
+            takeover=takeover,
             obs_preprocessor=obs_preprocessor,
         )
-        arbiters = [make(*parts) for parts in zip(self._envs, actors, intakes, strict=True)]
-        arbiters[0].takeover = takeover
-        return arbiters
 
     # -- what the worker shares with its link --------------------------------------------------------
 
-    def _make_samples(self) -> list[SampleLog]:
+    def _make_logs(self) -> list[SampleLog]:
         """Where each lane appends its samples; raises ConfigError where the folder cannot be used."""
-        options, samples = self._options, []
+        options = self._options
         spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
         self._folder = folder = self._open_folder(Path(spool) if spool else None, self._keywords.get("name"))
         self.name = folder.worker
         self._memory = folder if folder.is_private else self._open_folder(None, folder.worker)
         room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4  # the link drops the oldest before that
+        logs = []
         for _ in range(options.envs):
-            samples.append(SampleLog(folder, room_bytes // options.envs))
-            self._closing.callback(samples[-1].close)
-        return samples
+            logs.append(SampleLog(folder, room_bytes // options.envs))
+            self._closing.callback(logs[-1].close)
+        return logs
 
     def _open_folder(self, root: Path | None, name: str | None) -> WorkerFolder:
         folder = open_folder(root, name)
         self._closing.callback(folder.close)
         return folder
 
-    def _make_intakes(self, actors: Sequence[DrivingActor]) -> list[PolicyIntake]:
+    def _make_intakes(self, actors: Sequence[Actor]) -> Sequence[PolicyIntake]:
         """Where policies come from, for each lane; raises ConfigError where there is no room for them."""
-        probe, make_actor, numbered = self._probe, self._make_actor, enumerate(actors)
-        if not self._has_link:
-            return [TorchIntake(None, probe, make_actor) for _ in numbered]
+        if not self._logs:
+            return [PolicyIntake(self._probe) for _ in actors]
         folder = self._memory.path
         try:
-            slots = PolicySlots(folder, actors[0].manifest(), self._input_size(actors[0]), len(actors))
+            slots = PolicySlots(folder, self._actor.manifest(), input_size(self._network), len(actors))
         except OSError as error:
             raise ConfigError(
                 f"cannot keep policies in this machine's shared memory, {folder.parent}: {error.strerror}; make room"
             ) from None
-        if self._is_numpy:
-            return [NumpyIntake(slots, probe, actor, make_actor, lane) for lane, actor in numbered]
-        return [TorchIntake(slots, probe, make_actor, lane) for lane, _ in numbered]
+        networks = [network for actor in actors if (network := actor.in_numpy()) is not None]
+        if networks:
+            return [NumpyIntake(slots, self._probe, actor, self._make_network, i) for i, actor in enumerate(networks)]
+        return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
-    def _input_size(self, actor: DrivingActor) -> int:
-        return actor.network.input.size if self._is_numpy else 0
-
-    def setup(
-        self,
-        server_ip: str | Sequence[str] | None,
-        weights: Path | None,
-        history: Path | None,
-    ) -> Setup:
+    def setup(self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None) -> Setup:
         """What a link of this worker does: whom it dials, and where it keeps the newest weights, and every k-th."""
-        actor, keywords = self.lanes[0].loop.driver.actor, self._keywords
-        sampled = self._probe.sampled if self._is_numpy else []
+        keywords, network = self._keywords, self._actor.in_numpy()
+        probes = [] if network is None else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
         return Setup(
             worker=self.name,
             folder=str(self._folder.path),
-            incarnations=[samples.incarnation for samples in self._samples],
+            incarnations=[samples.incarnation for samples in self._logs],
             shared=str(self._memory.path),
             outbox=self._options.outbox,
             transport=keywords.get("transport", "zmq"),
@@ -196,29 +195,34 @@ class Parts:
             weights=str(weights or ""),
             history=str(history or ""),
             model_history=self._options.model_history,
-            actor=type(actor).__name__,
-            manifest=actor.manifest(),
-            network=actor.spec if self._is_numpy else None,
-            probes=b"".join(actor.flatten(obs).tobytes() for obs in sampled),
-            input_size=self._input_size(actor),
+            actor=type(self._actor).__name__,
+            manifest=self._actor.manifest(),
+            network=self._network,
+            probes=b"".join(probes),
             log_level=log.getEffectiveLevel(),
             epoch_s=clocks.EPOCH_S,
         )
 
     # -- policies from the disk ----------------------------------------------------------------------
 
-    def load_policy(self, path: Path, is_needed: bool) -> None:
-        """Have all lanes act with weights from the disk. A damaged file that is not `is_needed` is put aside.
+    def load_policy(self, kept: Path | None, is_needed: bool) -> None:
+        """Have all lanes act with the `policy` of the keywords, else with the one that was kept, if there is one.
+
+        A kept one that is damaged, and not `is_needed`, is put aside.
 
         Raises:
-            PolicyError: they do not fit the actor, or are not fit to act; or the file is damaged.
+            PolicyError: it does not fit the actor, or is not fit to act; or its file is damaged.
         """
+        policy = self._keywords.get("policy")
+        path = kept if policy is None else Path(policy)
+        if path is None or (policy is None and not path.is_file()):
+            return
         try:
             for lane in self.lanes:
                 lane.loop.driver.load_file(path)
             log.info("loaded weights from %s", path)
         except DamagedPolicyError as error:
-            if is_needed:
+            if is_needed or policy is not None:
                 raise
             aside = path.replace(f"{path}.damaged")
             log.warning("%s; it is %s now; starting without weights, until some arrive", error, aside)
@@ -228,13 +232,3 @@ def _seed_of(seed: int, name: str, number: int) -> int:
     """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's number."""
     entropy = (seed, zlib.crc32(name.encode()), number)
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1
-
-
-def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:
-    """Raise ConfigError for a compressor that drops more actions than the environment's observations hold."""
-    dropped, held = getattr(compressor, "act_buf_len", 0), held_actions(env)
-    if held is not None and dropped > held:
-        raise ConfigError(
-            f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
-            "environment's act_buf_len, or none"
-        )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections import deque
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tmrl_like.errors import DecodingError, PolicyError
-from tmrl_like.policies.network import Network
+from tmrl_like.policies.network import Floats, Network
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, refuse_not_finite, write_weights
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
@@ -59,7 +57,7 @@ class PolicyGate:
     """
 
     def __init__(
-        self, slots: PolicySlots, actor: str, manifest: Manifest, network: Network | None, probes: np.ndarray[Any, Any]
+        self, slots: PolicySlots, actor: str, manifest: Manifest, network: Network | None, probes: Floats
     ) -> None:
         """Put the parts together.
 
@@ -122,34 +120,34 @@ class PolicyFiles:
     """
 
     def __init__(self, path: Path | None, history_prefix: Path | None, history_every: int) -> None:
-        self.path = path
+        self._path = path
         self._history_prefix = history_prefix
         self._history_every = history_every
         self._count = 0
         self._failed = False
-        self._newest: deque[tuple[Path, Weights]] = deque(maxlen=1)
-        self._history: deque[tuple[Path, Weights]] = deque(maxlen=_MAX_WAITING)
+        self._waiting: dict[Path, Weights] = {}  # what is written to each file
 
     def add(self, version: int, weights: Weights) -> None:
         """Take a copy, to be written. Where too many wait the oldest are left out."""
         self._count += 1
-        is_historic = self._history_prefix and self._history_every and self._count % self._history_every == 0
-        if not (self.path or is_historic):
-            return
-        copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)  # others go on meanwhile
-        if self.path:
-            self._newest.append((self.path, copy))
-        if self._history_prefix and is_historic:
+        paths = [] if self._path is None else [self._path]
+        if self._history_prefix and self._history_every and self._count % self._history_every == 0:
             stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
             name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
-            self._history.append((self._history_prefix.with_name(name), copy))
+            paths.append(self._history_prefix.with_name(name))
+        if paths:
+            copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)  # others go on meanwhile
+            for path in paths:
+                self._waiting.pop(path, None)  # what is newest comes last
+                self._waiting[path] = copy
+        for path in list(self._waiting)[:-_MAX_WAITING]:
+            self._waiting.pop(path, None)
 
     def write(self) -> None:
         """Write what waits. A full disk does not stop the worker; it is logged once."""
         try:
-            for waiting in (self._newest, self._history):
-                while waiting:
-                    write_weights(*waiting.popleft())
+            while self._waiting:
+                write_weights(*self._waiting.popitem())
             self._failed = False
         except OSError as error:
             if not self._failed:

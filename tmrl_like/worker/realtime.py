@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tmrl_like.errors import ConfigError
@@ -55,12 +56,12 @@ def real_time(
     """
     undo: list[Callable[[], None]] = []
     if priority is not None:
-        undo += _tried(f"real-time priority {priority}", set_priority, control, priority)
+        undo += _tried(f"real-time priority {priority}", partial(set_priority, control, priority))
         for helper in helpers if undo else ():
-            undo += _tried("real-time priority 1", set_priority, helper, 1)
+            undo += _tried("real-time priority 1", partial(set_priority, helper, 1))
     if cpu_affinity is not None:
         cores = sorted(set(cpu_affinity))
-        undo += _tried(f"cpu_affinity {cores}", _set_affinity, control, cores)
+        undo += _tried(f"cpu_affinity {cores}", partial(_set_affinity, control, cores))
     try:
         with _interpreter:
             yield
@@ -120,9 +121,9 @@ def collect_garbage(is_between_episodes: bool) -> None:
         gc.collect(2 if old > 100 else 1 if middle > 10 else 0)
 
 
-def _tried(what: str, call: Callable[..., Callable[[], None]], *args: Any) -> list[Callable[[], None]]:
+def _tried(what: str, ask: Callable[[], Callable[[], None]]) -> list[Callable[[], None]]:
     try:
-        return [call(*args)]
+        return [ask()]
     except (OSError, AttributeError) as error:
         reason = "this system has no such thing" if isinstance(error, AttributeError) else error.strerror or error
         log.warning("%s is not granted (%s); the control loop runs without: see docs/guide/realtime.md", what, reason)

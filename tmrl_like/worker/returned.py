@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.action_check import is_finite
+from tmrl_like.types import Observation
+from tmrl_like.wire.spaces import Space
+
+REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+"""Those of nearly all rewards."""
 
 
-def not_finite(name: str, value: Any) -> EnvironmentFaultError:
+def not_finite(name: str, value: object) -> EnvironmentFaultError:
     """The error about an observation or a reward that holds NaN or infinity."""
     shown = " ".join(repr(value).split())[:200]
     return EnvironmentFaultError(f"the environment's {name} is not finite: {shown}; nothing can be learnt from it")
 
 
-def check_reward(rew: Any) -> None:
+def check_reward(rew: object) -> None:
     """Raise EnvironmentFaultError for a reward that is no number, or not a finite one."""
     if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
         raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
@@ -27,16 +29,14 @@ def check_reward(rew: Any) -> None:
         raise not_finite("reward", rew)
 
 
-def observation_problem(
-    obs: Any, space: gymnasium.Space[Any], finite: bool = True, name: str = "the observation"
-) -> str:
+def observation_problem(obs: Observation, space: Space, finite: bool = True, name: str = "the observation") -> str:
     """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds do not count."""
     parts = tree.walk(space, obs)
     problems = (_leaf_problem(part, of, finite, f"{name}{tree.name_of(path)}") for path, of, part in parts)
     return next(filter(None, problems), "")
 
 
-def _leaf_problem(obs: Any, space: gymnasium.Space[Any], finite: bool, name: str) -> str:
+def _leaf_problem(obs: Observation, space: Space, finite: bool, name: str) -> str:
     if isinstance(space, spaces.Box):
         is_array = isinstance(obs, np.ndarray | np.generic)
         is_right = is_array and obs.shape == space.shape and np.can_cast(obs.dtype, space.dtype)
@@ -49,7 +49,7 @@ def _leaf_problem(obs: Any, space: gymnasium.Space[Any], finite: bool, name: str
     return ""
 
 
-def outline(obs: Any) -> str:
+def outline(obs: object) -> str:
     """Types and shapes of an observation."""
     if isinstance(obs, tuple | list):
         return f"{type(obs).__name__} of {', '.join(map(outline, obs))}" if obs else f"an empty {type(obs).__name__}"

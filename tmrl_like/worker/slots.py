@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class PolicyInSlot(NamedTuple):
     published_at_s: float  # Unix time, by the trainer's clock
     received_at: float  # `time.perf_counter()`, which all processes of a machine share, when its last frame was here
     slot: int  # where it is
-    actor: Any = None  # that acts with it, once there is one
 
 
 class PolicySlots:
@@ -103,11 +102,6 @@ class PolicySlots:
         return word % self._count if word in self._words else None
 
     # -- the other side ------------------------------------------------------------------------------
-
-    @property
-    def newest(self) -> int:
-        """The word of the newest policy; 0: there is none yet."""
-        return self._words[_READY]
 
     def has_new(self, lane: int = 0) -> bool:
         """Whether there is a newer policy than the one that a lane took."""

@@ -8,9 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -20,7 +18,8 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, ShortageError
 from tmrl_like.policies.action_check import action_problem
-from tmrl_like.types import ActionSource, Driver
+from tmrl_like.types import Action, ActionSource, Driver, Observation
+from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -46,8 +45,8 @@ class Takeover:
         self._env = env
         self._in_tests = in_tests
         self._steps = 0  # since the driver has taken over; 0: the policy drives
-        self._obs: Any = None  # the newest
-        self._action: Any = None  # the newest of the driver; None: it does not drive
+        self._obs: Observation = None  # the newest
+        self._action: Action | None = None  # the newest of the driver; None: it does not drive
         self._asked_at = math.inf  # `time.perf_counter()` of the call that is under way
         self._is_silent = False
         self._closing = threading.Event()
@@ -60,7 +59,7 @@ class Takeover:
             self._driver.close()
             raise
 
-    def choose(self, obs: Any, test: bool, now: float) -> Any:
+    def choose(self, obs: Observation, test: bool, now: float) -> Action | None:
         """The action of who has taken over; None: the policy drives. For the control loop, at each step."""
         self._obs = obs
         is_silent = now - self._asked_at > _SILENT_S
@@ -104,7 +103,7 @@ class Takeover:
         self._driver.close()
 
 
-def to_action(value: Any, space: gymnasium.Space[Any], name: str = "safe_action") -> Any:
+def to_action(value: object, space: Space, name: str = "safe_action") -> Action:
     """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
     action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
@@ -113,7 +112,7 @@ def to_action(value: Any, space: gymnasium.Space[Any], name: str = "safe_action"
     return action
 
 
-def _converted(space: gymnasium.Space[Any], value: Any) -> Any:
+def _converted(space: Space, value: object) -> object:
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             action = np.array(value, space.dtype)

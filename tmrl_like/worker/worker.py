@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+import gymnasium
+
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.gone import GONE
@@ -24,11 +26,13 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, TransportError
+from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import Action, EpisodeStats, Observation, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import Condition, of_worker
+from tmrl_like.worker.control_loop import Info, Stepped
 from tmrl_like.worker.lane import Lane, Plan
-from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread
+from tmrl_like.worker.link_client import LinkClient, start_link
 from tmrl_like.worker.link_messages import Hasten
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
 from tmrl_like.worker.parts import Parts
@@ -64,8 +68,8 @@ class RolloutWorker:
 
     def __init__(
         self,
-        env_cls: Callable[[], Any],
-        actor_module_cls: Callable[..., Any],
+        env_cls: Callable[[], gymnasium.Env],
+        actor_module_cls: Callable[..., Actor],
         sample_compressor: SampleCompressor | None = None,
         device: str | None = None,
         server_ip: str | Sequence[str] | None = None,
@@ -116,14 +120,13 @@ class RolloutWorker:
         """
         refuse_unknown("RolloutWorker", keywords, WorkerKeywords)
         options = WorkerOptions(model_history=cfg.MODEL_HISTORY) if options is None else options
-        outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
         self._options = options = with_given(
             WorkerOptions,
             options,
             device=device,
             max_samples_per_episode=max_samples_per_episode,
             model_history=model_history,
-            outbox=outbox,
+            outbox=with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet),
         )
         refuse_missing_cores(options.cpu_affinity)
         self.standalone = standalone
@@ -136,12 +139,11 @@ class RolloutWorker:
         with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
             if isinstance(model_path, RunPath) and not standalone:
                 closing.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
-            link = None
-            if not standalone:
-                is_apart = options.link_process and keywords.get("transport") != "inproc"
-                link = LinkProcess() if is_apart else LinkThread()  # it starts while the rest is made
+            link = None if standalone else start_link(options.link_process, keywords.get("transport"))
+            if link is not None:  # it starts while the rest is made
                 closing.callback(link.end)
             parts = Parts(
+                closing,
                 env_cls,
                 actor_module_cls,
                 options,
@@ -151,18 +153,14 @@ class RolloutWorker:
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
-            closing.callback(parts.close)
             self.lanes, self.name, self.rollouts = parts.lanes, parts.name, parts.rollouts
             self.loop = self.lanes[0].loop
             self._env = self.loop.env
-            policy, weights = keywords.get("policy"), cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
-            if policy is not None:
-                parts.load_policy(Path(policy), is_needed=True)
-            elif weights is not None and weights.is_file():
-                parts.load_policy(weights, is_needed=standalone)
+            kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
+            parts.load_policy(kept, is_needed=standalone)
             if link is not None:
                 history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-                setup = parts.setup(server_ip, weights, history)
+                setup = parts.setup(server_ip, kept, history)
                 self._where = ", ".join(setup.servers)
                 self.link = LinkClient(link, setup, self.condition, self.lanes)
                 closing.callback(self.link.close)
@@ -175,7 +173,7 @@ class RolloutWorker:
         return self._env.env
 
     @property
-    def actor(self) -> Any:
+    def actor(self) -> Actor:
         """The instance that acts; another one after each policy that arrived."""
         return self.loop.driver.actor
 
@@ -388,7 +386,7 @@ class RolloutWorker:
 
     def _note(self, ended: str = "", awaits: bool = False) -> None:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
-        self.loop.note(ended, awaits)
+        self.loop.counts.ended, self.loop.counts.awaits = ended, awaits
         script.failures[self._where] = ended
 
     def _tuned(self, control: int) -> contextlib.AbstractContextManager[None]:
@@ -423,7 +421,7 @@ class RolloutWorker:
                 "has arrived from the trainer; without a trainer, give it weights (model_path)"
             )
 
-    def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
+    def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> Info:
         """Measure the environment's time-steps with the actor in the loop.
 
         Args:
@@ -437,38 +435,29 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        times = StepTimes(nb_steps, self._env.overrun_after_s)
-        self.measure(times, test=test)
-        result = times.summary()
+        result = self.measure(nb_steps, test).summary()
         if getattr(self.env.unwrapped, "benchmark", False):
             result["rtgym"] = self.env.unwrapped.benchmarks()
         if verbose:
             log.info("environment benchmark: %s", result)
         return result
 
-    def measure(self, times: StepTimes, test: bool = False) -> None:
-        """Measure steps with the actor in the loop; `stop` ends it.
-
-        Args:
-            times: takes as many steps as it has room for; no samples are collected.
-            test: whether the actor acts as in a test.
-        """
+    def measure(self, max_steps: int, test: bool = False) -> StepTimes:
+        """Measure so many steps, or until `stop`, with the actor in the loop (as in a `test`); none become samples."""
         self._await_policy()
         with self._tuned(self._env.thread_id):
-            self.run_in_control_thread(lambda _: measure(self.loop, times, test))
+            return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action for a raw observation."""
         return self.loop.driver.act(obs, test)
 
-    def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
+    def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
         """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
         self._await_policy()
         return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
 
-    def step(
-        self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
-    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
         """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the actor's `extras`
         in `info`.
 
@@ -530,7 +519,7 @@ class RolloutWorker:
         self.stop()
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
-        self.loop.note(self.loop.counts.ended or "it was closed")
+        self.loop.counts.ended = self.loop.counts.ended or "it was closed"
         self._closing.close()
 
     def __enter__(self) -> RolloutWorker:

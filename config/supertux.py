@@ -1,0 +1,139 @@
+"""SuperTux, a jump and run game (Debian's package `supertux`), played as people play it: its window in, keys out.
+
+A game of your own takes what the lower half of this file has: which window, which keys, how an episode begins, and what
+a step is worth. Here that is read from the screen, by the upper half.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.envs.desktop import DesktopGameInterface
+from tmrl_like.errors import EnvironmentFaultError
+
+# The game writes where Tux is, "X:2144 Y:577", from the same pixel on. This is how it draws the digits, and Y:
+FONT = """
+.++..#.+ ..## .++.++. .++..#. .++.#.+# ..#+++.+ +.+#... .#...#+ .+#.##. ..#..#. #.++..#
+.#....#. .##+ .+..++. .+...#. .#..#+.+ .+#+.... ..#.... ....+#. .+#.#+. .++..#. ##.#+++
+.#....#. ..++ ....#.. ....+#. .######. ..++##.. .+..... ...###. ..###.. ..#+##. ###.##.
+.#....#. ..++ ...#... ...+.++ ....#... .....++. .#####. ...#+.. .++..#. ...+.#. ###.+..
+.++..++. ..++ ..#+... .#+..++ .+..#... .....++. .##..++ ...#... .#...#. .....#. ###+++.
+..####.. ...+ .##++#+ ..###+. .+#.#... .+#+##.. .++..#. ..++... .+#+#.. .####+. ###+.+.
+"""
+BRIGHTNESS = {".": 40, "+": 140, "#": 220}
+FIRST_DIGIT = (323, 72)  # column and row of what follows "X:"
+SPACE_PX = 4  # before Y
+BELOW_TEXT = 90  # rows
+DARKENED = 250
+UNLIKE = 60.0  # what is no digit differs more from each of them, in brightness
+
+
+def glyphs_of(font: str) -> dict[str, NDArray[np.uint8]]:
+    """The pictures of the characters, uint8 [6, columns]."""
+    lines = [line.split() for line in font.strip().splitlines()]
+    glyphs = {}
+    for i, char in enumerate("0123456789Y"):
+        glyphs[char] = np.array([[BRIGHTNESS[mark] for mark in line[i]] for line in lines], np.uint8)
+    return glyphs
+
+
+GLYPHS = glyphs_of(FONT)
+
+
+def read_x(frame: NDArray[np.uint8]) -> int | None:
+    """Where Tux is in the level, pixels to the right; None where it is not written, as in the menu."""
+    left, top = FIRST_DIGIT
+    strip = cv2.cvtColor(frame[top : top + len(GLYPHS["Y"]), left:], cv2.COLOR_RGB2GRAY)
+    errors = {}  # of each character at each column
+    for char, glyph in GLYPHS.items():
+        errors[char] = np.sqrt(cv2.matchTemplate(strip, glyph, cv2.TM_SQDIFF)[0] / glyph.size)
+    end = int(np.argmin(errors["Y"])) - SPACE_PX
+    if np.min(errors["Y"]) > UNLIKE:
+        return None
+    text, column = "", 0
+    while column < end:
+        digit = min("0123456789", key=lambda digit: errors[digit][column])
+        if errors[digit][column] > UNLIKE:
+            return None
+        text += digit
+        column += GLYPHS[digit].shape[1]
+    return int(text) if text else None
+
+
+def is_dying(frame: NDArray[np.uint8]) -> bool:
+    """Whether the picture darkens: the game does that from half a second after Tux was killed. Snow is white else."""
+    return int(frame[BELOW_TEXT:].max()) < DARKENED
+
+
+WINDOW = "400x300"  # 12 tiles by 9
+TILE_PX = 32
+SETTINGS = """(supertux-config
+  (show_player_pos #t) (transitions_enabled #f) (pause_on_focusloss #f)
+  (video (video "sdl") (vsync #f) (magnification 1)))"""
+LEVELS = "/usr/share/games/supertux2/levels"
+RESTART_WITHIN_S = 10.0
+SETTLE_S = 0.05
+
+
+class SuperTux(DesktopGameInterface):
+    """A level from its beginning. Reward: 0.1 for each tile to the right, what is lost to the left is taken away."""
+
+    def __init__(self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900) -> None:
+        """Prepare; the game is started by the first reset.
+
+        Args:
+            level: a file below the game's `levels`, without `.stl`.
+            start: where Tux begins, pixels to the right.
+            goal: where the level ends, pixels to the right.
+        """
+        home = tempfile.mkdtemp(prefix="supertux")  # leaves the settings and scores of the user alone
+        weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
+        Path(home, "config").write_text(SETTINGS, encoding="utf-8")
+        os.environ["ALSOFT_DRIVERS"] = "null"  # no sound
+        program = shutil.which("supertux2", path=f"{os.environ['PATH']}:/usr/games") or "supertux2"
+        options = ["--userdir", home, "--window", "--geometry", WINDOW, "--renderer", "sdl", "--show-pos"]
+        super().__init__(
+            title="SuperTux",
+            command=[program, *options, f"{LEVELS}/{level}.stl"],
+            axes=[("left", "right"), ("", "space")],
+            size=(48, 64),
+        )
+        self._start, self._goal = start, goal
+        self._last_x = start
+
+    def begin_episode(self) -> None:
+        """Restart the level by its menu. In the title, and while Tux dies, escape does something else first."""
+        until = time.monotonic() + RESTART_WITHIN_S
+        while time.monotonic() < until:
+            self._press("esc")
+            if self._x_now() is not None:
+                continue  # this is not the menu, which hides it
+            self._press("down")
+            self._press("enter")
+            if self._x_now() == self._start:
+                self._last_x = self._start
+                return
+        raise EnvironmentFaultError(f"the level did not begin within {RESTART_WITHIN_S:g} s")
+
+    def _press(self, key: str) -> None:
+        self._keyboard.tap(key)
+        time.sleep(SETTLE_S)
+
+    def _x_now(self) -> int | None:
+        frame, _ = self._look()
+        return read_x(frame)
+
+    def judge(self, frame: NDArray[np.uint8], record: Any) -> tuple[float, bool, dict[str, Any]]:
+        x = read_x(frame)
+        x = self._last_x if x is None else x
+        tiles = (x - self._last_x) / TILE_PX
+        self._last_x = x
+        return 0.1 * tiles, is_dying(frame) or x > self._goal, {"tiles": (x - self._start) / TILE_PX}

@@ -1,0 +1,73 @@
+"""What becomes of a step on its way into a sample: the user's compressor and, for CRC debugging, the original."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.types import Observation, SampleCompressor
+
+Made: TypeAlias = tuple[Any, ...]
+"""(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh: the transition it belongs to."""
+
+_DONE = "; `done` is now two, `terminated` and `truncated`"
+
+
+def sampler_of(compressor: SampleCompressor | None, crc_debug: bool) -> Callable[[Made, Observation], Made] | None:
+    """What makes a sample of the six and the observation before them; None: the six are the sample.
+
+    Raises:
+        MemoryContractError: the compressor does not take the six items of a sample.
+    """
+    if compressor is not None:
+        _check_arguments(compressor)
+    if compressor is None and not crc_debug:
+        return None
+
+    def sample_of(made: Made, last_obs: Observation) -> Made:
+        sample = made if compressor is None else compressor(*made)
+        if type(sample) is not tuple or len(sample) != 6:
+            sample = _checked(sample)
+        if crc_debug:
+            act, obs, rew, terminated, truncated, _ = made
+            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
+        return sample
+
+    return sample_of
+
+
+def refuse_longer_buffer(compressor: SampleCompressor | None, held: int | None) -> None:
+    """Raise ConfigError for a compressor that drops more actions than the `held` ones that observations end in."""
+    dropped = getattr(compressor, "act_buf_len", 0)
+    if held is not None and dropped > held:
+        raise ConfigError(
+            f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
+            "environment's act_buf_len, or none"
+        )
+
+
+def _check_arguments(compressor: SampleCompressor) -> None:
+    try:
+        signature = inspect.signature(compressor)
+    except (TypeError, ValueError):  # built-ins without a signature
+        return
+    try:
+        signature.bind(*range(6))
+    except TypeError:
+        number = len(signature.parameters)
+        raise MemoryContractError(
+            f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, truncated, info)"
+            f"{_DONE if number == 5 else ''}"
+        ) from None
+
+
+def _checked(sample: object) -> Made:
+    if isinstance(sample, tuple | list) and len(sample) == 6:
+        return tuple(sample)
+    found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+    raise MemoryContractError(
+        "sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned "
+        f"{found}{_DONE if found == '5 items' else ''}"
+    )

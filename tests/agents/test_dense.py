@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from threadpoolctl import ThreadpoolController
 
 from tmrl_like.agents import (
     EnsembleCritic,
@@ -308,6 +309,24 @@ def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
     after = frozen.actor.state_dict()
     torch.testing.assert_close(after["hidden.0.weight"], before["hidden.0.weight"])
     assert not torch.equal(after["hidden.0.bias"], before["hidden.0.bias"])
+
+
+@pytest.fixture
+def threads_of_torch():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_matrix_products_use_as_many_threads_as_torch_is_told_to(threads_of_torch):
+    made = agent_of(BOX, "auto")
+    train(made, BOX, 1, obs=SEES)  # loads the library
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    assert libraries
+    for threads in (1, 2, 1):
+        torch.set_num_threads(threads)
+        train(made, BOX, 1, obs=SEES)
+        assert {library.num_threads for library in libraries} == {threads}
 
 
 def test_numba_that_is_broken_or_switched_off_costs_speed_alone(monkeypatch, caplog):

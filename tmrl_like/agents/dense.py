@@ -10,6 +10,7 @@ Shape names: N networks side by side, M of them that are asked, B batch, I input
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from numba import config, njit
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import nn
 
 from tmrl_like.agents.acceleration import Flat
@@ -66,6 +68,24 @@ def _where_possible(folder: str, call: Callable[..., Any], *args: Any) -> Any:
 @functools.cache
 def _say_that_nothing_is_kept(folder: str) -> None:
     log.warning("compiled code cannot be kept in %s, so each start takes seconds: make room or remove it", folder)
+
+
+def share_threads() -> None:
+    """Let matrix products use as many threads as torch, which scripts tell how many to use.
+
+    BLAS knows nothing of `torch.set_num_threads`, and would take the core that a trainer leaves to a robot.
+    """
+    threads = torch.get_num_threads()
+    for library in _blas_libraries():
+        if library.num_threads != threads:
+            library.set_num_threads(threads)
+
+
+@functools.cache
+def _blas_libraries() -> list[Any]:
+    """Those that are loaded; scipy's is the one that numba calls."""
+    importlib.import_module("scipy.linalg.cython_blas")
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 class DenseNetwork(NamedTuple):

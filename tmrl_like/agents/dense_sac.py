@@ -31,6 +31,7 @@ from tmrl_like.agents.dense import (
     forward,
     move_average,
     network_of,
+    share_threads,
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import RunningNorm
@@ -114,6 +115,7 @@ class CompiledSAC:
         self, batch: Batch, draw_critics: Callable[[], Tensor | None], entropy_coef: float, gamma: float | Tensor
     ) -> dict[str, float]:
         """Of `critic_loss`, by the critics; returns the metrics."""
+        share_threads()
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
         drawing = self._drawing(len(obs))
         members = draw_critics()
@@ -130,6 +132,7 @@ class CompiledSAC:
 
     def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
+        share_threads()
         seen = self._see(obs)
         loss, entropy = self._actor_gradients(self._networks, self._drawing(len(seen)), seen, entropy_coef, of_mean)
         return {"loss_actor": loss, "entropy_nats": entropy}

@@ -28,6 +28,7 @@ class Cart(RealTimeGymInterface):  # type: ignore[misc]
     def __init__(self, late: int) -> None:
         self._orders: deque[Any] = deque([np.zeros(2)] * (late + 1), late + 1)
         self._position = np.zeros(2)
+        self._noise = np.random.default_rng(0)  # what chance shows is the same in each run
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         return spaces.Tuple((spaces.Box(-1e3, 1e3, (2,)), spaces.Box(-1.0, 1.0, (1,))))
@@ -49,7 +50,7 @@ class Cart(RealTimeGymInterface):  # type: ignore[misc]
         return self._observation(), 0.0, False, {}
 
     def _observation(self) -> list[Any]:
-        return [self._position.astype(np.float32), np.random.uniform(-1.0, 1.0, 1).astype(np.float32)]
+        return [self._position.astype(np.float32), self._noise.uniform(-1.0, 1.0, 1).astype(np.float32)]
 
 
 def make_cart(late: int, act_buf_len: int) -> GenericGymEnv:

@@ -303,9 +303,11 @@ def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
         actor.hidden[0].weight.requires_grad_(False)
         return actor
 
-    frozen = agent_of(BOX, "auto", actor_cls=half_frozen)
+    page, frozen = (agent_of(BOX, how, actor_cls=half_frozen) for how in ("off", "auto"))
     before = copy.deepcopy(frozen.actor.state_dict())
-    train(frozen, BOX, 2, obs=SEES)
+    for made in (page, frozen):
+        train(made, BOX, 5, obs=SEES)
+    assert_equal(frozen, page)
     after = frozen.actor.state_dict()
     torch.testing.assert_close(after["hidden.0.weight"], before["hidden.0.weight"])
     assert not torch.equal(after["hidden.0.bias"], before["hidden.0.bias"])

@@ -282,7 +282,7 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
         found = rig.settle(trainer)
         assert found.exactly_once, str(found)
     assert caplog.text.count("can't start new thread") == 1
-    assert caplog.text.count("the link process ended with exit code") <= 2  # killed; and for want of threads
+    assert caplog.text.count("the link process ended with exit code") in (1, 2)  # killed; and for want of threads
 
 
 @contextlib.contextmanager

@@ -273,7 +273,7 @@ class SACAgent(TrainingAgent):
         if not self._is_compilable():
             return None
         if importlib.util.find_spec("numba") is None:
-            log.info('a training step is up to three times as fast with numba: pip install "tmrl_like[fast]"')
+            log.info('a training step is up to five times as fast with numba: pip install "tmrl_like[fast]"')
             return None
         try:
             return self._compile()

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import suggestion
+from tmrl_like.envs.way import Points, Way, checked_points
 from tmrl_like.errors import ConfigError, expect
 
 _MOST_PIECES = 10_000_000
-
-Points = NDArray[np.float32]  # [N, D]; D = 2 or 3
 
 
 def resample(positions: Any, spacing: float) -> Points:
@@ -39,7 +37,7 @@ def resample(positions: Any, spacing: float) -> Points:
     Raises:
         ConfigError: the positions are not a path, or one shorter than a piece.
     """
-    way = _checked(np.asarray(positions), "the recorded positions")
+    way = checked_points(np.asarray(positions), "the recorded positions")
     if not spacing > 0.0:
         raise ConfigError(f"the spacing of a trajectory must be positive, not {spacing}")
     lengths = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(way.astype(np.float64), axis=0), axis=1))])
@@ -61,7 +59,7 @@ def save_trajectory(file: str | Path, points: Any) -> None:
         ConfigError: they are not a trajectory, or the file cannot be written.
     """
     content = io.BytesIO()
-    np.savez_compressed(content, points=_checked(np.asarray(points), "the points"))
+    np.savez_compressed(content, points=checked_points(np.asarray(points), "the points"))
     try:
         write_atomically(Path(file), content.getvalue())
     except OSError as error:
@@ -82,7 +80,7 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{file} is not an .npz file with `points` ({reason}): record it again") from None
-    points = _checked(points, f"{file}: points")
+    points = checked_points(points, f"{file}: points")
     if dimensions not in (None, points.shape[1]):
         raise ConfigError(
             f"{file}: its positions have {points.shape[1]} coordinates, this environment's {dimensions}: record it here"
@@ -90,31 +88,12 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     return points
 
 
-def _checked(points: NDArray[Any], what: str) -> Points:
-    if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2 or points.dtype.kind not in "fiu":
-        found = f"{points.dtype} {list(points.shape)}"
-        raise ConfigError(
-            f"{what} must be numbers [N, 2] or [N, 3] with N of 2 or more, not {found}: record them again"
-        )
-    points = points.astype(np.float32)
-    if not np.isfinite(points).all():
-        raise ConfigError(f"{what} hold values that are not finite: record them again")
-    return points
+class TrajectoryReward(Way):
+    """Rewards progress along a demonstration, which is its `Way`.
 
-
-class TrajectoryReward:
-    """Rewards progress along a demonstration.
-
-    The agent is *at* one of the points, at first the first one. After each step it is at the nearest of those
-    from `backward_limit` behind to `forward_limit` ahead, so a short cut past more than that gains nothing.
     Reward is `reward_per_point` times the points passed; what going back loses, going there again regains, so
     driving to and fro is worth nothing. An episode terminates at the last point, or after `failure_countdown`
     steps in a row that did not get beyond the furthest point so far.
-
-    Attributes:
-        index: the point at which the agent is, 0 to `last`.
-        furthest: the furthest one since `reset`.
-        last: the last point of the demonstration.
     """
 
     def __init__(
@@ -147,7 +126,6 @@ class TrajectoryReward:
         Raises:
             ConfigError: an argument that makes no sense.
         """
-        self._points = _checked(np.asarray(points), "the points of a trajectory")
         whole = {"forward_limit": (forward_limit, 1), "failure_countdown": (failure_countdown, 1)}
         for name, (value, least) in (
             whole | {"backward_limit": (backward_limit, 0), "min_steps": (min_steps, 0)}
@@ -162,16 +140,11 @@ class TrajectoryReward:
         expect(is_distance, "the reward's max_distance", max_distance, "a number, more than 0")
         is_width = isinstance(half_width, numbers.Real) and 0.0 < half_width < math.inf
         expect(is_width, "the reward's half_width", half_width, "a finite number, more than 0")
-        self._forward_limit, self._backward_limit = forward_limit, backward_limit
         self._failure_countdown, self._min_steps = failure_countdown, min_steps
-        self._max_distance = max_distance
         self._reward_per_point = reward_per_point
         self._end_of_track_reward, self._constant_penalty = end_of_track_reward, constant_penalty
         self._half_width = half_width
-        ways = np.linalg.norm(np.diff(self._points, axis=0), axis=1)
-        self._along = np.concatenate([[0.0], np.cumsum(ways, dtype=np.float64)]).astype(np.float32)
-        self.last = len(self._points) - 1
-        self.reset()
+        super().__init__(points, forward_limit, backward_limit, max_distance)
 
     @classmethod
     def along(cls, points: Any, arguments: Mapping[str, Any]) -> TrajectoryReward:
@@ -187,7 +160,7 @@ class TrajectoryReward:
 
     def reset(self) -> None:
         """Begin at the first point again."""
-        self.index = self.furthest = 0
+        super().reset()
         self._steps = self._steps_without_progress = 0
 
     @property
@@ -196,29 +169,15 @@ class TrajectoryReward:
         return self.furthest / self.last
 
     def info(self, position: Any) -> dict[str, Any]:
-        """Where on the track `position`, [D], is, after the call that judged it; for `info`.
-
-        Returns:
-            progress: float32 [], as the property of this name.
-            distance: float32 [], along the demonstration, in its unit.
-            potential: float32 [], minus the distance from the demonstration, in half widths of the road: 0 on it.
-            position: float32 [D].
-        """
-        here = np.array(position, np.float32)
-        return {
-            "progress": np.float32(self.progress),
-            "distance": self._along[self.index],
-            "potential": np.float32(-np.linalg.norm(here - self._points[self.index]) / self._half_width),
-            "position": here,
-        }
+        """Where on the track `position`, [D], is, after the call that judged it; see `Way.where`."""
+        return self.where(position, self.progress, self._half_width)
 
     def __call__(self, position: Any) -> tuple[float, bool]:
         """The reward of a step that ended at `position`, [D], and whether the episode terminates."""
-        before, self.index = self.index, self._nearest(np.asarray(position, np.float32))
+        before, furthest = self.index, self.furthest
+        self.follow(position)
         self._steps += 1
-        is_progress = self.index > self.furthest
-        self.furthest = max(self.furthest, self.index)
-        if is_progress or self._steps <= self._min_steps:
+        if self.furthest > furthest or self._steps <= self._min_steps:
             self._steps_without_progress = 0
         else:
             self._steps_without_progress += 1
@@ -226,11 +185,3 @@ class TrajectoryReward:
         if self.index == self.last:
             return reward + self._end_of_track_reward, True
         return reward, self._steps_without_progress >= self._failure_countdown
-
-    def _nearest(self, position: NDArray[np.float32]) -> int:
-        """The nearest point within the limits; the furthest of several."""
-        first = max(0, self.index - self._backward_limit)
-        ways = self._points[first : self.index + self._forward_limit + 1] - position
-        distances = np.einsum("nd,nd->n", ways, ways)
-        nearest = len(distances) - 1 - int(distances[::-1].argmin())
-        return first + nearest if distances[nearest] <= self._max_distance**2 else self.index

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmrl_like.envs.carla import VehicleAction, VehicleState
-from tmrl_like.envs.carla.route import Drive, Route, RouteOptions
+from tmrl_like.envs.carla.route import Drive, RouteOptions
+from tmrl_like.envs.way import Way
 from tmrl_like.errors import DecodingError
 
 numbers = st.floats(allow_nan=False, width=64)
@@ -64,7 +65,7 @@ ROUTE = np.array([(x, 0.0) for x in np.arange(0, 102, 2.0)])
 
 
 def drive(points: Any = ROUTE, **task: Any) -> Drive:
-    return Drive(RouteOptions(**task), Route(points), state())
+    return Drive(RouteOptions(**task), Way(points, 10, 5), state())
 
 
 def test_a_drive_earns_the_metres_it_gets_on_and_loses_those_it_goes_back() -> None:
@@ -94,7 +95,7 @@ def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock() -> None:
 def test_a_route_that_comes_back_beside_itself_has_no_short_cut() -> None:
     there = [(x, 0.0) for x in np.arange(0, 102, 2.0)]
     back = [(x, 3.0) for x in np.arange(100, -2, -2.0)]
-    on = Drive(RouteOptions(off_route_m=10), Route(np.array(there + back)), state())
+    on = Drive(RouteOptions(off_route_m=10), Way(there + back, 10, 5), state())
     assert on.judge(state(4.0, 3.0), 0.0, 0)[0] == 4.0
 
 

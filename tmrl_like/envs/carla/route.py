@@ -1,9 +1,4 @@
-"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it ends.
-
-Shape names: N points of a route, M lines between them, K of these near the vehicle.
-"""
-# ruff: noqa: N803, N806
-# Capital suffixes name an array's dimensions.
+"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it ends."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tmrl_like.envs.carla.vehicle import VehicleState
+from tmrl_like.envs.way import Way
 from tmrl_like.errors import expect
 
 if TYPE_CHECKING:
@@ -21,12 +17,9 @@ if TYPE_CHECKING:
 
 _SPACING_M = 2.0
 _SHORTEST_M = 10.0
-_LOOK_BACK_M = 10.0
-_LOOK_AHEAD_M = 20.0
+_LOOK_BACK, _LOOK_AHEAD = 5, 10  # points
 _ROUTE_ENDS_M = 2.0
 _GAIN_M = 1.0
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +51,7 @@ class RouteOptions:
         expect(are_ways, "ahead_m", self.ahead_m, "metres, each 0 or more and finite")
 
 
-def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Route | None:
+def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Way | None:
     """Follow the lane from `start`; where it forks, a branch is drawn. None: the lane ends too soon."""
     here, points = start, []
     for _ in range(int(length_m / _SPACING_M) + 1):
@@ -68,48 +61,7 @@ def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generat
             break
         here = ways[int(random.integers(len(ways)))]
     is_too_short = (len(points) - 1) * _SPACING_M < min(length_m - _SPACING_M, _SHORTEST_M)
-    return None if is_too_short else Route(np.array(points))
-
-
-class Route:
-    """A line through points, and the place on it that was reached.
-
-    Attributes:
-        length_m: from the first point to the last.
-        reached_m: how far along the vehicle was when it was last looked for.
-        off_m: how far beside it was.
-    """
-
-    def __init__(self, points_N2: Array) -> None:
-        """Begin at the start of the line; the points are x and y in metres."""
-        self._points_N2 = points_N2
-        self._steps_M2 = np.diff(points_N2, axis=0)
-        self._lengths_M = np.hypot(*self._steps_M2.T)
-        self._along_N = np.concatenate(([0.0], np.cumsum(self._lengths_M)))
-        self.length_m = float(self._along_N[-1])
-        self.reached_m = self.off_m = 0.0
-
-    def follow(self, x_m: float, y_m: float) -> float:
-        """Look for the vehicle near the place where it was last; returns the metres gained, negative if it went back.
-
-        Only the route near that place counts: a route that crosses itself has no short cuts.
-        """
-        near = slice(*np.searchsorted(self._along_N, (self.reached_m - _LOOK_BACK_M, self.reached_m + _LOOK_AHEAD_M)))
-        starts_K2, steps_K2, lengths_K = self._points_N2[:-1][near], self._steps_M2[near], self._lengths_M[near]
-        ways_K2 = (x_m, y_m) - starts_K2
-        shares_K = np.clip((ways_K2 * steps_K2).sum(axis=1) / lengths_K**2, 0.0, 1.0)
-        offs_K = np.hypot(*(ways_K2 - shares_K[:, None] * steps_K2).T)
-        best = int(offs_K.argmin())
-        before = self.reached_m
-        self.off_m = float(offs_K[best])
-        self.reached_m = float(self._along_N[:-1][near][best] + shares_K[best] * lengths_K[best])
-        return self.reached_m - before
-
-    def ahead(self, distances_m: tuple[float, ...]) -> tuple[Array, Array]:
-        """Points so far ahead, x and y [len(distances_m)] each; the last point where the route ends before."""
-        along = self.reached_m + np.array(distances_m)
-        x_N, y_N = self._points_N2.T
-        return np.interp(along, self._along_N, x_N), np.interp(along, self._along_N, y_N)
+    return None if is_too_short else Way(points, _LOOK_AHEAD, _LOOK_BACK)
 
 
 class Drive:
@@ -119,7 +71,7 @@ class Drive:
         began_in_frame: of the simulator.
     """
 
-    def __init__(self, task: RouteOptions, route: Route, state: VehicleState) -> None:
+    def __init__(self, task: RouteOptions, route: Way, state: VehicleState) -> None:
         self._task, self._route = task, route
         self.began_in_frame = state.frame
         self._best_m, self._best_at_s = 0.0, state.time_s
@@ -130,39 +82,27 @@ class Drive:
         Returns:
             The reward, and what ended the drive: "collision", "off route", "end of route", "stuck" or nothing.
         """
-        reward = self._route.follow(state.x_m, state.y_m) - self._task.lane_penalty * lines
-        if self._route.reached_m >= self._best_m + _GAIN_M:
-            self._best_m, self._best_at_s = self._route.reached_m, state.time_s
+        here = (state.x_m, state.y_m)
+        reward = self._route.follow(here) - self._task.lane_penalty * lines
+        if self._route.distance >= self._best_m + _GAIN_M:
+            self._best_m, self._best_at_s = self._route.distance, state.time_s
         if impulse > 0:
             return reward - self._task.collision_penalty, "collision"
-        if self._route.off_m > self._task.off_route_m:
+        if self._route.off(here) > self._task.off_route_m:
             return reward, "off route"
-        if self._route.reached_m >= self._route.length_m - _ROUTE_ENDS_M:
+        if self._route.distance >= self._route.length - _ROUTE_ENDS_M:
             return reward, "end of route"
         return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
 
     def info(self, state: VehicleState) -> dict[str, Any]:
-        """Where the car is: the simulator's clock, and the rest as of other environments with a track.
-
-        Returns:
-            time_s: s.
-            progress: float32 [], share of the route; 1 where it ends the drive.
-            distance: float32 [], m along the route.
-            potential: float32 [], minus the distance from the lane's middle, in units of `off_route_m`.
-            position: float32 [2], m.
-        """
-        route = self._route
-        return {
-            "time_s": state.time_s,
-            "progress": np.float32(np.clip(route.reached_m / (route.length_m - _ROUTE_ENDS_M), 0.0, 1.0)),
-            "distance": np.float32(route.reached_m),
-            "potential": np.float32(-route.off_m / self._task.off_route_m),
-            "position": np.array((state.x_m, state.y_m), np.float32),
-        }
+        """Where the car is: `time_s` on the simulator's clock and, in m and half widths `off_route_m`, `Way.where`."""
+        progress = np.clip(self._route.distance / (self._route.length - _ROUTE_ENDS_M), 0.0, 1.0)
+        where = self._route.where((state.x_m, state.y_m), progress, self._task.off_route_m)
+        return {"time_s": state.time_s} | where
 
     def route_ahead(self, state: VehicleState) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
-        x, y = self._route.ahead(self._task.ahead_m)
+        x, y = self._route.ahead(self._task.ahead_m).T
         limit_m = max(self._task.ahead_m) + self._task.off_route_m
         own = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))
         seen: np.ndarray[Any, np.dtype[np.float32]] = np.clip(own, -limit_m, limit_m).astype(np.float32)

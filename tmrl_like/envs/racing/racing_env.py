@@ -42,8 +42,9 @@ from tmrl_like.envs.racing.racing_drivers import ArrowKeys, FollowTheRoad, recor
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
-from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
+from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import History, stack_of
+from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]

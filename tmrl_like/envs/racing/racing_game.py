@@ -7,16 +7,15 @@ what is known of it is the newest picture and the instruments.
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
-import signal
-import time
-from multiprocessing.connection import Connection
+import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
+from tmrl_like.base.device import DeviceProcess, DeviceProgram, cycles
+from tmrl_like.errors import MissingExtraError
 
 TICK_S = 1 / 50
 FRAME_SHAPE = (96, 96, 3)
@@ -31,11 +30,11 @@ STATE = np.dtype(
         ("frame", np.uint8, FRAME_SHAPE),  # RGB; the car points up
     ]
 )
-_SLOTS = 4  # a state that is being read is written over this many ticks later
+_COMMAND = struct.Struct("<q3f")  # how often the car was put back to the start; steering, gas, brake
+_STARTS = struct.Struct("<q")  # the same, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
 _SILENT_FOR_S = 3.0
-_CLOSE_WITHIN_S = 1.0
 
 
 def require_game() -> None:
@@ -55,108 +54,34 @@ class RacingGame:
             EnvironmentFaultError: it did not start.
         """
         require_game()
-        context = multiprocessing.get_context("spawn")
-        states = context.RawArray("b", _SLOTS * STATE.itemsize)
-        newest = context.RawValue("q", -1)
-        command = context.RawArray("f", 3)
-        self._states = np.frombuffer(states, STATE)
-        self._newest, self._command = newest, np.frombuffer(command, np.float32)
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_run, args=(theirs, states, newest, command, track), name="racing game", daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self._seen, self._seen_at = -1, 0.0
-        try:
-            self._answer("start", _START_WITHIN_S)
-        except BaseException:
-            self.close()
-            raise
+        sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
+        self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
+        self._starts = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the game's process."""
+        return self._process.pid
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
-        self._command[:] = (steering, gas, brake)
+        self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))
 
     def look(self) -> Any:
-        """The newest state, a copy of one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
-        while True:
-            newest = self._newest.value
-            state = self._states[newest % _SLOTS].copy()
-            if self._newest.value < newest + _SLOTS - 1:
-                break
-        now = time.monotonic()
-        if newest != self._seen:
-            self._seen, self._seen_at = newest, now
-        elif not self._process.is_alive():
-            raise EnvironmentFaultError(f"the racing game has died (exit code {self._process.exitcode})")
-        elif now - self._seen_at > _SILENT_FOR_S:
-            raise EnvironmentFaultError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
-        return state
+        """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
+        return np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
 
     def restart(self) -> None:
         """Put the car back to the start, and wait until it is there."""
+        self._starts += 1
         self.drive(0.0, 0.0, 0.0)
-        try:
-            self._pipe.send_bytes(b"restart")
-        except OSError as error:
-            raise EnvironmentFaultError(f"the racing game has died: {error}") from None
-        self._answer("restart", _RESTART_WITHIN_S)
+        self._process.wait_for(
+            lambda state: _STARTS.unpack_from(state.data)[0] == self._starts, "restart", _RESTART_WITHIN_S
+        )
 
     def close(self) -> None:
         """End the game. Twice is fine."""
-        self._pipe.close()
-        if self._process.pid is None:
-            return
-        for end in (self._process.terminate, self._process.kill):
-            end()
-            self._process.join(_CLOSE_WITHIN_S)
-
-    def _answer(self, request: str, within_s: float) -> None:
-        try:
-            if self._pipe.poll(within_s):
-                self._pipe.recv_bytes()
-                self._seen_at = time.monotonic()
-                return
-        except (EOFError, OSError):
-            self._process.join(_CLOSE_WITHIN_S)
-            raise EnvironmentFaultError(
-                f"the racing game died during {request} (exit code {self._process.exitcode})"
-            ) from None
-        raise EnvironmentFaultError(f"the racing game did not {request} within {within_s:g} s")
-
-
-# -- in the game's process ---------------------------------------------------------------------------
-
-
-def _run(pipe: Connection, states: Any, newest: Any, command: Any, track: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the pipe's end ends the game
-    os.environ["SDL_VIDEODRIVER"] = "dummy"
-    os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
-    slots, controls = np.frombuffer(states, STATE), np.frombuffer(command, np.float32)
-    simulation = Simulation(track)
-
-    def publish() -> None:
-        slots[(newest.value + 1) % _SLOTS] = simulation.state
-        newest.value += 1
-
-    try:
-        publish()
-        pipe.send_bytes(b"started")
-        next_tick = time.perf_counter() + TICK_S
-        while True:
-            if pipe.poll(max(0.0, next_tick - time.perf_counter())):
-                pipe.recv_bytes()
-                simulation.restart()
-                publish()
-                pipe.send_bytes(b"restarted")
-                next_tick = time.perf_counter()
-            elif time.perf_counter() >= next_tick:
-                simulation.tick(*controls)
-                publish()
-                next_tick = max(next_tick, time.perf_counter() - TICK_S) + TICK_S  # what is late by more is lost
-    except (EOFError, OSError):
-        return
+        self._process.close()
 
 
 class Simulation:
@@ -186,3 +111,25 @@ class Simulation:
         motion = (velocity.dot(to_the_front), velocity.dot(to_the_right), car.hull.angularVelocity)
         wheels = car.wheels[0].joint.angle
         self.state = np.array((self._ticks, tuple(car.hull.position), *motion, wheels, frame), STATE)
+
+
+def main() -> None:
+    """Run the game on the clock, for ever."""
+    program = DeviceProgram()
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+    simulation = Simulation(program.options["track"])
+    starts = 0
+    for _ in cycles(TICK_S, TICK_S):
+        command = program.newest_command()
+        asked, *controls = _COMMAND.unpack(command.data)
+        if asked == starts:
+            simulation.tick(*controls)
+        else:
+            starts = asked
+            simulation.restart()
+        program.publish(_STARTS.pack(starts) + simulation.state.tobytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,26 +1,20 @@
 """Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a second.
 
-The arm moves in the horizontal plane and takes velocities. What it measures and the commands it gets travel as
-datagrams on the loopback interface, as on the field bus of a real arm: late, noisy, and never waited for. It ends
-with the process that started it.
+The arm moves in the horizontal plane and takes velocities. What it measures and the commands it gets travel as on the
+field bus of a real arm: late, noisy, and never waited for. It ends with the process that started it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import random
-import socket
 import struct
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any
 
-from tmrl_like.base.processes import end_with_parent
+from tmrl_like.base.device import DeviceProgram, cycles
 
 CYCLE_S = 0.002
 MAX_VELOCITY = 2.0  # rad/s, each joint
@@ -130,10 +124,10 @@ class Arm:
         self._setpoint = [0.0, 0.0]
         self._heard_at_s = now_s
 
-    def receive(self, now_s: float, datagram: bytes) -> None:
+    def receive(self, now_s: float, message: bytes) -> None:
         """Take in what the driver sent; anything but a command is dropped."""
-        if len(datagram) == COMMAND.size:
-            command = COMMAND.unpack(datagram)
+        if len(message) == COMMAND.size:
+            command = COMMAND.unpack(message)
             if all(map(math.isfinite, command)):
                 self._commands.put(now_s, command)
 
@@ -172,44 +166,19 @@ class Arm:
         return STATE.pack(self.cycles, now_s, *positions, *velocities, self.is_stopped)
 
 
-def serve(bus: socket.socket, arm: Arm) -> NoReturn:
-    """Run the arm on the clock, for ever: each cycle is due at a time that does not depend on the one before.
-
-    `bus` is connected to the driver, and does not block.
-    """
-    due_s = time.perf_counter()
-    while True:
-        now_s = time.perf_counter()
-        for datagram in _received(bus):
-            arm.receive(now_s, datagram)
-        if now_s - due_s > _MAX_BEHIND_S:
-            due_s = now_s
-        state = None
-        while due_s <= now_s:
-            state = arm.cycle(due_s) or state
-            due_s += CYCLE_S
-        if state is not None:
-            with contextlib.suppress(OSError):  # nobody reads: the arm does not care
-                bus.send(state)
-        time.sleep(max(0.0, due_s - time.perf_counter()))
-
-
-def _received(bus: socket.socket) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):  # nothing there, or nobody
-        while True:
-            yield bus.recv(COMMAND.size + 1)
-
-
 def main() -> None:
-    """Read JSON (port of the driver, its token, options), introduce yourself, and run the arm."""
-    end_with_parent()
-    job = json.load(sys.stdin)
-    arm = Arm(ArmOptions(**job["options"]), time.perf_counter())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bus:
-        bus.connect(("127.0.0.1", job["port"]))
-        bus.setblocking(False)
-        bus.send(job["token"].encode())
-        serve(bus, arm)
+    """Run the arm on the clock, for ever."""
+    program = DeviceProgram()
+    arm = Arm(ArmOptions(**program.options), time.perf_counter())
+    heard = 0  # the number of the last command
+    for due_s in cycles(CYCLE_S, _MAX_BEHIND_S):
+        command = program.newest_command()
+        if command.number != heard:
+            heard = command.number
+            arm.receive(due_s, command.data)
+        state = arm.cycle(due_s)
+        if state is not None:
+            program.publish(state)
 
 
 if __name__ == "__main__":

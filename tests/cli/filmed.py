@@ -1,8 +1,8 @@
-"""Environments of the tests with pictures and with demonstrations."""
+"""Environments of the tests with pictures and with laps."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from tiny import TinyEnv
@@ -16,8 +16,52 @@ class Filmed(TinyEnv):
     def render(self) -> Any:
         return np.full((96, 128, 3), 20 * self.steps, np.uint8)
 
-    @staticmethod
-    def demonstrate(driver: str, step_s: float = 0.0) -> Any:
-        turns = np.linspace(0.0, 2 * np.pi, 100)
-        radius = {"script": 10.0, "keyboard": 20.0}[driver] + step_s
-        return radius * np.stack([np.cos(turns), np.sin(turns)], axis=1)
+
+class Left:
+    """A driver."""
+
+    def __init__(self, action_space: Any, default_action: Any) -> None:
+        pass
+
+    def __call__(self, obs: Any) -> Any:
+        return np.array([-1.0], np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+class Idle(Left):
+    """One that takes over never."""
+
+    def __call__(self, obs: Any) -> Any:
+        return None
+
+
+class Circle(Filmed):
+    """Driven to the left it goes around once in 100 steps, 10 m from the middle."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
+    lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.001}
+
+    def __init__(self, radius: float = 10.0, step_s: float = 5.0) -> None:
+        super().__init__(step_s)
+        self.radius, self.turned = radius, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.turned = 0
+        return super().reset(**options)[0], self._info()
+
+    def step(self, action: Any) -> Any:
+        obs, rew, *_ = super().step(action)
+        self.turned += action[0] < 0
+        return obs, rew, self.turned >= 100, self.steps >= 300, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        turn = 2 * np.pi * self.turned / 100
+        return {"position": self.radius * np.array((np.cos(turn), np.sin(turn)))}
+
+
+class Still(Circle):
+    """Nobody drives it."""
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"script": Idle}

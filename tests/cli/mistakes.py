@@ -253,7 +253,7 @@ MISTAKES = {
         patch=run_is_finished,
     ),
     "no track to record": Mistake(
-        ["record", TINY, "--lap", "script", "--out", "x.npz"], "TinyEnv cannot record a demonstration"
+        ["record", TINY, "--lap", "script", "--out", "x.npz"], "script drives no lap of TinyEnv"
     ),
     # -- code of the user's
     "a constructor that raises": Mistake(

@@ -11,6 +11,7 @@ from tmrl_like.envs.trajectory import load_trajectory
 
 CommandLine = Callable[..., int]
 FILMED = "--env=filmed.Filmed"
+CIRCLE = "--env=filmed.Circle"
 
 
 def test_the_first_test_episode_is_filmed(tmp_path: Path, command_line: CommandLine) -> None:
@@ -38,19 +39,21 @@ def test_an_environment_without_a_picture_is_one_line_and_no_file(
     assert not file.exists()
 
 
-def test_the_way_of_a_demonstration_is_recorded(
+def test_the_way_of_a_lap_is_recorded(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "way.npz"
-    assert command_line("record", TINY, FILMED, "--lap", "script", "--out", str(file)) == 0
-    assert "64 points from 100 positions" in capsys.readouterr().out
+    lap = ("record", TINY, "--env=filmed.Circle", "--lap", "script", "--out", str(file))
+    assert command_line(*lap) == 0
+    said = capsys.readouterr().out
     small = load_trajectory(file)
+    assert f"{len(small)} points from" in said
+    assert len(small) == pytest.approx(63, abs=2)
     assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
-    options = ("--lap", "keyboard", "--spacing", "2.5", "--env.step_s", "5")
-    assert command_line("record", TINY, FILMED, *options, "--out", str(file)) == 0
+    assert command_line(*lap, "--spacing", "2.5", "--env.radius", "25") == 0
     large = load_trajectory(file)
-    assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.05)
-    assert len(large) == 64
+    assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
+    assert len(large) == pytest.approx(63, abs=2)
 
 
 def test_mistakes_in_recording_are_one_line_each(
@@ -59,16 +62,17 @@ def test_mistakes_in_recording_are_one_line_each(
     lap = ("--lap", "script")
     out = (*lap, "--out", str(tmp_path / "way.npz"))
     for arguments, message in [
-        ((TINY, *out), "cannot record a demonstration"),
-        ((TINY, FILMED, *lap), "--out"),
-        ((TINY, FILMED, *out, "--lap", "ghost"), "there is no 'ghost'"),
-        ((TINY, FILMED, *out, "--spacing", "-1"), "--spacing is -1.0; expected more than 0"),
-        ((TINY, FILMED, *out, "--spacing", "1000"), "choose another spacing"),
-        ((TINY, FILMED, *out, "--spacing", "1e-12"), "choose another spacing"),
-        ((TINY, FILMED, *lap, "--out", str(tmp_path)), "expected the name of a file"),
+        ((TINY, *out), "script drives no lap of TinyEnv; expected nobody"),
+        ((TINY, CIRCLE, *lap), "--out"),
+        ((TINY, CIRCLE, *out, "--lap", "ghost"), "there is no 'ghost'"),
+        ((TINY, CIRCLE, *out, "--spacing", "-1"), "--spacing is -1.0; expected more than 0"),
+        ((TINY, CIRCLE, *out, "--spacing", "1000"), "choose another spacing"),
+        ((TINY, CIRCLE, *out, "--spacing", "1e-12"), "choose another spacing"),
+        ((TINY, CIRCLE, *lap, "--out", str(tmp_path)), "expected the name of a file"),
+        ((TINY, "--env=filmed.Still", *out), "the lap did not end within 300 steps"),
     ]:
         assert command_line("record", *arguments) == 2
         error = capsys.readouterr().err
         assert message in error
-        assert error.count("\n") == 1
+        assert len([line for line in error.splitlines() if "INFO" not in line]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -24,6 +24,7 @@ from tmrl_like.errors import EnvironmentFaultError
 
 _SLOTS = 4  # a message that is being read is written over this many messages later
 _LOOK_S = 0.005
+_ENDS_WITHIN_S = 0.2  # a process that was killed falls silent a moment before it has ended
 _SHARED_MEMORY = Path("/dev/shm")  # where there is none, a file: its pages are shared as well
 
 
@@ -123,6 +124,9 @@ class DeviceProcess:
         self._check()
         state = self._states.newest()
         if time.perf_counter() - state.put_at > silent_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_WITHIN_S)
+            self._check()
             raise EnvironmentFaultError(f"{self._name} has sent no state for {silent_s:g} s: its process hangs")
         return state.data
 

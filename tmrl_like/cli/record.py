@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.prepare import TO_COLLECT, find_policy, prepare
 from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.test import picture_of
+from tmrl_like.cli.window import Window
 from tmrl_like.envs.trajectory import resample, save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import refuse_taken, write_log
+from tmrl_like.rollouts.rollout import Rollout
+from tmrl_like.types import Driver
 
 
 class RandomActor(ActorModule):
@@ -61,23 +67,63 @@ def _record_episodes(arguments: Arguments) -> int:
     return 0
 
 
+class _Alone:
+    """A driver who never gives back: where he does nothing, the environment's default action is sent."""
+
+    is_program = True
+
+    def __init__(self, make_driver: Callable[..., Driver], action_space: Any, default_action: Any) -> None:
+        self._driver, self._rest = make_driver(action_space=action_space, default_action=default_action), default_action
+
+    def __call__(self, obs: Any) -> Any:
+        action = self._driver(obs)
+        return self._rest if action is None else action
+
+    def close(self) -> None:
+        self._driver.close()
+
+
 def _record_lap(arguments: Arguments) -> int:
-    """Let the experiment's environment be driven once, and write the way it took."""
+    """Let a driver take over the environment for an episode, and write the way that it took."""
     file = Path(arguments.out)
     experiment = prepare(arguments, "record", ("env",))
+    env_cls: Any
     env_cls, given = taken_apart(experiment.env)
-    demonstrate = getattr(env_cls, "demonstrate", None)
-    if demonstrate is None:
-        raise ConfigError(
-            f"{arguments.place}: {env_cls.__name__} cannot record a demonstration: it has no static "
-            "method demonstrate(driver, **init_args) that returns where it drove, [T, 2] or [T, 3]"
-        )
+    drivers = getattr(env_cls, "lap_drivers", {})
+    if arguments.lap not in drivers:
+        known = " or ".join(drivers) or "nobody: its class has no lap_drivers"
+        raise ConfigError(f"{arguments.place}: {arguments.lap} drives no lap of {env_cls.__name__}; expected {known}")
     with contextlib.suppress(OSError):  # looked at before somebody drives in vain
         file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ConfigError(f"--out {file}: expected the name of a file, in a folder that can be written to")
     print(f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …", flush=True)
-    positions = demonstrate(arguments.lap, **given)
+    lap = dataclasses.replace(
+        experiment,
+        env=partial(env_cls, **given | env_cls.lap_arguments),
+        worker=dataclasses.replace(experiment.worker, envs=1, takeover_in_tests=True),
+        takeover=partial(_Alone, drivers[arguments.lap]),
+    )
+    rollouts = list[Rollout]()
+    with contextlib.ExitStack() as closing:
+        window = None
+        if arguments.lap == "keyboard" and not getattr(env_cls, "has_window", False):
+            window = closing.enter_context(Window(lambda: worker.stop()))
+
+        def after_step() -> None:
+            if window is not None:
+                window.show(picture_of(worker.env))
+
+        parts: dict[str, Any] = {"actor_module_cls": RandomActor, "obs_preprocessor": None, "sample_compressor": None}
+        worker = closing.enter_context(lap.make_standalone(on_rollout=rollouts.append, **parts))
+        episode = worker.run_episode(after_step=after_step)
+    if episode.fault:
+        raise EnvironmentFaultError(episode.fault)
+    if not episode.terminated:
+        raise ConfigError(
+            f"the lap did not end within {episode.steps} steps: nothing was recorded; raise ep_max_length"
+        )
+    positions = rollouts[0].info["position"]
     points = resample(positions, arguments.spacing)
     save_trajectory(arguments.out, points)
     print(f"{file}: {len(points)} points from {len(positions)} positions")

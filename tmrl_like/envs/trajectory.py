@@ -168,6 +168,11 @@ class TrajectoryReward(Way):
         """Share of the track that was driven since `reset`, 0 to 1."""
         return self.furthest / self.last
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last point was reached."""
+        return self.index == self.last
+
     def info(self, position: Any) -> dict[str, Any]:
         """Where on the track `position`, [D], is, after the call that judged it; see `Way.where`."""
         return self.where(position, self.progress, self._half_width)
@@ -182,6 +187,39 @@ class TrajectoryReward(Way):
         else:
             self._steps_without_progress += 1
         reward = (self.index - before) * self._reward_per_point + self._constant_penalty
-        if self.index == self.last:
+        if self.is_at_end:
             return reward + self._end_of_track_reward, True
         return reward, self._steps_without_progress >= self._failure_countdown
+
+
+class Lap:
+    """In the place of a `TrajectoryReward` while a demonstration is driven: nothing is worth anything.
+
+    Attributes:
+        is_at_end: no demonstration says where that is.
+
+    A lap is over when he who was `away` from where it began is `back` within so much, in the unit of the positions.
+    """
+
+    is_at_end = False
+
+    def __init__(self, away: float = math.inf, back: float = 0.0) -> None:
+        """Begin; by default another one says when it is over."""
+        self._away, self._back = away, back
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin where the next position is."""
+        self._start: Any = None
+        self._was_away = False
+
+    def info(self, position: Any) -> dict[str, Any]:
+        """The position, float32 [D]."""
+        return {"position": np.array(position, np.float32)}
+
+    def __call__(self, position: Any) -> tuple[float, bool]:
+        """As `TrajectoryReward`."""
+        self._start = np.array(position) if self._start is None else self._start
+        distance = float(np.linalg.norm(self._start - position))
+        self._was_away |= distance > self._away
+        return 0.0, self._was_away and distance < self._back

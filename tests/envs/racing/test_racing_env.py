@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import os
@@ -20,13 +19,16 @@ import psutil
 import pytest
 import torch
 
+from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
-from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
-from tmrl_like.envs.racing.racing_drivers import FollowTheRoad, record_lap
+from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, RoadDriver, demonstration
 from tmrl_like.envs.racing.racing_game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.envs.trajectory import save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.worker.options import WorkerOptions
 
 GREEN, GREY = (102, 230, 102), (102, 102, 102)
 REWARD = {"max_distance": 12.0, "reward_per_point": 1.0}
@@ -373,44 +375,39 @@ def test_a_demonstration_of_another_kind_is_refused(tmp_path):
 
 
 def test_the_script_steers_to_where_the_road_goes_and_brakes_before_its_end():
-    driver = FollowTheRoad()
-    assert driver(state())[0] == pytest.approx(0.0, abs=0.05)
-    assert driver(state(bend=60))[0] > 0.2
-    assert driver(state(bend=-60))[0] < -0.2
-    assert driver(state(speed=0.0))[1] > 0.0 == driver(state(speed=0.0))[2]
-    assert driver(state(speed=90.0))[2] > 0.0 == driver(state(speed=90.0))[1]
+    def drives(**values):
+        seen = interface([state(**values)], history=1)
+        return RoadDriver(seen.get_action_space(), seen.get_default_action(), 1.0, 1.0)(seen.reset()[0])
+
+    assert drives()[0] == pytest.approx(0.0, abs=0.05)
+    assert drives(bend=60)[0] > 0.2
+    assert drives(bend=-60)[0] < -0.2
+    assert drives(speed=0.0)[1] > -0.5
+    assert drives(speed=90.0)[1] < -0.5
 
 
-def test_a_lap_is_recorded_from_the_start_until_the_car_is_back(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.racing.racing_drivers.TICK_S", 0.0)
+def test_a_lap_goes_from_the_start_until_the_car_is_back():
     turns = np.linspace(0.0, 4 * np.pi, 200)
-    circle = Track([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns])
-    way = record_lap(circle, lambda seen: (0.1, 0.2, 0.0), 10.0)  # type: ignore[arg-type]
-    assert circle.controls == (0.1, 0.2, 0.0)
-    assert len(way) == pytest.approx(100, abs=3)
-    assert np.linalg.norm(way[-1] - way[0]) < 7.0
-
-
-def test_a_car_that_does_not_come_round_records_nothing():
-    with pytest.raises(ConfigError, match="did not come round"):
-        record_lap(Track([state()]), lambda seen: (0.0, 0.0, 0.0), 0.1)  # type: ignore[arg-type]
-
-
-def test_an_unknown_driver_and_a_keyboard_without_a_display_are_one_line(monkeypatch):
-    with pytest.raises(ConfigError, match="script or keyboard"):
-        RacingEnv.demonstrate("ghost", 1)
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    if sys.platform == "linux" and importlib.util.find_spec("Box2D"):
-        with pytest.raises(ConfigError, match="needs a display") as refused:
-            RacingEnv.demonstrate("keyboard", 1)
-        assert "\n" not in str(refused.value)
+    lap = interface([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns], trajectory="", track=7)
+    _, info = lap.reset()
+    way, terminated = [info["position"]], False
+    while not terminated:
+        _, reward, terminated, info = lap.get_obs_rew_terminated_info()
+        assert reward == 0.0
+        way.append(info["position"])
+    assert len(way) == pytest.approx(100, abs=4)
+    assert np.linalg.norm(way[-1] - way[0]) < 13.0
 
 
 @pytest.mark.long
 def test_the_script_drives_a_lap_that_the_reward_accepts():
     pytest.importorskip("Box2D")
-    way = RacingEnv.demonstrate("script", 1)
+    rollouts = []
+    env_cls = partial(RacingEnv, **RacingEnv.lap_arguments)
+    options = WorkerOptions(takeover_in_tests=True)
+    how = {"standalone": True, "takeover": RacingEnv.lap_drivers["script"], "on_rollout": rollouts.append}
+    with RolloutWorker(env_cls, LinearActor, options=options, **how) as worker:
+        assert worker.run_episode().terminated
     reward = RacingInterface(reward=REWARD | {"forward_limit": 10})._reward
-    assert any(reward(position)[1] for position in way)
+    assert any(reward(position)[1] for position in rollouts[0].info["position"])
     assert reward.progress == 1.0

@@ -3,11 +3,9 @@
 import contextlib
 import math
 import os
-import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from kit.ports import free_port
 import tmrl_like.envs.desktop.desktop_env as desktop_game
 import tmrl_like.envs.trackmania.trackmania_env as trackmania
 from tmrl_like.envs.desktop.game_window import find_window
+from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.trackmania.trackmania_env import (
     LAYOUT,
     CarReport,
@@ -304,26 +303,23 @@ def test_the_car_itself_is_not_a_border() -> None:
     assert Lidar()(frame).min() > 20
 
 
-def test_a_demonstration_is_recorded_to_the_finish() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        finished = threading.Event()
-
-        def drive() -> None:
-            with server.accept()[0] as link:
-                link.sendall(struct.pack(LAYOUT, *CAR._replace(x=10.0, has_finished=1.0)))  # of the race before
-                finished.wait(0.05)
-                for i in range(101):
-                    link.sendall(struct.pack(LAYOUT, *CAR._replace(x=i / 10, has_finished=float(i == 100))))
-                    finished.wait(0.002)
-                finished.wait(10)
-
-        driver = threading.Thread(target=drive)
-        driver.start()
-        positions = TrackManiaEnv.demonstrate("keyboard", port=server.getsockname()[1], trajectory="any")
-        finished.set()
-        driver.join()
-    assert positions.shape[1] == 3
-    assert positions[-1].tolist() == [10.0, CAR.y, CAR.z]
-    assert (np.diff(positions[:, 0]) > 0).all()
-    with pytest.raises(ConfigError, match="--lap keyboard"):
-        TrackManiaEnv.demonstrate("script")
+def test_a_lap_is_driven_by_you_to_the_finish(screen: str, running_game: int) -> None:
+    find_window("Trackmania", within_s=20.0).close()
+    env = TrackManiaEnv(gamepad=None, port=running_game, restart_wait_s=0.1, **TrackManiaEnv.lap_arguments)
+    fingers = Keyboard()
+    try:
+        _, info = env.reset()
+        positions, terminated = [info["position"]], False
+        for _ in range(20):  # what the policy wants moves nothing
+            *_, info = env.step(THROTTLE)
+        assert info["position"].tolist() == positions[0].tolist()
+        fingers.hold(["up"])
+        while not terminated and len(positions) < 400:
+            *_, terminated, _, info = env.step(THROTTLE)
+            positions.append(info["position"])
+    finally:
+        fingers.close()
+        env.close()
+    assert terminated
+    assert positions[0].tolist() == [0.0, 1.0, 0.0]
+    assert positions[-1][2] >= 10.0

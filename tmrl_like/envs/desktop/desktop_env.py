@@ -285,6 +285,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 class DesktopGameEnv(RealTimeEnv):
     """A game in a window, in real time."""
 
+    has_window = True  # nobody needs to draw it
+
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's `frames`."""

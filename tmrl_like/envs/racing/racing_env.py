@@ -24,7 +24,6 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -38,22 +37,23 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import ActionTable, Inputs
-from tmrl_like.envs.racing.racing_drivers import ArrowKeys, FollowTheRoad, record_lap
+from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
-from tmrl_like.envs.racing.view import ImageView, LidarView
+from tmrl_like.envs.racing.view import ANGLES, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
-from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory
+from tmrl_like.envs.trajectory import Lap, TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import History, stack_of
 from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
 
-_LAP_WITHIN_S = 180.0  # of a demonstration
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COASTING = -0.5  # the pedal's position between brake and gas
 _HALF_ROAD = 6.65  # on the map
+_AWAY = 50.0  # on the map: no lap is over before the car was so far from its start
+_PACE = 40.0  # how much speed a free view ahead allows `RoadDriver`, beyond a walk, in units per second
 _TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
@@ -95,7 +95,8 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
             grey: pictures have one value per pixel instead of three.
             track: the game's seed; the demonstration must be of the same track.
             reward: arguments of `TrajectoryReward`.
-            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships, of track 1.
+            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships, of track 1;
+                "": there is no reward, and an episode is a `Lap`.
         """
         if observation not in ("lidar", "image"):
             raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
@@ -103,9 +104,10 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         expect(track >= 0, "track", track, "the game's seed, 0 or more")
         self._track = track
         self._game: RacingGame | None = None
-        self._reward = TrajectoryReward.along(
-            demonstration(track, trajectory), {"half_width": _HALF_ROAD} | (reward or {})
-        )
+        self._reward: TrajectoryReward | Lap = Lap(_AWAY, _HALF_ROAD)
+        if trajectory != "":
+            arguments = {"half_width": _HALF_ROAD} | (reward or {})
+            self._reward = TrajectoryReward.along(demonstration(track, trajectory), arguments)
         self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
@@ -165,7 +167,10 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
 
 
 class RoadDriver:
-    """A program that takes over from a policy at intervals, and follows the road; for `observation: lidar`."""
+    """A program that takes over from a policy at intervals, and follows the road; for `observation: lidar`.
+
+    It steers to where the road is longest, slower where it is short: a clean lap, not a fast one.
+    """
 
     is_program = True
 
@@ -175,7 +180,8 @@ class RoadDriver:
         """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
         if not isinstance(action_space, spaces.Box):
             raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
-        self._follow = FollowTheRoad()
+        self._angles = np.deg2rad(ANGLES)
+        self._ahead = np.abs(ANGLES) <= 20.0
         self._every_s, self._for_s = every_s, for_s
         self._started_at = time.monotonic()
 
@@ -184,9 +190,15 @@ class RoadDriver:
         if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
             return None
         instruments, seen, *_ = obs
-        steering, gas, brake = self._follow.controls(seen[-1], instruments[0] * _INSTRUMENTS["speed"])
+        ranges, speed = seen[-1], instruments[0] * _INSTRUMENTS["speed"]
+        weights = ranges**3
+        heading = np.arctan2(weights @ np.sin(self._angles), weights @ np.cos(self._angles))
+        steering = np.clip(1.5 * heading, -1.0, 1.0)
+        too_slow_by = 10.0 + _PACE * ranges[self._ahead].max() - speed
+        gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
+        brake = np.clip(-0.05 * too_slow_by, 0.0, 0.6)
         pedal = _COASTING + (1.0 - _COASTING) * gas / _FULL_GAS - (1.0 + _COASTING) * brake / _FULL_BRAKE
-        return np.clip((steering, pedal), -1.0, 1.0).astype(np.float32)
+        return np.array((steering, pedal), np.float32).clip(-1.0, 1.0)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -262,7 +274,18 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 
 
 class RacingEnv(RealTimeEnv):
-    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
+    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation.
+
+    Attributes:
+        lap_drivers: who drives for `tmrl-like record --lap`, by name.
+        lap_arguments: what the environment is given then, in place of what the experiment says.
+    """
+
+    lap_drivers: ClassVar[dict[str, Any]] = {
+        "script": partial(RoadDriver, every_s=1.0, for_s=1.0),
+        "keyboard": KeyDriver,
+    }
+    lap_arguments: ClassVar[dict[str, Any]] = {"trajectory": "", "observation": "lidar", "inputs": None}
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,27 +310,3 @@ class RacingEnv(RealTimeEnv):
         require_game()
         interface = partial(RacingInterface, **game)
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
-
-    @staticmethod
-    def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:
-        """Drive around the track once, in real time, for `tmrl-like record --lap`.
-
-        Args:
-            driver: "script" or "keyboard".
-            track: the game's seed.
-            others: the environment's other arguments; they make no difference.
-
-        Returns:
-            Where the car was, [T, 2].
-
-        Raises:
-            ConfigError: no such driver, no display, or not a whole lap.
-            MissingExtraError: the game, or what reads the keyboard, is not installed.
-        """
-        if driver not in ("script", "keyboard"):
-            raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
-        expect(track >= 0, "track", track, "the game's seed, 0 or more")
-        require_game()
-        drive = FollowTheRoad() if driver == "script" else ArrowKeys()
-        with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:
-            return record_lap(game, drive, _LAP_WITHIN_S)

@@ -26,7 +26,6 @@ is to whoever connects to port 9000. Reward: progress along a demonstration, see
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +42,10 @@ from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.real_time import also_takes
-from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
+from tmrl_like.envs.trajectory import Lap, TrajectoryReward, load_trajectory, resample
 from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
-from tmrl_like.errors import ConfigError
 
 PORT = 9000
 LAYOUT = "<11f"
@@ -62,7 +61,7 @@ _LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
 _LIDAR_FROM_PX = 20
 _BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
 _POP_UP_AFTER_S = 0.5
-_DRIVER_WITHIN_S = 10.0
+_LAP_STEPS = 12_000  # ten minutes
 _INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}  # in the observation
 
 
@@ -145,7 +144,7 @@ class TrackManiaInterface(DesktopGameInterface):
         """Prepare; game and trajectory are looked for at the first reset.
 
         Args:
-            trajectory: file of the demonstration.
+            trajectory: file of the demonstration; "": there is no reward, an episode is a `Lap`, and you steer, not it.
             view: what is seen of the screen.
             size: height and width of the pictures.
             frames: views in an observation.
@@ -194,7 +193,7 @@ class TrackManiaInterface(DesktopGameInterface):
         car = CarReport(*record)
         reward, terminated = self._reward((car.x, car.y, car.z))
         self._has_finished = bool(car.has_finished)
-        if self._has_finished and self._reward.index != self._reward.last:
+        if self._has_finished and not self._reward.is_at_end:
             return reward + self._reward_arguments["end_of_track_reward"], True, {}
         return reward, terminated, {}
 
@@ -204,7 +203,9 @@ class TrackManiaInterface(DesktopGameInterface):
         return info | {"progress": np.float32(1.0)} if self._has_finished else info
 
     @cached_property
-    def _reward(self) -> TrajectoryReward:
+    def _reward(self) -> TrajectoryReward | Lap:
+        if not self._trajectory:
+            return Lap()
         points = resample(load_trajectory(Path(self._trajectory).expanduser(), 3), SPACING_M)
         return TrajectoryReward.along(points, self._reward_arguments)
 
@@ -239,6 +240,8 @@ class TrackManiaInterface(DesktopGameInterface):
             self._gamepad = self._make_gamepad()
 
     def control(self, action: NDArray[np.float32]) -> None:
+        if not self._trajectory:
+            return
         if self._gamepad is None:
             super().control(action)
             return
@@ -258,7 +261,15 @@ class TrackManiaInterface(DesktopGameInterface):
 
 
 class TrackManiaEnv(DesktopGameEnv):
-    """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
+    """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation.
+
+    Attributes:
+        lap_drivers: for `tmrl-like record --lap`: you, with whatever steers the game.
+        lap_arguments: what the environment is given then, in place of what the experiment says.
+    """
+
+    lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": KeyDriver}
+    lap_arguments: ClassVar[dict[str, Any]] = {"trajectory": "", "inputs": None, "ep_max_length": _LAP_STEPS}
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,32 +287,6 @@ class TrackManiaEnv(DesktopGameEnv):
     ) -> None:
         """As `TrackManiaInterface` and `RealTimeEnv`."""
         super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len, inputs)
-
-    @staticmethod
-    def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
-        """Take down where you drive, from now or the next start on to the finish, for `tmrl-like record --lap`.
-
-        Args:
-            driver: "keyboard": you, with whatever steers the game.
-            port: where the plugin listens.
-            others: the environment's other arguments; they make no difference.
-
-        Returns:
-            Where the car was, [T, 3].
-
-        Raises:
-            ConfigError: another driver.
-            EnvironmentAwayError: the game is not there, or fell silent.
-        """
-        if driver != "keyboard":
-            raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --lap keyboard")
-        with contextlib.closing(Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)) as telemetry:
-            cars = [CarReport(*telemetry.next_record(_DRIVER_WITHIN_S))]
-            while cars[0].has_finished:  # the race before
-                cars = [CarReport(*telemetry.next_record(_DRIVER_WITHIN_S))]
-            while not cars[-1].has_finished:
-                cars.append(CarReport(*telemetry.next_record(_DRIVER_WITHIN_S)))
-        return np.array([(car.x, car.y, car.z) for car in cars], np.float32)
 
 
 def get_environment(trajectory: str, **arguments: Any) -> TrackManiaEnv:

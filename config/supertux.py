@@ -97,12 +97,12 @@ class SuperTux(DesktopGameInterface):
         home = tempfile.mkdtemp(prefix="supertux")  # leaves the settings and scores of the user alone
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         Path(home, "config").write_text(SETTINGS, encoding="utf-8")
-        os.environ["ALSOFT_DRIVERS"] = "null"  # no sound
         program = shutil.which("supertux2", path=f"{os.environ['PATH']}:/usr/games") or "supertux2"
         options = ["--userdir", home, "--window", "--geometry", WINDOW, "--renderer", "sdl", "--show-pos"]
         super().__init__(
             title="SuperTux",
             command=[program, *options, f"{LEVELS}/{level}.stl"],
+            environment={"ALSOFT_DRIVERS": "null"},  # no sound
             axes=[("left", "right"), ("", "space")],
             size=(48, 64),
         )
@@ -124,11 +124,11 @@ class SuperTux(DesktopGameInterface):
         raise EnvironmentFaultError(f"the level did not begin within {RESTART_WITHIN_S:g} s")
 
     def _press(self, key: str) -> None:
-        self._keyboard.tap(key)
+        self.tap(key)
         time.sleep(SETTLE_S)
 
     def _x_now(self) -> int | None:
-        frame, _ = self._look()
+        frame, _ = self.look()
         return read_x(frame)
 
     def judge(self, frame: NDArray[np.uint8], record: Any) -> tuple[float, bool, dict[str, Any]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive, start_script
+from tmrl_like.base.children import start_script
+from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive
 
 SCRIPT = """
 import subprocess, sys, time
@@ -21,7 +22,8 @@ time.sleep(3600)
 PARENT = """
 import subprocess, sys, time
 from pathlib import Path
-from tmrl_like.base.processes import ProcessGuard, start_script
+from tmrl_like.base.children import start_script
+from tmrl_like.base.processes import ProcessGuard
 script = start_script(Path(sys.argv[1]), stdout=subprocess.PIPE)
 script.stdout.readline()
 guard = ProcessGuard()

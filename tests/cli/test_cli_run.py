@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 import shlex
 import signal
 import sys
@@ -43,9 +44,13 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     run = start("run", TINY, "--proof", "--run_name", "r6")
     run.wait_for("training")
     family = run.family()
+    run.wait_for(" trained tests")  # two tests, one after the other, import torch each
     assert run.ends() == 0, run.output
     assert all_gone(family)
     assert "proof passed: mean return" in run.output
+    tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
+    assert tests == sorted(tests, reverse=True)  # the untrained policy's are over before the trained one's begin
+    assert set(tests) == {"untrained", "trained"}
     folder = own_home / ".tmrl_like" / "runs" / "r6"
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")

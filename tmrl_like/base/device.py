@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tmrl_like.base.processes import end_with_parent, start_script
+from tmrl_like.base.children import start_script
+from tmrl_like.base.processes import end_with_parent
 from tmrl_like.errors import EnvironmentFaultError
 
 _SLOTS = 4  # a message that is being read is written over this many messages later

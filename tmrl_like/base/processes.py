@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from tmrl_like.base.children import start_script
 from tmrl_like.base.threads import start_thread
 
 log = logging.getLogger("tmrl_like")
@@ -26,23 +26,6 @@ _LOOK_S = 0.25
 _WAIT_S = 0.02
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _OLD_MAX_BYTES = 32 << 20  # an older glibc takes no larger threshold
-
-
-def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
-    """Start a Python file, which must call `end_with_parent`, with this process's import path.
-
-    It has a session or console of its own: Ctrl-C does not reach it. Its pipes have no buffers. The packages that it is
-    in are not imported. `streams` are those of `subprocess.Popen`.
-    """
-    process: subprocess.Popen[bytes] = subprocess.Popen(
-        [sys.executable, "-P", str(script), str(os.getpid())],
-        bufsize=0,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
-        start_new_session=True,
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        **streams,
-    )
-    return process
 
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:

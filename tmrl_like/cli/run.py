@@ -198,10 +198,16 @@ class Run:
         for i in range(1, number + 1):
             self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
 
-    def _start_test(self, role: str, *policy: str) -> list[EpisodeStats]:
-        """Start a test of a policy; its episodes will be in the list."""
-        child = self._start(role, "test", "--episodes", str(self._settings.proof.episodes), *policy)
-        return self._episodes.setdefault(child, [])
+    def _test(self, role: str, *policy: str) -> list[EpisodeStats]:
+        """The episodes of a test of a policy, one test after the other: two games cannot have one screen."""
+        asked = self._settings.proof.episodes
+        child = self._start(role, "test", "--episodes", str(asked), *policy)
+        episodes = self._episodes.setdefault(child, [])
+        while child.exit_code is None:
+            self._state = f"proof: {len(episodes)} of {asked} {role}s"
+            self._turn()
+        self._hear_last_words()
+        return episodes
 
     def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
         level = self._arguments.log_level
@@ -272,15 +278,8 @@ class Run:
     def _prove(self, folder: Path) -> int:
         """Test the trained policy and an untrained one, compare, say so."""
         section = self._settings.proof
-        before = self._start_test(_TESTED[0], "--untrained")
-        after = self._start_test(_TESTED[1], "--policy", str(self._settings.paths.trainer_model))
-        while any(child.exit_code is None for child in self._episodes):
-            counts = [
-                f"{len(episodes)} of {section.episodes} {child.role}s" for child, episodes in self._episodes.items()
-            ]
-            self._state = f"proof: {', '.join(counts)}"
-            self._turn()
-        self._hear_last_words()
+        before = self._test(_TESTED[0], "--untrained")
+        after = self._test(_TESTED[1], "--policy", str(self._settings.paths.trainer_model))
         self._view.close()
         verdict = proof.judge(before, after, section)
         proof.show(before, after, verdict)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
+from tmrl_like.base.children import start_child
 from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
@@ -76,19 +77,11 @@ class Family:
         Raises:
             ShortageError: the system gives no more processes, or threads.
         """
-        environment = os.environ | dict(further or {}) | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
+        command = [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"]
+        environment = dict(further or {}) | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                env=environment,
-                start_new_session=True,  # on Windows the flag says so
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-            )
+            process = start_child(command, environment, encoding="utf-8", errors="replace", **pipes)
         except OSError as error:
             raise no_process(role, error) from None
         child = Child(role, process)

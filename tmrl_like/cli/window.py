@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tmrl_like.base.children import start_script
 from tmrl_like.base.files import write_whole
-from tmrl_like.base.processes import start_script
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.preview import SIZE
 from tmrl_like.envs.display import has_display

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import msgspec
 
 import tmrl_like.errors
-from tmrl_like.base.processes import start_script
+from tmrl_like.base.children import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
 from tmrl_like.errors import ShortageError, TmrlLikeError, TransportError

@@ -316,3 +316,14 @@ def keys_down() -> int:
         return sum(map(int.bit_count, display.query_keymap()))
     finally:
         display.close()
+
+
+def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['A'] + os.environ['PATH'])"
+    game = GameProcess([sys.executable, "-c", code], {"A": "one, "})
+    game.start()
+    game.wait(60)
+    assert game.exit_code == 0
+    game.close()
+    assert said.read_text() == "one, " + os.environ["PATH"]

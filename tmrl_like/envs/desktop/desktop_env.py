@@ -68,6 +68,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self,
         title: str,
         command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
         axes: Sequence[Axis] = (("left", "right"), ("down", "up")),
         restart_key: str = "",
         restart_wait_s: float = 0.5,
@@ -85,6 +86,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         Args:
             title: a part of the window's title.
             command: starts the game, and is played in a window that was not there before; None: somebody else does.
+            environment: variables of the game's process, beside those of this one.
             axes: for each number of the action the keys for -1 and +1, held beyond a third of the way; "" for none.
             restart_key: begins an episode; "" for none.
             restart_wait_s: the game is ready so long after it.
@@ -114,7 +116,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
         self._telemetry_layout, self._telemetry_port = telemetry_layout, telemetry_port
         self._start_within_s = start_within_s
-        self._game = GameProcess(command) if command else None
+        self._game = GameProcess(command, environment) if command else None
         self._frozen = FrozenWatch(frozen_after_s)
         self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
         self._shrink = Shrink(size, grey=grey)
@@ -141,8 +143,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def begin_episode(self) -> None:
         """Bring the game to the beginning of an episode; no key is held."""
-        if self._restart_key and self._keyboard is not None:
-            self._keyboard.tap(self._restart_key)
+        if self._restart_key:
+            self.tap(self._restart_key)
             time.sleep(self._restart_wait_s)
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
@@ -178,6 +180,27 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         if self._keyboard is not None:
             self._keyboard.close()
 
+    # -- what a subclass can ask for -----------------------------------------------------------------
+
+    def tap(self, key: str) -> None:
+        """Press a key, and release it a tenth of a second later."""
+        if self._keyboard is not None:
+            self._keyboard.tap(key)
+
+    def look(self) -> tuple[Frame, Record]:
+        """What the window shows now, uint8 [H, W, 3] RGB, and the newest telemetry, empty without.
+
+        Raises:
+            EnvironmentFaultError: the game ended, its picture is frozen, or its telemetry fell silent.
+        """
+        if self._screen is None or self._window is None:
+            raise EnvironmentFaultError("the game is not open: reset the environment")
+        self._check_alive()
+        frame = self._screen.grab(self._window.region())
+        self._frozen.look(frame)
+        self._frame = frame
+        return frame, self._read_telemetry(self._record_within_s)
+
     # -- rtgym's interface ---------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
@@ -187,7 +210,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             self.begin_episode()
             self._images.clear()
             self._frozen.reset()
-            frame, record = self._look()
+            frame, record = self.look()
             return self.observe(frame, record), self.describe(frame, record)
 
     def send_control(self, control: NDArray[np.float32] | None) -> None:
@@ -197,7 +220,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
         with self._closed_by_errors():
-            frame, record = self._look()
+            frame, record = self.look()
             reward, terminated, info = self.judge(frame, record)
             return self.observe(frame, record), reward, terminated, self.describe(frame, record) | info
 
@@ -256,15 +279,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def open_telemetry(self) -> Telemetry:
         """Connect to the game's telemetry."""
         return Telemetry(self._telemetry_layout, self._telemetry_port)
-
-    def _look(self) -> tuple[Frame, Record]:
-        if self._screen is None or self._window is None:
-            raise EnvironmentFaultError("the game is not open: reset the environment")
-        self._check_alive()
-        frame = self._screen.grab(self._window.region())
-        self._frozen.look(frame)
-        self._frame = frame
-        return frame, self._read_telemetry(self._record_within_s)
 
     def _read_telemetry(self, within_s: float) -> Record:
         if self._telemetry is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tmrl_like.base.children import start_child
 from tmrl_like.base.processes import end_processes, family_of
 from tmrl_like.envs.vision import Frame
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
@@ -21,9 +22,9 @@ _LOOK_S = 0.25
 class GameProcess:
     """A game that is started by a command. What it starts itself ends with it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """Prepare; `start` starts the program with its arguments, without a shell."""
-        self._command = list(command)
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Prepare; `start` starts the program with its arguments and these variables beside ours, without a shell."""
+        self._command, self._environment = list(command), environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,7 +47,8 @@ class GameProcess:
         """Start it; one that is still running is ended first. Raises ConfigError if the command cannot be run."""
         self.close()
         try:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            quiet = subprocess.DEVNULL
+            self._process = start_child(self._command, self._environment, stdin=quiet, stdout=quiet)
         except OSError as error:
             raise ConfigError(f"the game cannot be started with {self._command}: {error.strerror}") from None
 

@@ -285,7 +285,12 @@ class RacingEnv(RealTimeEnv):
         "script": partial(RoadDriver, every_s=1.0, for_s=1.0),
         "keyboard": KeyDriver,
     }
-    lap_arguments: ClassVar[dict[str, Any]] = {"trajectory": "", "observation": "lidar", "inputs": None}
+    lap_arguments: ClassVar[dict[str, Any]] = {
+        "trajectory": "",
+        "observation": "lidar",
+        "inputs": None,
+        "ep_max_length": 3000,
+    }
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,20 +215,20 @@ class TrackManiaInterface(DesktopGameInterface):
 
     def begin_episode(self) -> None:
         if self._has_finished:  # away with the pop-up of the finish
-            self._tap("b", "delete")
+            self._press("b", "delete")
             time.sleep(_POP_UP_AFTER_S)
-            self._tap("a", "enter")
-        self._tap("b", "delete")
+            self._press("a", "enter")
+        self._press("b", "delete")
         time.sleep(self._restart_wait_s)
         self._reward.reset()
         self._ranges.clear()
         self._has_finished = False
 
-    def _tap(self, button: str, key: str) -> None:
+    def _press(self, button: str, key: str) -> None:
         if self._gamepad is not None:
             self._gamepad.tap(button)
-        elif self._keyboard is not None:
-            self._keyboard.tap(key)
+        else:
+            self.tap(key)
 
     def open_telemetry(self) -> Telemetry:
         return Telemetry(LAYOUT, self._telemetry_port, is_valid=is_car, hint=HINT)

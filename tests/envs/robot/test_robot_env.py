@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
@@ -19,7 +20,6 @@ import psutil
 import pytest
 
 from tmrl_like.base.functional import partial
-from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
 from tmrl_like.envs.robot.physics import (
@@ -290,9 +290,15 @@ def test_the_arm_keeps_its_clock_while_nobody_listens_and_brakes_when_it_hears_n
 
 def test_an_arm_whose_process_died_says_so_at_once(arm: SimulatedArm, until: Callable[..., None]) -> None:
     arm.connect()
-    process = psutil.Process(arm.pid)
-    process.kill()
-    until(lambda: not is_alive(process))
+    psutil.Process(arm.pid).kill()
+
+    def has_ended() -> bool:  # its last threads end a moment later
+        with contextlib.suppress(EnvironmentFaultError):
+            arm.read_state()
+            return False
+        return True
+
+    until(has_ended)
     for call in (arm.read_state, partial(arm.send_command, AT_REST), arm.emergency_stop):
         with pytest.raises(EnvironmentFaultError, match=r"^the arm's process ended with -?\d+$"):
             call()

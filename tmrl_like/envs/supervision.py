@@ -95,6 +95,7 @@ class SupervisedEnv:
         self._is_new = True  # `env` was not reset yet
         self._thread = ControlThread() if own_thread else None
         self._left: set[int] = set()  # threads that nobody waits for
+        self._call_while_waiting: Callable[[], None] | None = None
         self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
         self.faults = self.rebuilds = 0
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
@@ -124,6 +125,19 @@ class SupervisedEnv:
         elasticity = 1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
         overrun_after_s = getattr(env, "overrun_after_s", None) or self.time_step_s * elasticity
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
+        if self._call_while_waiting is not None:
+            self.while_waiting(self._call_while_waiting)
+
+    def while_waiting(self, call: Callable[[], None]) -> None:
+        """Have a call made where the environment waits for its clock and has time for it.
+
+        That is what an environment's own method `while_waiting` is for, of each one that is made from now on, too; most
+        have none, see `ClockedGym`.
+        """
+        self._call_while_waiting = call
+        inner = getattr(self.env, "unwrapped", self.env)
+        if hasattr(inner, "while_waiting"):
+            inner.while_waiting(call)
 
     @property
     def default_action(self) -> Any:

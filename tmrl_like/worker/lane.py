@@ -17,6 +17,7 @@ from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.control_loop import ControlLoop
+from tmrl_like.worker.rehearsal import Rehearsal
 
 
 @dataclass(eq=False)
@@ -80,6 +81,7 @@ class Lane:
         self.loop = loop
         self._max_samples = max_samples_per_episode
         self.env = loop.env
+        self.env.while_waiting(Rehearsal(loop))
         self.intake = loop.driver.intake
         self._trained = 0  # the training steps that entries up to this one allow are made
         self._changed = threading.Condition()

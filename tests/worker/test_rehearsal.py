@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import tree
@@ -18,7 +17,6 @@ class Waiting(CountingEnv):
 
     def __init__(self, times, **options):
         super().__init__(**options)
-        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.calls = 0
         self._times, self._call = times, None
 
@@ -100,7 +98,7 @@ def test_an_actor_of_the_users_is_not_asked():
     class Remembers(LinearActor):
         def act(self, obs, test=False):
             asked.append(test)
-            return np.zeros(2, np.float32)
+            return np.zeros(1, np.float32)
 
     with RolloutWorker(partial(Waiting, 3), Remembers, standalone=True, model_path=None) as worker:
         worker.collect_train_episode(5)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.network import Floats, Network, NetworkSpec
 from tmrl_like.policies.weight_file import Manifest, Weights, read_weights, write_weights
 from tmrl_like.types import Action, Observation
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 
 class Actor(Protocol):
@@ -24,7 +27,7 @@ class Actor(Protocol):
     def reset(self) -> None:
         """An episode begins."""
 
-    def carry_over(self, previous: Any) -> None:
+    def carry_over(self, previous: Self) -> None:
         """Take over what the instance remembers that acted until now."""
 
     def manifest(self) -> Manifest:
@@ -36,8 +39,8 @@ class Actor(Protocol):
     def load_weights(self, weights: Weights) -> None:
         """Replace them; PolicyError: they do not fit."""
 
-    def in_torch(self) -> Any:
-        """An `ActorModule` that does the same; itself, if it is one."""
+    def in_torch(self) -> ActorModule:
+        """An actor in torch that does the same; itself, if it is one."""
 
     def to_device(self, device: str) -> Actor:
         """One that computes there; ConfigError: there is none like it."""
@@ -66,7 +69,7 @@ class OnDisk:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
         write_weights(Path(path), self.weights())
 
-    def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
+    def load(self: Actor, path: str | os.PathLike[str], device: str = "cpu") -> Actor:
         """Read weights written by `save`; returns what `to_device(device)` does.
 
         Raises:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -190,6 +190,11 @@ def input_size(spec: NetworkSpec | None) -> int:
     return 0 if spec is None else len(spec.numbers.low)
 
 
+class _Layer(NamedTuple):
+    weight: Floats  # [width, width before]
+    bias: Floats  # [width]
+
+
 class Network:
     """A network with its parameters. One thread at a time.
 
@@ -226,11 +231,12 @@ class Network:
         self.parameters = {name: parameters[name] for name in self.manifest}
         self._scale, self._shift = parameters.get(SCALE, self._scale), parameters.get(SHIFT, self._shift)
 
-        def layer(name: str) -> tuple[Any, Any]:
-            return parameters.get(f"{name}.weight"), parameters.get(f"{name}.bias")
+        def layer(name: str) -> _Layer:
+            return _Layer(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
-        hidden = range(len(self._spec.options.hidden_sizes))
-        self._hidden = [(*layer(f"hidden.{i}"), *layer(f"norms.{i}")) for i in hidden]
+        options = self._spec.options
+        places = range(len(options.hidden_sizes))
+        self._hidden = [(*layer(f"hidden.{i}"), layer(f"norms.{i}") if options.layer_norm else None) for i in places]
         self._last = layer("head")
 
     @np.errstate(all="ignore")
@@ -242,10 +248,11 @@ class Network:
         x = self.input * self._scale + self._shift
         if self._has_categories:
             x = np.where(self._is_category, self.input[self._source] == self._value, x[self._source])
-        for weight, bias, gain, offset in self._hidden:
+        for weight, bias, norm in self._hidden:
             x = weight.dot(x)
             x += bias
-            if gain is not None:
+            if norm is not None:
+                gain, offset = norm
                 x -= np.add.reduce(x) / len(x)
                 x *= gain / math.sqrt(x.dot(x) / len(x) + EPS)
                 x += offset

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.network import Floats, Network, NetworkSpec
 from tmrl_like.policies.weight_file import Manifest, Weights, read_weights, write_weights
 from tmrl_like.types import Action, Observation
-
-if TYPE_CHECKING:
-    from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 
 class Actor(Protocol):
@@ -39,8 +36,8 @@ class Actor(Protocol):
     def load_weights(self, weights: Weights) -> None:
         """Replace them; PolicyError: they do not fit."""
 
-    def in_torch(self) -> ActorModule:
-        """An actor in torch that does the same; itself, if it is one."""
+    def in_torch(self) -> Any:
+        """An `ActorModule` that does the same; itself, if it is one."""
 
     def to_device(self, device: str) -> Actor:
         """One that computes there; ConfigError: there is none like it."""

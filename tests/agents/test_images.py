@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.images import IMAGE_FEATURES
+from tmrl_like.agents.images import IMAGE_FEATURES, ConvolutionEncoder
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.types import Batch
 
@@ -71,6 +71,16 @@ def test_images_are_scaled_inside_the_model():
     encoder(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 4, 64, 64))
     assert seen[0].amin().item() == pytest.approx(-0.5)
     assert seen[0].amax().item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("pooled", "regions"), [(1, 1), (2, 4), (4, 16)])
+def test_the_last_layer_is_averaged_over_regions(pooled, regions):
+    plain, averaged = ConvolutionEncoder(GREY, pooled=0), ConvolutionEncoder(GREY, pooled=pooled)
+    averaged.load_state_dict(plain.state_dict())
+    images = collate([GREY.sample() for _ in range(3)])
+    assert (plain.size, averaged.size) == (64 * 16, 64 * regions)
+    last = plain(images).view(3, 64, pooled, 4 // pooled, pooled, 4 // pooled)
+    torch.testing.assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
 
 
 @pytest.mark.parametrize("space", [CAR, spaces.Tuple(tuple(CAR.values()))], ids=["dict", "tuple"])

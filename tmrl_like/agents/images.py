@@ -20,23 +20,27 @@ _SMALL = ((3, 2, 1), (3, 2, 1), (3, 1, 1))
 
 
 class ConvolutionEncoder(nn.Module):
-    """An image, or a history of images, -> all that three layers of convolutions say of it.
+    """An image, or a history of images, -> what three layers of convolutions say of it.
 
     As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller kernels for images below
-    36 pixels.
+    36 pixels. With `pooled` the last layer is averaged over that many rows and columns of regions (Trumpp et al.,
+    "Impoola: The Power of Average Pooling for Image-Based Deep Reinforcement Learning", 2025, arXiv:2503.05546).
 
     Attributes:
         size: number of features.
     """
 
-    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64)) -> None:
+    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: int = 2) -> None:
         """Build the layers, of so many channels each, for images of this Box, whose bounds are scaled to [-1/2, 1/2].
 
+        `pooled`: 0 leaves the last layer as it is.
+
         Raises:
-            ConfigError: not three layers, or one without channels.
+            ConfigError: not three layers, or one without channels; `pooled` is negative.
         """
         super().__init__()
         expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
+        expect(pooled >= 0, "pooled", pooled, "a whole number, 0 or more")
         self._shape = box.shape
         scale, shift, _ = Numbers((float(box.low.min()),), (float(box.high.max()),), (0,)).scaling(0.5)
         self._scale, self._shift = scale.item(), shift.item()
@@ -44,7 +48,8 @@ class ConvolutionEncoder(nn.Module):
         plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
         sizes = itertools.pairwise((colours, *channels))
         layers = [nn.Conv2d(*size, *form) for size, form in zip(sizes, plan, strict=True)]
-        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))))
+        pool = [nn.AdaptiveAvgPool2d(pooled)] if pooled else []
+        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))), *pool)
         with torch.no_grad():
             self.size: int = self.convolutions(torch.zeros(1, colours, height, width)).numel()
 
@@ -72,7 +77,7 @@ class ImageEncoder(ConvolutionEncoder):
 
     def __init__(self, box: spaces.Box) -> None:
         """Build the layers for images of this Box."""
-        super().__init__(box)
+        super().__init__(box, pooled=0)
         self.project = nn.Sequential(nn.Linear(self.size, IMAGE_FEATURES), nn.LayerNorm(IMAGE_FEATURES), nn.Tanh())
         self.size = IMAGE_FEATURES
 

@@ -52,6 +52,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
         return_: mean of its test episodes; None: there was none.
         episodes: how many there were.
         std: standard deviation of their returns; 0 of less than two.
+        worst: the lowest of their returns; None: there was none.
         format: of these fields.
     """
 
@@ -66,6 +67,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
     return_: float | None = None
     episodes: int = 0
     std: float = 0.0
+    worst: float | None = None
     format: int = FORMAT
 
 

@@ -25,7 +25,7 @@ from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.rollouts.rollout import Step
 from tmrl_like.types import LATENESS_EDGES_S, ActionSource, EpisodeStats, Observation
-from tmrl_like.wire.condition import Condition, with_alarms
+from tmrl_like.wire.condition import TEST, Condition, with_alarms
 from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.realtime import collect_garbage
@@ -115,7 +115,7 @@ class ControlLoop:
             time_step_s=env.time_step_s,
             late_steps=(max(0, counts.env_steps - sum(late)) if env.time_step_s else 0, *late),
             returns=tuple(self.returns),
-            driver=self._source.name.lower(),
+            driver=TEST if driver.holds and self._source is ActionSource.POLICY else self._source.name.lower(),
         )
 
     def fail(self, failure: BaseException) -> None:

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.prepare import TO_DRIVE
+from tmrl_like.config.document import find_experiment
+from tmrl_like.config.loading import open_kept
 from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import experiment_of
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import EpisodeStats
@@ -258,6 +262,36 @@ def test_an_episode_that_went_well_widens_the_range_of_the_next():
         worker.run(nb_episodes=2, verbose=False)
         got = worker.loop.env.env.unwrapped.got
     assert np.concatenate(got) == pytest.approx([0.5] * 4 + [1.0] * 4)
+
+
+CHAIN = f"{ActionChain.__module__}."
+IN_YAML = f"""
+action_chain:
+  class_path: {CHAIN}ActionChain
+  init_args:
+    parts:
+    - class_path: {CHAIN}RateLimit
+      init_args: {{per_s: 4}}
+    - {{class_path: {CHAIN}DeadZone, init_args: {{width: [0.5, 0.0]}}}}
+"""
+
+
+def of_drone(chain):
+    drone = find_experiment("drone").read_text() + chain
+    return experiment_of(open_kept(drone, "drone.yaml"))
+
+
+def test_an_experiment_names_its_parts():
+    with of_drone(IN_YAML).with_code(TO_DRIVE).make_standalone() as worker:
+        chain = worker.loop.chain
+        found = [chain(np.ones(2, np.float32)).tolist() for _ in range(3)]
+    assert found == [pytest.approx(answer) for answer in ([0.0, 0.2], [0.0, 0.4], [0.6, 0.6])]
+
+
+def test_a_mistake_in_a_part_is_one_line_with_its_place():
+    with pytest.raises(ConfigError) as caught:
+        of_drone(IN_YAML.replace("per_s: 4", "per_sec: 4")).with_code(TO_DRIVE)
+    assert "per_sec: RateLimit has no such argument; did you mean per_s?" in str(caught.value)
 
 
 def test_a_chain_that_does_not_fit_is_refused_before_anything_moves():

@@ -115,6 +115,7 @@ class ControlLoop:
             env_faults=env.faults,
             env_rebuilds=env.rebuilds,
             action_delay_s=acted_at - observed_at,
+            sensor_age_s=max((sensor.age_s for sensor in env.sensors), default=0.0),
             time_step_s=env.time_step_s,
             late_steps=(max(0, counts.env_steps - sum(late)) if env.time_step_s else 0, *late),
             returns=tuple(self.returns),

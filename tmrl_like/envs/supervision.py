@@ -25,6 +25,7 @@ from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
+from tmrl_like.envs.sensor import sensors_of
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentAwayError,
@@ -62,6 +63,7 @@ class SupervisedEnv:
     Attributes:
         env: the environment now; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
+        sensors: those of the environment, see `Sensor`.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
         stopping: set it to end what `run` runs; what hangs is left after a second.
         faults: how often it broke off an episode, or could not be rebuilt, since construction.
@@ -124,6 +126,7 @@ class SupervisedEnv:
         self.time_step_s = float(time_step_s or 0.0)
         elasticity = 1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
         overrun_after_s = getattr(env, "overrun_after_s", None) or self.time_step_s * elasticity
+        self.sensors = sensors_of(env)
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
         if self._call_while_waiting is not None:
             self.while_waiting(self._call_while_waiting)

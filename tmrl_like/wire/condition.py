@@ -109,6 +109,7 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
     awaits: Annotated[bool, Figure("1: it is in lockstep with training")] = False
     alarm: Annotated[_Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)] = ""
     ended: Annotated[_Note, Figure("why it no longer drives; 1: it does not")] = ""
+    sensor_age_s: Annotated[Finite, Figure("age of the value of the slowest sensor", "s", of_lanes=max)] = 0.0
 
     @property
     def keeps_policy(self) -> bool:

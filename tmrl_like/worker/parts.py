@@ -28,6 +28,7 @@ from tmrl_like.transport import TransportOptions, addresses_of
 from tmrl_like.types import ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.condition import RETURNS_KEPT, Condition
 from tmrl_like.wire.spaces import describe_spaces
+from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
@@ -92,7 +93,8 @@ class Parts:
         for env, actor, intake in zip(envs, actors, intakes, strict=True):
             driver = self._make_arbiter(env, actor, intake, None if self.lanes else takeover, obs_preprocessor)
             samples = self._logs[len(self.lanes)] if self._logs else None
-            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples)
+            chain = self._make_chain(env)
+            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples, chain)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
@@ -122,6 +124,14 @@ class Parts:
         takeover = Takeover(make_driver, env, self._options.takeover_in_tests)
         self._closing.callback(takeover.close)
         return takeover
+
+    def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:
+        make_chain = self._keywords.get("action_chain")
+        if make_chain is None:
+            return None
+        chain = make_chain()
+        chain.connect(env.env.action_space, env.default_action, env.time_step_s)
+        return chain
 
     def _make_arbiter(
         self,

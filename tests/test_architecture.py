@@ -26,7 +26,8 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "engine.options": ("errors", "base"),
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
-    "worker.options": ("base", "types", "delivery.options", "rollouts", "transport"),
+    "worker.action_chain": ("errors", "types"),
+    "worker.options": ("base", "types", "delivery.options", "rollouts", "transport", "worker.action_chain"),
     "config": ("errors", "base", "transport", *_PAGES),
     "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,
@@ -43,7 +44,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),
     "worker": (
         *(*_GROUND, "config", "wire", "transport", "session", "delivery", "delivery.options"),
-        *("envs", "policies", "rollouts"),
+        *("envs", "policies", "rollouts", "worker.action_chain"),
     ),
     "trainer": (
         *(*_GROUND, "config", "metrics", "wire", "transport", "session", "delivery", "policies", "agents", "replay"),

@@ -74,6 +74,7 @@ class Experiment(Settings):
         on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
         takeover: makes who may drive a worker's first environment in place of the policy, from action_space and
             default_action: keys, a gamepad, a program.
+        action_chain: makes what the actions of each environment go through: filters and limits.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the
             environment.
         document: the file that it is from, and where its values were written; a script leaves it out.
@@ -91,6 +92,7 @@ class Experiment(Settings):
     agent_scheduler: Factory | None = None
     on_worker_rollout: Factory | None = None
     takeover: Factory | None = None
+    action_chain: Factory | None = None
     spaces: Factory | None = None
     document: Document = field(default_factory=lambda: Document("Experiment"), repr=False, compare=False)
     memory_cls: Factory = field(init=False, repr=False, compare=False)
@@ -245,6 +247,7 @@ class Experiment(Settings):
             "seed": self.seed,
             "on_rollout": self.on_worker_rollout,
             "takeover": self.takeover,
+            "action_chain": self.action_chain,
             "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
         }
         return RolloutWorker(**self.server.dialled | usual | more)

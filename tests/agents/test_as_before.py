@@ -54,6 +54,10 @@ CASES = {
         IQNAgent, OBS, ONE_OF_FOUR, actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8), actor_polyak=0.9,
         target_interval=2, cvar=0.5, lr=1e-3, weight_decay=0.1,
     ),
+    "IQN without norms": partial(
+        IQNAgent, OBS, ONE_OF_FOUR, actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8, layer_norm=False),
+        lr=1e-3,
+    ),
 }  # fmt: skip
 COMPILED = {"SAC", "plain SAC", "REDQ"}
 

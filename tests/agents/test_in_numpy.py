@@ -227,20 +227,49 @@ def test_a_twin_shares_the_torch_actors_memory():
 
 
 @TWINS
-def test_images_are_torchs(name):
-    seen = spaces.Tuple((vector(1, 2), spaces.Box(0, 255, (16, 16), np.uint8)))
-    actor = IN_NUMPY[name](seen, ACTIONS[name][0], hidden_sizes=(8,))
-    assert type(actor) is getattr(agents, name)
-    assert actor.hidden_sizes == (8,)
-    assert actor.in_numpy() is None
+@pytest.mark.parametrize(
+    "picture",
+    [
+        spaces.Box(0, 255, (4, 64, 64), np.uint8),
+        spaces.Box(0, 255, (2, 40, 50, 3), np.uint8),
+        spaces.Box(0, 255, (16, 16), np.uint8),
+        spaces.Box(-1.0, 1.0, (3, 8, 9), np.float32),
+    ],
+    ids=lambda box: str(box.shape),
+)
+def test_pictures_get_the_same_action_in_both(name, picture):
+    seen = spaces.Dict(
+        {"first": picture, "speed": vector(np.inf, 2), "second": spaces.Box(0, 255, (9, 9, 1), np.uint8)}
+    )
+    actor, twin = both(name, seen, ACTIONS[name][0], hidden_sizes=(8,))
+    assert list(twin.manifest().items()) == list(actor.manifest().items())
+    for _ in range(20):
+        obs = seen.sample()
+        assert np.allclose(actor.act_(obs, test=True), twin.act_(obs, test=True), atol=1e-5)
+    assert type(twin.in_torch()) is getattr(agents, name)
+
+
+def test_pictures_alone_are_seen():
+    picture = spaces.Box(0, 255, (3, 20, 20), np.uint8)
+    actor, twin = both("SquashedGaussianActor", picture, vector(2, 2), hidden_sizes=(8,))
+    obs = picture.sample()
+    assert np.allclose(actor.act_(obs, test=True), twin.act_(obs, test=True), atol=1e-5)
+
+
+def test_an_untrained_twin_begins_as_torch_does():
+    picture = spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    fresh = NumpyGaussianActor(picture, vector(2, 2)).network.parameters
+    for name, values in agents.SquashedGaussianActor(picture, vector(2, 2)).state_dict().items():
+        assert np.abs(fresh[name]).max() == pytest.approx(values.abs().max().item(), rel=0.3, abs=1e-6), name
 
 
 @TWINS
-def test_without_torch_images_are_refused_with_what_to_install(name, monkeypatch):
+def test_without_torch_another_device_is_refused_with_what_to_install(name, monkeypatch):
+    twin = both(name, DRONE, ACTIONS[name][0])[1]
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="needs torch: pip install torch"):
-        IN_NUMPY[name](spaces.Box(0, 255, (16, 16), np.uint8), ACTIONS[name][0])
+        twin.to_device("cuda")
 
 
 @TWINS

@@ -56,6 +56,8 @@ def test_a_network_without_numbers_is_refused(name):
 def test_the_network_is_that_of_the_equations():
     torch.manual_seed(0)
     actor = SMALL(NUMBERS, spaces.Discrete(3))
+    for parameter in actor.hidden_norm.parameters():
+        torch.nn.init.uniform_(parameter)
     actor.behaviour[3] = 0.5
     tau = (torch.arange(4) + 0.5) / 4 * 0.5
     with torch.no_grad():
@@ -65,7 +67,9 @@ def test_the_network_is_that_of_the_equations():
         z = torch.empty(2, 4, 3)
         for b in range(2):
             for n in range(4):
-                hidden = torch.relu(actor.hidden(psi[b] * phi[n]))
+                hidden = actor.hidden(psi[b] * phi[n])
+                hidden = (hidden - hidden.mean()) / (hidden.var(unbiased=False) + 1e-5).sqrt()
+                hidden = torch.relu(hidden * actor.hidden_norm.weight + actor.hidden_norm.bias)
                 advantages = actor.advantage(hidden[32:])
                 z[b, n] = actor.value(hidden[:32]) + advantages - advantages.mean()
         assert torch.allclose(actor.quantiles(psi, tau.expand(2, 4)), z, atol=1e-5)
@@ -239,7 +243,7 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
     obs = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8), torch.rand(2, 3)
     other_picture, other_numbers = (255 - obs[0], obs[1]), (obs[0], -obs[1])
     narrow = partial(ConvolutionEncoder, channels=(4, 4, 8))
-    for encoder, size in ((None, 1024), (narrow, 128), (partial(Mean, factor=0.01), 1)):
+    for encoder, size in ((None, 256), (narrow, 32), (partial(Mean, factor=0.01), 1)):
         options = {} if encoder is None else {"picture_encoder": encoder}
         actor = SMALL(BOTH, spaces.Discrete(2), **options)
         assert actor.encoder.size == 3 + size
@@ -253,6 +257,8 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
 def test_an_encoder_of_other_than_three_layers_is_refused():
     with pytest.raises(ConfigError, match="channels is"):
         ConvolutionEncoder(BOTH[0], channels=(16, 32))
+    with pytest.raises(ConfigError, match="pooled is -1"):
+        ConvolutionEncoder(BOTH[0], pooled=-1)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiDiscrete([2, 3])])

@@ -27,7 +27,7 @@ from tmrl_like.types import Batch
 BATCH, ACTIONS, NUMBERS, SIDE = 512, 9, 8, 64
 OBSERVATIONS = spaces.Tuple((spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8), spaces.Box(-1.0, 1.0, (NUMBERS,))))
 CONVOLUTIONS = ((1, 32, 8, 4, 64, 15), (32, 64, 4, 2, 15, 6), (64, 64, 3, 1, 6, 4))  # in, out, kernel, stride, sides
-WIDTH, HIDDEN, COSINES, QUANTILES = 256, 2 * 256, 64, 8
+POOLED, WIDTH, HIDDEN, COSINES, QUANTILES = 2, 256, 2 * 256, 64, 8
 GOALS = {"share_of_arithmetic": 0.6}
 
 
@@ -43,7 +43,7 @@ def seconds(call: Callable[[], Any], times: int = 1) -> float:
 def arithmetic() -> tuple[float, float]:
     """FLOP of a step: of convolutions, and of products. A pass backwards is two, but for what needs no gradient."""
     layers = [2.0 * side * side * n_out * n_in * kernel**2 for n_in, n_out, kernel, _, _, side in CONVOLUTIONS]
-    state = 2.0 * (CONVOLUTIONS[-1][1] * CONVOLUTIONS[-1][5] ** 2 + NUMBERS + 1) * WIDTH
+    state = 2.0 * (CONVOLUTIONS[-1][1] * POOLED**2 + NUMBERS + 1) * WIDTH
     embedding, hidden, heads = (2.0 * n for n in (COSINES * WIDTH, WIDTH * HIDDEN, HIDDEN * ACTIONS))
     in_training, of_target = 3 * (hidden + heads) + 2 * embedding, embedding + hidden + heads
     quantiles = QUANTILES * (in_training + of_target + hidden)  # the last: what the next action is chosen by

@@ -85,3 +85,63 @@ def test_the_pendulum_is_learnt_from_what_a_random_policy_did(
     steps = ("--trainer.epochs=1", "--trainer.rounds=6", "--trainer.steps=500")
     assert command_line("trainer", PENDULUM, "--offline", f"--memory.dataset_path={tmp_path / 'data'}", *steps) == 0
     assert mean_return(command_line, capsys, PENDULUM, "--episodes", "10") > -400
+
+
+@pytest.mark.usefixtures("no_connection", "own_home")
+def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
+    tmp_path: Path,
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tmrl_like.cli.train._ENCODER_STEPS", 20)
+    (tmp_path / "lights.py").write_text(LIGHTS)
+    (tmp_path / "lights.yaml").write_text(SEEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    seen, data, file = str(tmp_path / "lights.yaml"), str(tmp_path / "data"), str(tmp_path / "lights.safetensors")
+    assert command_line("record", seen, "--random", "--episodes", "3", "--out", data) == 0
+    capsys.readouterr()
+    given = f"--memory.dataset_path={data}"
+    assert command_line("trainer", seen, "--encoder", file, given) == 0
+    said = capsys.readouterr().out
+    assert f"{file}: from 24 samples; it keeps " in said
+    assert said.endswith(f"start a run with it: --agent.picture_encoder {file}\n")
+    assert command_line("trainer", seen, "--offline", given, "--agent.picture_encoder", file) == 0
+    capsys.readouterr()
+    for words, said in (
+        (("trainer", seen, "--encoder", str(tmp_path / "lights"), given), "a name that ends in .safetensors"),
+        (("trainer", seen, "--encoder", file), "the memory holds no transition"),
+        (("trainer", PENDULUM, "--encoder", file), "SACAgent has no encoder of pictures"),
+        (("trainer", seen, "--run_name=other", "--offline", given, "--agent.picture_encoder", data), "picture_encoder"),
+    ):
+        assert command_line(*words) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("tmrl-like: error") == 1
+
+
+LIGHTS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Lights(gymnasium.Env):
+    observation_space = spaces.Box(0, 255, (1, 16, 16), np.uint8)
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), float(action[0]), False, self.steps == 8, {}
+"""
+SEEN = """
+env: lights.Lights
+actor: {class_path: tmrl_like.agents.SquashedGaussianActor, init_args: {hidden_sizes: [8]}}
+agent: {class_path: tmrl_like.agents.SACAgent}
+memory: {class_path: tmrl_like.replay.ReplayMemory, init_args: {batch_size: 8, memory_size: 1000}}
+trainer: {epochs: 1, rounds: 1, steps: 2}
+"""

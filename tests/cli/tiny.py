@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.envs.sensor import Sensor
 from tmrl_like.policies.actor import ActorModule
 
 STEPS = 10
@@ -82,6 +83,19 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
     def _obs(self) -> Any:
         return self.random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+
+class SlowCameraEnv(TinyEnv):
+    """Ten milliseconds a step, and a camera that takes fifty."""
+
+    time_step_s = 0.01
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sensors = [Sensor("the camera", lambda: time.sleep(0.05))]
+
+    def close(self) -> None:
+        self.sensors[0].close()
 
 
 class TinyActor(ActorModule):

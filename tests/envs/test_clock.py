@@ -89,3 +89,46 @@ def test_without_spinning_it_sleeps_for_the_whole_wait() -> None:
     machine = Machine(always(60e-6))
     Clock(0.0, machine.now, machine.sleep).wait_until(1001.0)
     assert machine.slept == pytest.approx(1.0, abs=2 * LOOK_S)
+
+
+class Call:
+    """Takes its time, and is counted."""
+
+    def __init__(self, machine: Machine, takes_s: Callable[[int], float] = lambda number: 40e-6) -> None:
+        self.machine, self.takes_s, self.number = machine, takes_s, 0
+
+    def __call__(self) -> None:
+        self.number += 1
+        self.machine.time += self.takes_s(self.number)
+
+
+def test_what_is_called_while_it_waits_makes_no_wait_longer() -> None:
+    late = {}
+    for is_called in (False, True):
+        machine = Machine(at_random(100e-6))
+        clock, call = Clock(200e-6, machine.now, machine.sleep), Call(machine)
+        if is_called:
+            clock.while_waiting(call)
+        late[is_called] = wakes(machine, clock, 2e-3, 10_000)
+    assert call.number > 9_000
+    assert late[True].max() <= late[False].max()
+    assert np.median(late[True]) <= 2 * LOOK_S
+
+
+def test_without_time_for_it_nothing_is_called() -> None:
+    for spin_s, late_s in ((200e-6, 200e-6), (0.0, 0.0), (50e-6, 60e-6)):
+        machine = Machine(always(late_s))
+        clock, call = Clock(spin_s, machine.now, machine.sleep), Call(machine)
+        clock.while_waiting(call)
+        wakes(machine, clock, 2e-3, 100)
+        clock.wait_until(machine.time - 1.0)
+        assert call.number == 0
+
+
+def test_a_call_that_took_long_costs_that_once_and_is_made_again() -> None:
+    machine = Machine(always(60e-6))
+    clock = Clock(200e-6, machine.now, machine.sleep)
+    clock.while_waiting(call := Call(machine, lambda number: 5e-3 if number == 50 else 40e-6))
+    late = wakes(machine, clock, 10e-3, 1000)
+    assert np.count_nonzero(late > 2 * LOOK_S) <= 2  # the first sleep's, and this one
+    assert call.number > 990

@@ -74,7 +74,7 @@ def test_a_discrete_policy_gives_a_number(tmp_path):
     assert policy.action_space.contains(policy.act(obs, test=False))
 
 
-def test_a_policy_that_sees_images_acts_in_torch(tmp_path):
+def test_a_policy_that_sees_images_acts_as_the_actor_does(tmp_path):
     pictures = spaces.Box(0, 255, (16, 16, 3), np.uint8)
     actor = SquashedGaussianActor(pictures, ACT, hidden_sizes=(8,))
     policy = load_policy(written(tmp_path / "p", actor))

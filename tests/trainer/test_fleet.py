@@ -29,8 +29,9 @@ def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(
         fleet.on_beat(beat(1), newest)
         fleet.on_beat(beat(newest - 1, "slow"), newest)
         fleet.on_beat(beat(0, "expert", expert=True), newest)
+        fleet.on_beat(beat(1, "tests", driver="test"), newest)
     assert fleet.metrics(59) == {
-        "workers": 3,
+        "workers": 4,
         "workers_with_alarm": 1,
         "workers_stalled": 1,
         "overruns_total": 0,

@@ -65,10 +65,16 @@ class Flat:
         parameter: [number of values], with a gradient; what an optimiser takes.
     """
 
-    def __init__(self, module: nn.Module, average_of: nn.Module | None = None) -> None:
-        """Take those that are trained; of a moving average, those that are in what it is the average of."""
+    def __init__(
+        self, module: nn.Module, average_of: nn.Module | None = None, without: nn.Module | None = None
+    ) -> None:
+        """Take those that are trained; of a moving average, those that are in what it is the average of.
+
+        Those of `without`, which others share, are left out.
+        """
+        shared = set() if without is None else set(without.parameters())
         pairs = zip(module.parameters(), (average_of or module).parameters(), strict=True)
-        self._parts = [p for p, trained in pairs if trained.requires_grad]
+        self._parts = [p for p, trained in pairs if trained.requires_grad and p not in shared]
         self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
         self._tie()
 

@@ -6,37 +6,42 @@ import itertools
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.agents.space_layout import channels_are_last
+from tmrl_like.agents.space_layout import channels_are_last, picture_spec
 from tmrl_like.errors import expect
 from tmrl_like.policies.network import Numbers
+from tmrl_like.policies.pictures import PICTURE_FEATURES
 
-IMAGE_FEATURES = 64  # of `ImageEncoder`
 _LARGE_SIDE = 36
 _LARGE = ((8, 4, 0), (4, 2, 0), (3, 1, 0))  # kernel, stride, padding
 _SMALL = ((3, 2, 1), (3, 2, 1), (3, 1, 1))
 
 
 class ConvolutionEncoder(nn.Module):
-    """An image, or a history of images, -> all that three layers of convolutions say of it.
+    """An image, or a history of images, -> what three layers of convolutions say of it.
 
     As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller kernels for images below
-    36 pixels.
+    36 pixels. With `pooled` the last layer is averaged over that many rows and columns of regions (Trumpp et al.,
+    "Impoola: The Power of Average Pooling for Image-Based Deep Reinforcement Learning", 2025, arXiv:2503.05546).
 
     Attributes:
         size: number of features.
     """
 
-    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64)) -> None:
+    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: int = 2) -> None:
         """Build the layers, of so many channels each, for images of this Box, whose bounds are scaled to [-1/2, 1/2].
 
+        `pooled`: 0 leaves the last layer as it is.
+
         Raises:
-            ConfigError: not three layers, or one without channels.
+            ConfigError: not three layers, or one without channels; `pooled` is negative.
         """
         super().__init__()
         expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
+        expect(pooled >= 0, "pooled", pooled, "a whole number, 0 or more")
         self._shape = box.shape
         scale, shift, _ = Numbers((float(box.low.min()),), (float(box.high.max()),), (0,)).scaling(0.5)
         self._scale, self._shift = scale.item(), shift.item()
@@ -44,7 +49,8 @@ class ConvolutionEncoder(nn.Module):
         plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
         sizes = itertools.pairwise((colours, *channels))
         layers = [nn.Conv2d(*size, *form) for size, form in zip(sizes, plan, strict=True)]
-        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))))
+        pool = [nn.AdaptiveAvgPool2d(pooled)] if pooled else []
+        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))), *pool)
         with torch.no_grad():
             self.size: int = self.convolutions(torch.zeros(1, colours, height, width)).numel()
 
@@ -64,19 +70,57 @@ class ConvolutionEncoder(nn.Module):
         return x if len(self._shape) == 3 else x.flatten(1, 2)
 
 
-class ImageEncoder(ConvolutionEncoder):
-    """Convolutions, then a linear layer, layer normalisation and tanh: features in [-1, 1].
+class PictureEncoder(nn.Module):
+    """`PictureSpec` in torch: a picture, or a history of pictures, -> features in [-1, 1].
 
-    As in Yarats et al., "Image Augmentation Is All You Need", 2021.
+    Attributes:
+        spec: the description that it and its form in numpy are made from.
+        size: number of features.
     """
 
-    def __init__(self, box: spaces.Box) -> None:
-        """Build the layers for images of this Box."""
-        super().__init__(box)
-        self.project = nn.Sequential(nn.Linear(self.size, IMAGE_FEATURES), nn.LayerNorm(IMAGE_FEATURES), nn.Tanh())
-        self.size = IMAGE_FEATURES
+    size = PICTURE_FEATURES
 
-    def forward(self, image: Tensor) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, size] float32."""
-        features: Tensor = self.project(super().forward(image))
+    def __init__(self, box: spaces.Box) -> None:
+        """Build the layers for pictures of this Box."""
+        super().__init__()
+        self.spec = picture_spec(box)
+        self._scale, self._shift = self.spec.scaling()
+        layers, num_convolved = self.spec.convolutions()
+        self.convolutions = nn.ModuleList(nn.Conv2d(*layer) for layer in layers)
+        self.project = nn.Linear(num_convolved, PICTURE_FEATURES)
+        self.norm = nn.LayerNorm(PICTURE_FEATURES)
+
+    def forward(self, picture: Tensor, shift: bool = False) -> Tensor:
+        """[B, ...] of the Box's dtype -> [B, size] float32; `shift`: each picture by a few pixels, see `shifted`."""
+        return self.convolved(self.averaged(picture, shift))
+
+    def averaged(self, picture: Tensor, shift: bool = False) -> Tensor:
+        """[B, ...] of the Box's dtype -> what the convolutions see, [B, C, height, width] in [-1/2, 1/2]."""
+        channels_first = picture.movedim(-1, -3) if self.spec.channels_are_last else picture
+        x = channels_first.reshape(-1, *self.spec.form)
+        if shift:
+            x = shifted(x, self.spec.largest_shift)
+        return F.avg_pool2d(x.float(), self.spec.factor).mul_(self._scale).add_(self._shift)
+
+    def convolved(self, x: Tensor) -> Tensor:
+        """What `averaged` gives -> [B, size]."""
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x), inplace=True)
+        features: Tensor = self.norm(self.project(x.flatten(1))).tanh()
         return features
+
+
+def shifted(pictures: Tensor, most: int) -> Tensor:
+    """Pictures [B, C, height, width], each shifted by up to `most` pixels; what comes in repeats its edge.
+
+    The augmentation of Kostrikov, Yarats and Fergus, "Image Augmentation Is All You Need", 2020 (arXiv:2004.13649).
+    """
+    batch, channels, height, width = pictures.shape
+    device = pictures.device
+    down, right = torch.randint(-most, most + 1, (2, batch, 1, 1), device=device)
+    rows = (torch.arange(height, device=device) + down).clamp_(0, height - 1)  # [B, 1, height]
+    planes = torch.arange(batch * channels, device=device).view(batch, channels, 1)
+    left_edge, right_edge = pictures[..., :1], pictures[..., -1:]
+    wide = torch.cat((*[left_edge] * most, pictures, *[right_edge] * most), dim=-1)
+    begins = (planes * height + rows) * wide.shape[-1] + most + right  # of each row to copy, [B, C, height]
+    return wide.flatten().unfold(0, width, 1).index_select(0, begins.flatten()).view(pictures.shape)

@@ -23,8 +23,6 @@ from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, wei
 class NumpyActor(OnDisk):
     """An actor in numpy. Takes the arguments, and has the parameters, of the torch actor that it stands for.
 
-    One of observations with images is the torch actor itself.
-
     Attributes:
         spec: all of it but the parameters, as plain data.
         network: does the arithmetic.
@@ -41,12 +39,6 @@ class NumpyActor(OnDisk):
     extras: Mapping[str, Any] = MappingProxyType({})
     device = "cpu"
 
-    def __new__(cls, observation_space: Space, *args: Any, **options: Any) -> Any:
-        """Make it; with images among the observations, make the torch actor."""
-        if read_observations(observation_space).images:
-            return cls.torch_class()(observation_space, *args, **options)
-        return super().__new__(cls)
-
     def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         """Build the network; the arguments are those of the torch actor.
 
@@ -55,9 +47,10 @@ class NumpyActor(OnDisk):
         """
         self.observation_space = observation_space
         self.action_space = action_space
-        self._paths, numbers, _ = read_observations(observation_space)
+        layout = read_observations(observation_space)
+        self._paths = [*layout.paths, *(path for path, _ in layout.images)]
         self._is_flat = self._paths == [(i,) for i in range(len(self._paths))]  # a Tuple of leaves, as most are
-        self.spec = actor_spec(numbers, action_space, self.page(**options))
+        self.spec = actor_spec(layout, action_space, self.page(**options))
         self.network = Network(self.spec)
 
     @classmethod
@@ -65,7 +58,7 @@ class NumpyActor(OnDisk):
         """The class in torch; if torch is imported for that, what it draws follows from numpy's seed."""
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
-            raise MissingExtraError("an actor that sees images, or is not on the CPU, needs torch: pip install torch")
+            raise MissingExtraError("an actor that is not on the CPU needs torch: pip install torch")
         found = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
         if is_new:
             sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
@@ -82,7 +75,7 @@ class NumpyActor(OnDisk):
     act = act_
 
     def flatten(self, obs: Any) -> Floats:
-        """A raw observation as the network sees it, float32 [R], in the order of the space."""
+        """A raw observation as the network sees it, float32 [R + P]: numbers, then images, in the space's order."""
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
     def carry_over(self, previous: Any) -> None:

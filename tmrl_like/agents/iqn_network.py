@@ -76,7 +76,7 @@ class IQNActor(ActorModule):
             hidden_size: H.
             cosines: C.
             acting_quantiles: K.
-            layer_norm: normalise the state before its ReLU.
+            layer_norm: normalise the state, and the hidden layer of both heads together, before their ReLU.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
             normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
                 keeps.
@@ -99,6 +99,7 @@ class IQNActor(ActorModule):
         self.encoder = Encoder(observation_space, obs_range, normalize_obs, picture_encoder)
         self.state = nn.Linear(self.encoder.size + 1, width)
         self.norm = nn.LayerNorm(width) if layer_norm else None
+        self.hidden_norm = nn.LayerNorm(2 * hidden_size) if layer_norm else None
         self.embedding = nn.Linear(cosines, width)
         self.hidden = nn.Linear(width, 2 * hidden_size)  # of both heads: the value's half, then the advantages'
         self.value = nn.Linear(hidden_size, 1)
@@ -162,7 +163,8 @@ class IQNActor(ActorModule):
         """Of both heads, [B, N, 2 H]."""
         phi_RD = F.relu(self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True)
         x_BND = state_BD.unsqueeze(1) * phi_RD.view(*tau_BN.shape, -1)
-        hidden = F.relu(self.hidden(x_BND.flatten(0, 1)), inplace=True)
+        hidden = self.hidden(x_BND.flatten(0, 1))
+        hidden = F.relu(hidden if self.hidden_norm is None else self.hidden_norm(hidden), inplace=True)
         return hidden.view(*x_BND.shape[:2], -1)
 
     def _heads(self, hidden: Tensor) -> Tensor:

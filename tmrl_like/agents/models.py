@@ -71,7 +71,7 @@ class MLPActor(ActorModule, MLP):
         self.options = self.page(**options)
         self.hidden_sizes = self.options.hidden_sizes
         self.encoder = Encoder(observation_space, self.options.obs_range, self.options.normalize_obs)
-        self.spec = actor_spec(self.encoder.numbers, action_space, self.options)
+        self.spec = actor_spec(self.encoder.layout, action_space, self.options)
         self.make_layers(self.encoder.size, self.spec.num_outputs, self.options)
         self.random: Any = TorchRandom()
 
@@ -93,9 +93,9 @@ class MLPActor(ActorModule, MLP):
         self.random = previous.random
 
     def in_numpy(self) -> NumpyActor | None:
-        """The actor that does the same in numpy, on the same parameters; None: images, a subclass, another device."""
+        """The actor that does the same in numpy, on the same parameters; None: a subclass, another device."""
         form = vars(type(self)).get("numpy_form")
-        if form is None or self.device != "cpu" or self.encoder.images:
+        if form is None or self.device != "cpu":
             return None
         twin: NumpyActor = form(self.observation_space, self.action_space, **vars(self.options))
         twin.bind({name: parameter.numpy() for name, parameter in self.state_dict().items()})

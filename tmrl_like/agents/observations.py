@@ -18,21 +18,26 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.agent import Averaging
-from tmrl_like.agents.images import ImageEncoder
+from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.space_layout import Space, read_observations
 from tmrl_like.base import tree
 from tmrl_like.policies.network import OBS_RANGE, Floats, Numbers
 
 
 class Encoder(nn.Module):
-    """Observation -> features [B, F]: all vectors and one-hot values side by side, then the features of each image."""
+    """Observation -> features [B, F]: all vectors and one-hot values side by side, then the features of each image.
+
+    Attributes:
+        images: the encoder of each image.
+        image_paths: where the images are in an observation.
+    """
 
     def __init__(
         self,
         space: Space,
         obs_range: float = OBS_RANGE,
         normalize_obs: bool = False,
-        picture_encoder: Callable[[spaces.Box], nn.Module] = ImageEncoder,
+        picture_encoder: Callable[[spaces.Box], nn.Module] = PictureEncoder,
     ) -> None:
         """Read the layout of `space`.
 
@@ -51,27 +56,53 @@ class Encoder(nn.Module):
         """
         super().__init__()
         self.space = space
-        self._paths, self.numbers, images = read_observations(space)
+        self.layout = read_observations(space)
+        self._paths, self.numbers, images = self.layout
         scale, shift, is_unbounded = self.numbers.scaling(obs_range)
         self.unbounded = np.flatnonzero(is_unbounded)  # [U], places in a flat observation
         self.normalizes = normalize_obs and len(self.unbounded) > 0
         self.rescale = Rescale(scale, shift, in_weights=self.normalizes)
         self.one_hot = OneHot(self.numbers) if any(self.numbers.num_categories) else None
-        self._image_paths = [path for path, _ in images]
+        self.image_paths = [path for path, _ in images]
         pictures: list[Any] = [picture_encoder(box) for _, box in images]
         self.images = nn.ModuleList(pictures)
         self.size: int = (self.one_hot or self.rescale).size + sum(picture.size for picture in pictures)
 
     def forward(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""
-        parts = [self._features(self.flatten(obs))] if self.rescale.size else []
-        parts += [image(tree.part_at(obs, path)) for image, path in zip(self.images, self._image_paths, strict=True)]
-        return torch.cat(parts, dim=1) if self.images else parts[0]
+        """Structure of [B, ...] -> [B, F] float32; also what `see` made of it."""
+        x = self.see(obs)
+        if not self.images:
+            return self._features(x)
+        numbers, features = x.tensor_split((self.rescale.size,), dim=1)
+        return torch.cat((self._features(numbers), features), dim=1)
+
+    @property
+    def picture_encoders(self) -> list[PictureEncoder]:
+        """Those of `images` that are a `PictureEncoder`."""
+        return [image for image in self.images if isinstance(image, PictureEncoder)]
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether there are images, and each is seen by a `PictureEncoder`."""
+        return 0 < len(self.images) == len(self.picture_encoders)
+
+    def see(self, obs: Any, shift: bool = False) -> Tensor:
+        """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R + …] float32.
+
+        What is that already passes through. `shift`: images are augmented, by encoders that do so (`PictureEncoder`).
+        """
+        if not self.images or _is_flat(obs):
+            return self.flatten(obs)
+        parts = [self.flatten(obs)] if self.rescale.size else []
+        how = {"shift": True} if shift else {}
+        for image, path in zip(self.images, self.image_paths, strict=True):
+            parts.append(image(tree.part_at(obs, path), **how))
+        return torch.cat(parts, dim=1)
 
     def flatten(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already passes through."""
-        if isinstance(obs, Tensor) and obs.ndim == 2:
-            return obs.float()
+        if _is_flat(obs):
+            return obs.float()  # type: ignore[no-any-return]
         leaves = [tree.part_at(obs, path) for path in self._paths]
         return torch.cat([leaf.unsqueeze(-1).flatten(1).float() for leaf in leaves], dim=1)
 
@@ -85,6 +116,24 @@ class Encoder(nn.Module):
         """[..., R] -> [..., V]. `forward` skips the modules' hooks."""
         scaled = self.rescale.forward(x)
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
+
+
+def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
+    """Let networks of one space see images by one encoder, the first one's, and return it.
+
+    None: one of them has no `Encoder` that sees pictures of this space; nothing has changed.
+    """
+    found = [getattr(network, "encoder", None) for network in networks]
+    encoders = [encoder for encoder in found if isinstance(encoder, Encoder) and encoder.sees_pictures]
+    if len(encoders) < len(networks) or any(encoder.space != encoders[0].space for encoder in encoders):
+        return None
+    for encoder in encoders:
+        encoder.images = encoders[0].images
+    return encoders[0].images
+
+
+def _is_flat(obs: Any) -> bool:
+    return isinstance(obs, Tensor) and obs.ndim == 2
 
 
 class RunningNorm(nn.Module):

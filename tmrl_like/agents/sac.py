@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
@@ -34,7 +35,8 @@ from tmrl_like.agents.agent import (
     number,
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.observations import Encoder, RunningNorm
+from tmrl_like.agents.observations import Encoder, RunningNorm, share_pictures
+from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.agents.space_layout import action_bounds
@@ -135,6 +137,7 @@ class SACOptions(AgentOptions):
         eps: what Adam adds to its denominator, for actor and critics.
         weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
         amsgrad: divide by the largest second moment so far, for actor and critics.
+        picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer --encoder` wrote.
         acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
     """
 
@@ -156,6 +159,7 @@ class SACOptions(AgentOptions):
     eps: float = 1e-8
     weight_decay: float = 0.0
     amsgrad: bool = False
+    picture_encoder: str | None = None
     acceleration: str = "auto"
 
     def __post_init__(self) -> None:
@@ -238,6 +242,8 @@ class SACAgent(TrainingAgent):
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
         self.updates = 0
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
+        if o.picture_encoder is not None:
+            load_encoder(encoder_of(self), Path(o.picture_encoder))
         self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(device)
         self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
         self._flat_temperature = Flat(self.temperature)
@@ -257,14 +263,18 @@ class SACAgent(TrainingAgent):
         critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
         self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
         self.critic_target = no_grad(deepcopy(self.critic))
-        self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema = Flat(self.actor_ema, self.actor) if self.actor_polyak else self._flat_actor
-        self._flat_critic_target = Flat(self.critic_target, self.critic)
+        shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
+        self._shares_pictures = shared is not None
+        self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
+        ema = self.actor_ema
+        self._flat_actor_ema = Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
+        self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
         encoders = [getattr(network, "encoder", None) for network in networks]
         normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == spaces[0]]
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
+    _shares_pictures = False  # one encoder of pictures is that of all networks
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
@@ -343,6 +353,7 @@ class SACAgent(TrainingAgent):
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         """As `TrainingAgent.evaluate`: the losses of critics and actor."""
+        batch = self._see(batch)
         if self.return_scale is not None:
             batch = batch._replace(rew=batch.rew / self.return_scale.scale())
         target_B = self._td_target(batch)  # [B]
@@ -365,12 +376,26 @@ class SACAgent(TrainingAgent):
         return actor
 
     def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
-        batch = self._normalize(batch)
+        batch = self._normalize(self._see(batch, shift=True))
         metrics = self._train_critics(batch)
         if with_actor:
-            metrics |= self._train_actor(batch.obs)
+            metrics |= self._train_actor(batch.obs.detach() if self._shares_pictures else batch.obs)
         self.average(with_actor)
         return metrics
+
+    def _see(self, batch: Batch, shift: bool = False) -> Batch:
+        """With features in place of pictures, once for all networks; gradients reach the encoder through `obs` alone.
+
+        As in Yarats et al., "Mastering Visual Continuous Control: Improved Data-Augmented Reinforcement Learning", 2021
+        (DrQ-v2, arXiv:2107.09645): the critics' loss trains the encoder, the actor takes `obs` without gradients, and
+        the target takes `next_obs` by the same encoder, not an average of it. `shift` augments the pictures.
+        """
+        if not self._shares_pictures:
+            return batch
+        see = self.critic.encoder.see
+        with torch.no_grad():
+            next_obs = see(batch.next_obs, shift)
+        return batch._replace(obs=see(batch.obs, shift), next_obs=next_obs)
 
     def _normalize(self, batch: Batch) -> Batch:
         """Count a batch in the running statistics, which the networks normalise by; with its rewards scaled."""
@@ -393,7 +418,8 @@ class SACAgent(TrainingAgent):
         move = soft_update if self.compiled is None else self.compiled.soft_update
         if with_actor and self.actor_ema is not self.actor:
             move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
-        move(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
+        target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
+        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
 
     def _train_critics(self, batch: Batch) -> dict[str, Any]:
         metrics = self._critic_gradients(batch)

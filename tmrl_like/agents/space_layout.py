@@ -25,6 +25,7 @@ from tmrl_like.policies.network import (
     NetworkSpec,
     Numbers,
 )
+from tmrl_like.policies.pictures import PictureSpec
 
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
 _MAX_IMAGE_DIMS = 4  # a history of colour images
@@ -119,19 +120,35 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
     return shape[-1] in _COLOURS and min(shape[-3:-1]) > max(_COLOURS)
 
 
-def actor_spec(numbers: Numbers, action_space: Space, options: NetworkOptions) -> NetworkSpec:
+def picture_spec(box: spaces.Box) -> PictureSpec:
+    """The description of a picture's encoder, from which it is made in torch and in numpy."""
+    return PictureSpec(box.shape, channels_are_last(box.shape), float(box.low.min()), float(box.high.max()))
+
+
+def actor_spec(layout: ObservationLayout, action_space: Space, options: NetworkOptions) -> NetworkSpec:
     """The description of an actor, from which it is made in torch and in numpy.
 
     Raises:
         ConfigError: the action space is not one that `options` are for.
     """
     shape = action_space.shape or ()
+    pictures = tuple(picture_spec(box) for _, box in layout.images)
     if isinstance(options, GaussianOptions):
         center, half = (tuple(values.tolist()) for values in action_bounds(action_space))
-        return GaussianSpec(numbers=numbers, options=options, shape=shape, center=center, half=half)
+        return GaussianSpec(
+            numbers=layout.numbers, pictures=pictures, options=options, shape=shape, center=center, half=half
+        )
     sizes, first = (tuple(values.tolist()) for values in action_categories(action_space))
     dtype = str(action_space.dtype)
-    return CategoricalSpec(numbers=numbers, options=options, shape=shape, dtype=dtype, sizes=sizes, first=first)
+    return CategoricalSpec(
+        numbers=layout.numbers,
+        pictures=pictures,
+        options=options,
+        shape=shape,
+        dtype=dtype,
+        sizes=sizes,
+        first=first,
+    )
 
 
 def action_bounds(space: Space) -> tuple[Floats, Floats]:

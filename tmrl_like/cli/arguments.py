@@ -210,6 +210,8 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     trainer = command("trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
     about = "train from a data set, or from what the run has recorded, without server and workers"
     trainer.flag("--offline", about)
+    about = "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it to this file"
+    trainer.add_argument("--encoder", metavar="FILE", help=about)
 
 
 def _add_policy(parser: Any, about: str) -> None:

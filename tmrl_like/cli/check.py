@@ -86,6 +86,7 @@ def main(arguments: Arguments) -> int:
             whole.packets += traffic.packets
             resets_s.append(traffic.reset_s)
         _report_timing(worker, whole, resets_s)
+        _report_sensors(worker.loop.env)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
         size_bytes = sum(len(message) for _, message in whole.packets)
@@ -253,6 +254,18 @@ def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: Memory
     worker.actor.load_weights(agent.get_actor().weights())
     numbers = ", ".join(f"{name} {float(value):.3g}" for name, value in metrics.items())
     print(f"agent: one training step: {numbers}; its weights fit the worker's actor")
+
+
+def _report_sensors(env: SupervisedEnv) -> None:
+    """How often each sensor gives a value; a note where observations repeat one."""
+    for sensor in env.sensors:
+        print(f"sensor: {sensor.name} gives a value every {sensor.period_s * 1e3:.1f} ms")
+        if sensor.period_s > 2.0 * env.time_step_s > 0.0:
+            repeats = sensor.period_s / env.time_step_s
+            print(
+                f"note: {repeats:.0f} observations in a row have the same value of {sensor.name}; let the observation "
+                "have its age, too, or the state is not Markov"
+            )
 
 
 def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float]) -> None:

@@ -12,7 +12,7 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
-TO_DRIVE = ("env", "actor", "obs_preprocessor")
+TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 TO_COLLECT = (*TO_DRIVE, "sample_compressor")
 
 

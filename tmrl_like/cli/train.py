@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import statistics
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.arguments import Arguments, how_to_test
@@ -20,16 +23,20 @@ from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.config.loading import as_yaml
 from tmrl_like.config.settings import PARTS
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.experiment import Experiment
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
-from tmrl_like.trainer.connecting import OFFLINE
+from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 from tmrl_like.trainer.trainer import Trainer
 
+_ENCODER_STEPS = 2000
 _PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
 
 
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
+    if arguments.command == "trainer" and arguments.encoder is not None:
+        return _train_encoder(arguments)
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
     is_first, in_process = os.environ.get("RANK", "0") == "0", arguments.command == "run"
     if "RANK" not in os.environ:  # else all ranks come together first
@@ -64,6 +71,27 @@ def main(arguments: Arguments) -> int:
         print(f"everything of this run is in {folder}; try: {how_to_test(arguments)}", flush=True)
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
     return 0 if is_restarted else stopper.exit_code
+
+
+def _train_encoder(arguments: Arguments) -> int:
+    """Train the encoder of pictures as half of an autoencoder, and write it."""
+    file = Path(arguments.encoder)
+    expect(file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors")
+    experiment = prepare(arguments, "trainer", _parts(arguments, in_process=False))
+    tune_process()
+    training = experiment.training()
+    encoder = encoder_of(training.agent)
+    expect_no_worker(training)
+    memory = training.memory
+    missing = [*train_encoder(encoder, (memory.sample().obs for _ in range(_ENCODER_STEPS)))]
+    try:
+        save_encoder(encoder, file)
+    except OSError as error:
+        raise ConfigError(f"cannot write the encoder to {file}: {error}") from None
+    kept = 1.0 - statistics.fmean(missing[-_ENCODER_STEPS // 20 :])
+    print(f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs between pictures")
+    print(f"start a run with it: --agent.picture_encoder {file}")
+    return 0
 
 
 def _parts(arguments: Arguments, in_process: bool) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ TOP_LEVEL = ("run_name", *PARTS, "crc_debug", "seed", *SECTIONS)
 
 Overrides = Sequence[tuple[Keys, str]]
 
-_FACTORIES = ("env", "actor", "agent", "memory", "takeover", "spaces")
+_FACTORIES = ("env", "actor", "agent", "memory", "takeover", "action_chain", "spaces")
 _NEEDED_METHODS = {
     "agent": ("train", "get_actor"),
     "actor": ("act",),

@@ -216,6 +216,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "agent_scheduler": (),
     "on_worker_rollout": (),
     "takeover": ("action_space", "default_action"),
+    "action_chain": (),
     "spaces": (),
 }
 """Keys of an experiment that name code, and the arguments that the framework supplies to each."""

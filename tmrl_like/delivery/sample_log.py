@@ -92,6 +92,7 @@ class SampleLog:
         self._is_closed = False
         self._segment: Segment | None = None  # that is being filled
         self._format: RowFormat | None = None  # of the newest sample
+        self._newest: tuple[Any, ...] = ()
         self._structure = b""  # its record
         self._described: RowFormat | None = None  # whose structure is the newest in the segment
         self._at = self._row_bytes = self._word = 0  # where the next row goes, its size, and size and kind
@@ -121,6 +122,7 @@ class SampleLog:
         Raises:
             EncodingError: it holds something that cannot travel; the message names it. Nothing is stored.
         """
+        self._newest = sample
         at = self._at
         end = at + self._row_bytes
         if end <= self._limit and self._pack(
@@ -144,6 +146,14 @@ class SampleLog:
             self.entries += 1
         else:
             self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)
+
+    def rehearse(self) -> None:
+        """Pack the newest sample once more, where the next one goes, and where nobody reads before that is there.
+
+        After it the processor's caches hold what `append` needs (control thread).
+        """
+        if self._at + self._row_bytes <= self._limit:
+            self._pack(self._map, self._at + RECORD_BYTES, self._newest, 0.0, 0.0, 0.0, 0, 0, 0)
 
     def _append(self, sample: tuple[Any, ...], *timing: Any) -> None:
         form, row = row_of(sample, self._format, *timing)

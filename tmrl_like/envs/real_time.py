@@ -215,6 +215,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.is_waiting = True
         self.interface.wait()
 
+    def while_waiting(self, call: Callable[[], None]) -> None:
+        """Have a call made in each wait for a deadline that there is time for; see `Clock`."""
+        self._clock.while_waiting(call)
+
     def stop(self) -> None:
         """Wait for the end of the time-step under way."""
         self._end_time_step()

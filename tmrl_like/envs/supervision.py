@@ -25,6 +25,7 @@ from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
+from tmrl_like.envs.sensor import sensors_of
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentAwayError,
@@ -62,6 +63,7 @@ class SupervisedEnv:
     Attributes:
         env: the environment now; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
+        sensors: those of the environment, see `Sensor`.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
         stopping: set it to end what `run` runs; what hangs is left after a second.
         faults: how often it broke off an episode, or could not be rebuilt, since construction.
@@ -95,6 +97,7 @@ class SupervisedEnv:
         self._is_new = True  # `env` was not reset yet
         self._thread = ControlThread() if own_thread else None
         self._left: set[int] = set()  # threads that nobody waits for
+        self._call_while_waiting: Callable[[], None] | None = None
         self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
         self.faults = self.rebuilds = 0
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
@@ -123,7 +126,21 @@ class SupervisedEnv:
         self.time_step_s = float(time_step_s or 0.0)
         elasticity = 1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
         overrun_after_s = getattr(env, "overrun_after_s", None) or self.time_step_s * elasticity
+        self.sensors = sensors_of(env)
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
+        if self._call_while_waiting is not None:
+            self.while_waiting(self._call_while_waiting)
+
+    def while_waiting(self, call: Callable[[], None]) -> None:
+        """Have a call made where the environment waits for its clock and has time for it.
+
+        That is what an environment's own method `while_waiting` is for, of each one that is made from now on, too; most
+        have none, see `ClockedGym`.
+        """
+        self._call_while_waiting = call
+        inner = getattr(self.env, "unwrapped", self.env)
+        if hasattr(inner, "while_waiting"):
+            inner.while_waiting(call)
 
     @property
     def default_action(self) -> Any:

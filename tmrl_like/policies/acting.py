@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.network import Floats, Network, NetworkSpec
@@ -24,7 +24,7 @@ class Actor(Protocol):
     def reset(self) -> None:
         """An episode begins."""
 
-    def carry_over(self, previous: Any) -> None:
+    def carry_over(self, previous: Self) -> None:
         """Take over what the instance remembers that acted until now."""
 
     def manifest(self) -> Manifest:
@@ -66,7 +66,7 @@ class OnDisk:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
         write_weights(Path(path), self.weights())
 
-    def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
+    def load(self: Actor, path: str | os.PathLike[str], device: str = "cpu") -> Actor:
         """Read weights written by `save`; returns what `to_device(device)` does.
 
         Raises:

@@ -160,7 +160,7 @@ def _may_be_named(room: str) -> bool:
         return False
 
 
-def _value_of(value: Any, allow: Sequence[str]) -> Any:
+def _value_of(value: object, allow: Sequence[str]) -> object:
     if isinstance(value, dict) and "class_path" in value:
         return _factory_of(Code(**value), allow)[0]
     if isinstance(value, dict):

@@ -2,7 +2,8 @@
 
 The data (`NetworkSpec`) says all but the parameters, so that another process can act without the environment's spaces.
 
-Shape names: R numbers of an observation, V entries that stand for them, A flat action, K categorical variables.
+Shape names: R numbers of an observation, P pixels of its images, V entries that stand for the numbers, A flat action, K
+categorical variables.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.noise import ColouredNoise
+from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, PictureSpec
 from tmrl_like.policies.weight_file import Manifest
 from tmrl_like.types import Action
 
@@ -110,6 +112,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 class _ActorSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     numbers: Numbers
+    pictures: tuple[PictureSpec, ...]  # behind the numbers in the input
     options: NetworkOptions
     shape: tuple[int, ...]  # of an action; (): a number
 
@@ -186,8 +189,13 @@ NetworkSpec: TypeAlias = GaussianSpec | CategoricalSpec
 
 
 def input_size(spec: NetworkSpec | None) -> int:
-    """R; 0 without a network."""
-    return 0 if spec is None else len(spec.numbers.low)
+    """R + P; 0 without a network."""
+    return 0 if spec is None else len(spec.numbers.low) + sum(picture.num_pixels for picture in spec.pictures)
+
+
+class _Layer(NamedTuple):
+    weight: Floats  # [width, width before]
+    bias: Floats  # [width]
 
 
 class Network:
@@ -196,7 +204,7 @@ class Network:
     Attributes:
         manifest: names, dtypes and shapes of the parameters, which are those of the torch actor's `state_dict`.
         parameters: by these names.
-        input: float32 [R], the flat observation that `act` answers; may be replaced by a view of other memory.
+        input: float32 [R + P], the flat observation that `act` answers; may be replaced by a view of other memory.
         random: draws what `act` explores with, a Generator or `ColouredNoise`; seeded from numpy's global generator.
     """
 
@@ -209,9 +217,16 @@ class Network:
         self._scale, self._shift, is_unbounded = numbers.scaling(options.obs_range)
         self._source, self._value, self._is_category = numbers.entries()
         self._has_categories = bool(self._is_category.any())
-        widths = [len(self._source), *options.hidden_sizes, spec.num_outputs]
+        self._pictures = [PictureNetwork(picture) for picture in spec.pictures]
+        self._ends = np.cumsum([len(numbers.low), *(picture.num_pixels for picture in spec.pictures)])
+        widths = [len(self._source) + PICTURE_FEATURES * len(spec.pictures), *options.hidden_sizes, spec.num_outputs]
         *hidden, head = ((width, width_in) for width_in, width in itertools.pairwise(widths))
-        shapes: dict[str, tuple[int, ...]] = {f"hidden.{i}": shape for i, shape in enumerate(hidden)}
+        shapes = {
+            f"encoder.images.{i}.{name}": shape
+            for i, picture in enumerate(spec.pictures)
+            for name, shape in picture.shapes().items()
+        }
+        shapes |= {f"hidden.{i}": shape for i, shape in enumerate(hidden)}
         shapes |= {f"norms.{i}": shape[:1] for i, shape in enumerate(hidden) if options.layer_norm}
         is_normalised = options.normalize_obs and is_unbounded.any()
         parameters = {SCALE: self._scale, SHIFT: self._shift} if is_normalised else {}
@@ -226,11 +241,14 @@ class Network:
         self.parameters = {name: parameters[name] for name in self.manifest}
         self._scale, self._shift = parameters.get(SCALE, self._scale), parameters.get(SHIFT, self._shift)
 
-        def layer(name: str) -> tuple[Any, Any]:
-            return parameters.get(f"{name}.weight"), parameters.get(f"{name}.bias")
+        def layer(name: str) -> _Layer:
+            return _Layer(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
-        hidden = range(len(self._spec.options.hidden_sizes))
-        self._hidden = [(*layer(f"hidden.{i}"), *layer(f"norms.{i}")) for i in hidden]
+        for i, picture in enumerate(self._pictures):
+            picture.bind(parameters, f"encoder.images.{i}")
+        options = self._spec.options
+        places = range(len(options.hidden_sizes))
+        self._hidden = [(*layer(f"hidden.{i}"), layer(f"norms.{i}") if options.layer_norm else None) for i in places]
         self._last = layer("head")
 
     @np.errstate(all="ignore")
@@ -239,13 +257,19 @@ class Network:
 
         What is not finite in input or parameters makes the action NaN.
         """
-        x = self.input * self._scale + self._shift
+        numbers = self.input[: self._ends[0]] if self._pictures else self.input
+        x = numbers * self._scale + self._shift
         if self._has_categories:
-            x = np.where(self._is_category, self.input[self._source] == self._value, x[self._source])
-        for weight, bias, gain, offset in self._hidden:
+            x = np.where(self._is_category, numbers[self._source] == self._value, x[self._source])
+        if self._pictures:
+            pixels = np.split(self.input, self._ends[:-1])[1:]
+            features = (picture(seen) for picture, seen in zip(self._pictures, pixels, strict=True))
+            x = np.concatenate((x, *features))
+        for weight, bias, norm in self._hidden:
             x = weight.dot(x)
             x += bias
-            if gain is not None:
+            if norm is not None:
+                gain, offset = norm
                 x -= np.add.reduce(x) / len(x)
                 x *= gain / math.sqrt(x.dot(x) / len(x) + EPS)
                 x += offset
@@ -257,7 +281,7 @@ class Network:
         """See that the network has an answer; those that are finite are in the action space.
 
         Args:
-            inputs: float32 [N, R], flat observations.
+            inputs: float32 [N, R + P], flat observations.
 
         Raises:
             PolicyError: an answer is not finite.
@@ -277,6 +301,6 @@ def _untrained(shape: tuple[int, ...], random: np.random.Generator) -> tuple[Flo
     """As torch begins: a linear layer's weights and biases uniform, a normalisation without effect."""
     if len(shape) == 1:
         return np.ones(shape, np.float32), np.zeros(shape, np.float32)
-    bound = 1 / math.sqrt(shape[1])
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
     weight, bias = (random.uniform(-bound, bound, form).astype(np.float32) for form in (shape, shape[:1]))
     return weight, bias

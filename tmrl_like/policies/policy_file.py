@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +18,9 @@ from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import Weights, read_card_text, read_weights, refuse_not_finite, write_weights
 from tmrl_like.types import ObsPreprocessor
 from tmrl_like.wire.spaces import SpaceSpec, spec_of
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 FORMAT = 1
 
@@ -49,6 +52,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
         return_: mean of its test episodes; None: there was none.
         episodes: how many there were.
         std: standard deviation of their returns; 0 of less than two.
+        worst: the lowest of their returns; None: there was none.
         format: of these fields.
     """
 
@@ -63,6 +67,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
     return_: float | None = None
     episodes: int = 0
     std: float = 0.0
+    worst: float | None = None
     format: int = FORMAT
 
 
@@ -70,8 +75,8 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def describe(actor: Any, obs_preprocessor: ObsPreprocessor | None = None, run: str = "") -> PolicyCard:
-    """The card of an `ActorModule`, as it was made."""
+def describe(actor: ActorModule, obs_preprocessor: ObsPreprocessor | None = None, run: str = "") -> PolicyCard:
+    """The card of an actor, as it was made."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
         obs_preprocessor=None if obs_preprocessor is None else code_of(obs_preprocessor),

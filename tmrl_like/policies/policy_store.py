@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,9 @@ log = logging.getLogger("tmrl_like.policies")
 FOLDER = "policies"  # in the run's
 NEWEST = "newest"
 BEST = "best"
+TESTS = 3  # test episodes of a version before it replaces the best one
 
+_LAST_TESTED = 16
 _SUFFIX = ".safetensors"
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -42,6 +45,7 @@ class PolicyStore:
     def __init__(self, folder: Path) -> None:
         """Nothing is made until there is something to keep."""
         self.folder = folder
+        self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions, which may be tested again
 
     def _names(self) -> list[str]:
         try:
@@ -113,8 +117,9 @@ class PolicyStore:
     def add_return(self, version: int, return_: float) -> bool:
         """A version's test episode ended. Whether `best` is another one now.
 
-        That is the version whose mean return, less its standard error, is highest. Few versions have enough episodes to
-        say how much these differ, so the standard deviation is that of all versions together.
+        That is the version whose worst test episode is best, of those that were tested `TESTS` times (TD7's rule:
+        Fujimoto et al., "For SALE: State-Action Representation Learning for Deep Reinforcement Learning", 2023). The
+        first that is tested at all has the name until there is one; of equal ones who has it keeps it.
 
         Raises:
             PolicyError: the version is not kept any more.
@@ -125,22 +130,22 @@ class PolicyStore:
         if card is None:
             return False
         write_policy(path, weights, _with_return(card, return_))
-        cards = {name: card for name, card in self.cards() if card.return_ is not None}
-        tested = {card.version: name for name, card in reversed(cards.items())}  # the version's name rather than a tag
-        kept = [cards[name] for name in tested.values()]
-        squares = sum(card.std**2 * (card.episodes - 1) for card in kept)
-        std = math.sqrt(squares / max(1, sum(card.episodes - 1 for card in kept)))
-        at_least = {card.version: (card.return_ or 0.0) - std / math.sqrt(card.episodes) for card in kept}
-        best = max(sorted(at_least, reverse=True), key=at_least.__getitem__)
-        if tested[best] != BEST:
-            link_atomically(self.path(tested[best]), self.path(BEST))
-        return BEST not in cards or cards[BEST].version != best
+        self._tested.append(version)
+        cards = {name: card for name, card in self.cards() if card.episodes}
+        names = {card.version: name for name, card in reversed(cards.items())}  # the version's name rather than a tag
+        before = cards[BEST].version if BEST in cards else version
+        best = max((before, *sorted(names)), key=lambda one: _worst_if_retested(cards[names[one]]))
+        if names[best] != BEST:
+            link_atomically(self.path(names[best]), self.path(BEST))
+        return BEST not in cards or best != before
 
     def collect(self, at_most: int) -> int:
-        """Remove all versions but the newest, one at least; how many were removed."""
+        """Remove all versions but the newest, one at least, and those tested last; how many were removed."""
         removed = 0
         remove_drafts(self.folder)
         for version in self.versions()[: -max(1, at_most)]:
+            if version in self._tested:
+                continue
             try:
                 disk.remove(self.path(version))
                 removed += 1
@@ -171,7 +176,13 @@ def _with_return(card: PolicyCard, return_: float) -> PolicyCard:
     mean = before + (return_ - before) / episodes
     squares = card.std**2 * max(0, card.episodes - 1) + (return_ - before) * (return_ - mean)
     std = math.sqrt(squares / max(1, card.episodes))
-    return msgspec.structs.replace(card, return_=mean, std=std, episodes=episodes)
+    worst = return_ if card.worst is None else min(card.worst, return_)
+    return msgspec.structs.replace(card, return_=mean, std=std, worst=worst, episodes=episodes)
+
+
+def _worst_if_retested(card: PolicyCard) -> float:
+    """What versions are compared by."""
+    return -math.inf if card.worst is None or card.episodes < TESTS else card.worst
 
 
 def split_place(where: str | Path) -> tuple[Path, str]:

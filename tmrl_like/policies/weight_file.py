@@ -75,7 +75,9 @@ def write_weights(path: Path, weights: Weights, card: str = "") -> None:
     neither our modes and names of drafts nor OSError; so its header is written here. OSError: it cannot be written.
     """
     manifest, data = weights
-    header: dict[str, Any] = {"__metadata__": {_CARD: card, _CHECKSUMS: _crc(_described(card, manifest)) + _crc(data)}}
+    header: dict[str, object] = {
+        "__metadata__": {_CARD: card, _CHECKSUMS: _crc(_described(card, manifest)) + _crc(data)}
+    }
     end = 0
     for name, (dtype, shape) in manifest.items():
         start, end = end, end + size_of({name: (dtype, shape)})

@@ -71,7 +71,7 @@ class Fleet:
     """Collects beats; says once what is wrong with a worker, and once that it is over."""
 
     def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
-        """Start with no worker; experts, which ignore policies, are never late.
+        """Start with no worker; experts, which ignore policies, are never late, nor are those that test one.
 
         `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions` in `Schedule`.
         """
@@ -94,7 +94,7 @@ class Fleet:
             now, then = getattr(condition, grown), getattr(before.condition, grown)
             self._totals[grown] += now - then if now >= then else now
         worker = _Worker(name, condition, time.monotonic())
-        if newest not in (0, condition.policy_version) and not condition.expert:
+        if newest not in (0, condition.policy_version) and not condition.keeps_policy:
             goes_on = before.is_alive and before.condition.policy_version == condition.policy_version
             worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
         stalled = worker.heard_at - worker.behind_since > self._limits["stalled_after_s"]
@@ -159,8 +159,8 @@ class Fleet:
 
 
 def _lag(condition: Condition, newest: int) -> int:
-    """Versions by which a worker is behind; an expert never is."""
-    return 0 if condition.expert else max(0, newest - condition.policy_version)
+    """Versions by which a worker is behind; one that keeps its policy never is."""
+    return 0 if condition.keeps_policy else max(0, newest - condition.policy_version)
 
 
 def _describe(worker: _Worker) -> str:

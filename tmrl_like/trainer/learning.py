@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.tuning import discount_of
 from tmrl_like.trainer.watch import Listener, RecentRewards, StepMetrics
 from tmrl_like.types import Batch, Buffer, Delivery, Observation
+from tmrl_like.wire.columns import Columns
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -117,7 +117,7 @@ class SampleFigures:
         return {"observation_moves_share": float(np.mean(moves))}
 
 
-def _numbers(segment: Any) -> Array:
+def _numbers(segment: Columns) -> Array:
     """The observations of a segment -> [N, D]; pictures are left out, and what is no number."""
     flat = [
         leaf.reshape(len(leaf), -1)

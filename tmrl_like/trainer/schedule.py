@@ -42,7 +42,8 @@ from tmrl_like.trainer.ranks import Alone, Ranks, Vote, Votes
 from tmrl_like.trainer.round_metrics import RoundMetrics
 from tmrl_like.trainer.tuning import TunablePart, Tuning, discount_of, refuse_two_discounts
 from tmrl_like.trainer.watch import Listener, RecentRewards
-from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
+from tmrl_like.types import Action, Batch, Buffer, Delivery, EpisodeStats, Observation
+from tmrl_like.wire.spaces import Space
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -56,8 +57,7 @@ _BY_POSITION = (  # after the first three, as the user's document has them
     *("start_training", "device"),
 )
 
-Space = gymnasium.Space[Any]
-SpacesOf = Callable[[], gymnasium.Env[Any, Any]] | Sequence[Space]
+SpacesOf = Callable[[], gymnasium.Env[Observation, Action]] | Sequence[Space]
 MemoryFactory = Callable[..., MemoryDataloading]
 AgentFactory = Callable[..., TrainingAgent]
 AgentScheduler = Callable[[TrainingAgent, int], None]

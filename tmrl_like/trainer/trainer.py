@@ -60,7 +60,8 @@ class _Records(Listener):
         self._sinks, self._saver, self._link = sinks, saver, link
 
     def on_record(self, record: Record) -> None:
-        if record["kind"] == "episode" and record["test"] and self._saver is not None:
+        is_test = record["kind"] == "episode" and record["test"] and not record["fault"]
+        if is_test and self._saver is not None:
             self._saver.add_return(record["policy_version"], record["return"])
         for sink in self._sinks:
             sink.write(record)

@@ -61,6 +61,9 @@ class Figure:
         return f"{field}_total" if self.grows else field
 
 
+TEST = "test"  # a driver
+
+
 class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
     """How a worker, or one of its lanes, is. Texts are made one line, and cut after `MAX_NOTE` characters."""
 
@@ -98,11 +101,20 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         Figure("steps by how late they were, in bins up to `le` seconds", "steps", grows=True, of_lanes=_bins),
     ] = ()
     returns: Annotated[_Returns, Figure("returns of the last episodes")] = ()
-    driver: Annotated[_Word, Figure("who drives: policy, expert, safe (the safe action), human or program")] = ""
+    driver: Annotated[
+        _Word,
+        Figure("who drives: policy, test (a policy kept to its end), expert, safe (the safe action), human or program"),
+    ] = ""
     expert: Annotated[bool, Figure("1: it ignores policies")] = False
     awaits: Annotated[bool, Figure("1: it is in lockstep with training")] = False
     alarm: Annotated[_Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)] = ""
     ended: Annotated[_Note, Figure("why it no longer drives; 1: it does not")] = ""
+    sensor_age_s: Annotated[Finite, Figure("age of the value of the slowest sensor", "s", of_lanes=max)] = 0.0
+
+    @property
+    def keeps_policy(self) -> bool:
+        """Whether policies that arrive do not drive now."""
+        return self.expert or self.driver == TEST
 
     def __post_init__(self) -> None:
         self.alarm, self.ended = one_line(self.alarm, MAX_NOTE), one_line(self.ended, MAX_NOTE)

@@ -44,6 +44,7 @@ class Arbiter:
         obs_preprocessor: applied to what the actor sees; None: nothing is.
         source: whose the actor's actions are: the policy's or, where policies that arrive are ignored, an expert's.
         has_policy: whether one was received or read from a file.
+        holds: the policy drives on whatever arrives, for a test that is to be one policy's, until it is too old.
         counts: the control loop's; it takes the policy's version, whether policies are ignored, the steps of the safe
             action, and, as alarm, what an incident is about.
         received_at: `time.perf_counter()` when the one that drives was received; 0: none was.
@@ -65,6 +66,8 @@ class Arbiter:
         self.has_policy = False
         self.received_at = 0.0
         self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
+        self.holds = False
+        self._waiting: tuple[Weights, int] | None = None  # until it does not hold any more
         self._is_finite = finite_check(self.env.env.action_space)
         self._published_at_s = 0.0
         self._safe_at = 0.0  # of the newest step that the safe action drove
@@ -134,7 +137,9 @@ class Arbiter:
         self.counts.expert = expert or self.is_pinned
 
     def refresh(self) -> bool:
-        """Act with the newest policy from now on; False: there is no newer one."""
+        """Act with the newest policy from now on; False: there is no newer one, or one is held."""
+        if self._keeps_policy():
+            return False
         ready = self.intake.take(self.actor)
         if ready is None:
             return False
@@ -147,10 +152,28 @@ class Arbiter:
         return True
 
     def use_weights(self, weights: Weights, version: int) -> None:
-        """Act with these from now on, in the thread of the environment, without the checks of those that arrive."""
+        """Act with these from now on, in the thread of the environment, without the checks of those that arrive.
+
+        While a policy is held they wait until it is released.
+        """
+        if self._keeps_policy():
+            self._waiting = weights, version
+            return
+        self._waiting = None
         self.actor.load_weights(weights)
         self.received_at = time.perf_counter()
         self._renew(version, self.received_at)
+
+    def release(self) -> None:
+        """Hold no policy any more, and act with the newest one."""
+        self.holds = False
+        if self._waiting is not None:
+            self.use_weights(*self._waiting)
+        elif not self.is_expert:
+            self.refresh()
+
+    def _keeps_policy(self) -> bool:
+        return self.holds and self.has_policy and time.perf_counter() <= self.expires_at
 
     def load_file(self, path: Path) -> None:
         """Act with weights from the disk; they must pass the checks of those from the network.

@@ -25,8 +25,9 @@ from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.rollouts.rollout import Step
 from tmrl_like.types import LATENESS_EDGES_S, ActionSource, EpisodeStats, Observation
-from tmrl_like.wire.condition import Condition, with_alarms
+from tmrl_like.wire.condition import TEST, Condition, with_alarms
 from tmrl_like.wire.rows import EPISODES, RESET
+from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import REWARD_TYPES, check_reward, not_finite, observation_problem
@@ -65,6 +66,7 @@ class ControlLoop:
         sample_of: makes a sample of what a step made, and of the observation before; None: that is the sample.
         rollouts: where episodes go as a whole; None: nobody takes them.
         samples: where samples are appended to; None: nobody takes them.
+        chain: what becomes of an action on its way from the driver to the environment; None: it stays as it is.
         counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
         collected_steps: steps since the start that became samples.
         times: `time.perf_counter()` of the newest step: when its observation came, when it was looked at, when the
@@ -78,6 +80,7 @@ class ControlLoop:
     sample_of: Callable[[Made, Observation], Made] | None = None
     rollouts: Rollouts | None = None
     samples: SampleLog | None = None
+    chain: ActionChain | None = None
 
     def __post_init__(self) -> None:
         self.collected_steps = 0
@@ -112,10 +115,11 @@ class ControlLoop:
             env_faults=env.faults,
             env_rebuilds=env.rebuilds,
             action_delay_s=acted_at - observed_at,
+            sensor_age_s=max((sensor.age_s for sensor in env.sensors), default=0.0),
             time_step_s=env.time_step_s,
             late_steps=(max(0, counts.env_steps - sum(late)) if env.time_step_s else 0, *late),
             returns=tuple(self.returns),
-            driver=self._source.name.lower(),
+            driver=TEST if driver.holds and self._source is ActionSource.POLICY else self._source.name.lower(),
         )
 
     def fail(self, failure: BaseException) -> None:
@@ -156,6 +160,8 @@ class ControlLoop:
         """
         collect_garbage(is_between_episodes=True)
         self.driver.actor.reset()
+        if self.chain is not None:
+            self.chain.begin()
         obs, info = self.env.reset()
         if not self._is_finite_obs(obs):
             raise not_finite("observation after a reset", obs)
@@ -194,6 +200,8 @@ class ControlLoop:
             self._hear()
         before, started = self.times[3], clock()
         act, source = driver.choose(obs, test, started)
+        if self.chain is not None:
+            act = self.chain(act)
         acted = clock()
         new_obs, rew, terminated, truncated, info = env.step(act)
         observed = clock()
@@ -275,6 +283,8 @@ class ControlLoop:
             fault=fault or "",
         )
         self.returns.append(episode.return_)
+        if self.chain is not None:
+            self.chain.end(stats)
         if self.samples is not None:
             self.samples.end_episode(stats)
             if fault is not None:

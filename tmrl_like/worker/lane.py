@@ -17,6 +17,8 @@ from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.control_loop import ControlLoop
+from tmrl_like.worker.rehearsal import Rehearsal
+from tmrl_like.worker.retests import Retests
 
 
 @dataclass(eq=False)
@@ -80,7 +82,9 @@ class Lane:
         self.loop = loop
         self._max_samples = max_samples_per_episode
         self.env = loop.env
+        self.env.while_waiting(Rehearsal(loop))
         self.intake = loop.driver.intake
+        self._retests, self._repeats = Retests(), False  # whether the next episode is a test of the same policy
         self._trained = 0  # the training steps that entries up to this one allow are made
         self._changed = threading.Condition()
         self._before, self._newest = 0, 0  # the entries of the step before the newest, and of that
@@ -95,36 +99,51 @@ class Lane:
             StoppedError: a stop was requested.
         """
         loop, stopping = self.loop, self.env.stopping
-        for is_test in tests:
-            collects = plan.collect and not is_test
-            waits = plan.waits == "steps" and not is_test
-            limit = self._max_samples if plan.max_samples is None else plan.max_samples
-            obs = loop.begin_episode(is_test, collects)
-            terminated = truncated = False
-            for number in itertools.count(1):
-                obs, _, terminated, truncated, _ = loop.step(obs, is_test, collects, number >= limit)
+        try:
+            for is_test in tests:
+                collects = plan.collect and not is_test
+                waits = plan.waits == "steps" and not is_test
+                limit = self._max_samples if plan.max_samples is None else plan.max_samples
+                if not self._repeats:
+                    loop.driver.release()
+                loop.driver.holds = is_test
+                obs = loop.begin_episode(is_test, collects)
+                terminated = truncated = False
+                for number in itertools.count(1):
+                    obs, _, terminated, truncated, _ = loop.step(obs, is_test, collects, number >= limit)
+                    if stopping.is_set():
+                        raise StoppedError
+                    if waits:
+                        self._await_training(plan)
+                    yield
+                    if terminated or truncated:
+                        break
+                self.env.episode_ended_well()
+                self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
                 if stopping.is_set():
                     raise StoppedError
-                if waits:
-                    self._await_training(plan)
-                yield
-                if terminated or truncated:
-                    break
-            self.env.episode_ended_well()
-            self._end_episode(plan, loop.end_episode(bool(terminated), bool(truncated)))
-            if stopping.is_set():
-                raise StoppedError
+        finally:
+            loop.driver.holds = False
 
     def _tests(self, plan: Plan) -> Iterator[bool]:
-        """For each episode, whether it is a test. It goes on where it was after a fault."""
+        """For each episode, whether it is a test. It goes on where it was after a fault.
+
+        A test that is repeated takes the place of one that comes later.
+        """
         interval = plan.test_episode_interval if self is plan.lanes[0] else 0
+        self._repeats, repeated = False, 0
         for number in itertools.count():
             if number and plan.waits == "episodes":
                 self._await_training(plan)
             if not plan.begins_another():
                 break
             if interval and number % interval == 0:
-                yield True
+                if not repeated:
+                    yield True
+                repeated = max(0, repeated - 1)
+                while self._repeats:
+                    repeated += 1
+                    yield True
             yield plan.test
         if plan.waits != "never":
             self._await_training(plan, all_of_it=True)
@@ -194,6 +213,8 @@ class Lane:
             how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
             line = "%s episode: return %.2f in %d steps%s (policy %d)"
             self.env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
+        if stats.test is not plan.test and stats.policy_version:
+            self._repeats = self._retests.wants_another(-math.inf if stats.fault else stats.return_)
         if plan.on_episode is not None:
             plan.on_episode(stats)
 

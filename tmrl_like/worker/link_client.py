@@ -113,6 +113,7 @@ class LinkClient:
     Attributes:
         connected: whether the server let this worker in and still answers.
         status: how the worker is, as the link said it last.
+        servers: that the link may dial, HOST:PORT.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class LinkClient:
         """
         self.connected = threading.Event()
         self.status = setup.condition
+        self.servers = setup.servers
         self._link = link
         self._setup = setup
         self._make_condition = make_condition

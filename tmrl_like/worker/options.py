@@ -17,6 +17,7 @@ from tmrl_like.transport.dial import Dial
 if TYPE_CHECKING:
     from tmrl_like.rollouts.hooks import Hook
     from tmrl_like.types import Driver
+    from tmrl_like.worker.action_chain import ActionChain
 
 MAX_PRIORITY = 99
 
@@ -83,9 +84,11 @@ class WorkerKeywords(Dial, total=False):
             arrays of actions, `info` and observations must not be changed after the step that made them. None: nobody.
         takeover: makes, from `action_space` and `default_action`, who may drive the first environment in place of the
             policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`; None: nobody.
+        action_chain: makes what each environment's actions go through, filters and limits; None: nothing.
     """
 
     policy: str | Path | None
     seed: int | None
     on_rollout: Hook | Sequence[Hook] | None
     takeover: Callable[..., Driver] | None
+    action_chain: Callable[[], ActionChain] | None

@@ -1,4 +1,4 @@
-"""What a worker is made of: environments, lanes that drive them, and the files that they share with the link."""
+"""What a worker is made of: environments, lanes that drive them, the link, and the files that it shares with them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.transport import TransportOptions, addresses_of
 from tmrl_like.types import ObsPreprocessor, SampleCompressor
-from tmrl_like.wire.condition import RETURNS_KEPT
+from tmrl_like.wire.condition import RETURNS_KEPT, Condition
 from tmrl_like.wire.spaces import describe_spaces
+from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.worker.lane import Lane
+from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, start_link
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
+from tmrl_like.worker.realtime import refuse_missing_cores
 from tmrl_like.worker.sampling import refuse_longer_buffer, sampler_of
 from tmrl_like.worker.slots import PolicySlots
 from tmrl_like.worker.takeover import Takeover, to_action
@@ -42,7 +45,7 @@ log = logging.getLogger("tmrl_like.worker")
 
 
 class Parts:
-    """Makes all that a worker has beside its connection.
+    """Makes all that a worker has.
 
     Attributes:
         lanes: one for each environment.
@@ -58,7 +61,7 @@ class Parts:
         options: WorkerOptions,
         keywords: WorkerKeywords,
         *,
-        has_link: bool,
+        standalone: bool,
         sample_compressor: SampleCompressor | None,
         obs_preprocessor: ObsPreprocessor | None,
         crc_debug: bool,
@@ -66,12 +69,14 @@ class Parts:
         """Make them; `closing` closes them. Other arguments, and what is raised, are `RolloutWorker`'s."""
         self._options, self._keywords, self._closing = options, keywords, closing
         self._actor_module_cls = actor_module_cls
+        refuse_missing_cores(options.cpu_affinity)
+        self._link = None if standalone else self._start_link()  # it starts while the rest is made
         hooks = keywords.get("on_rollout")
         self.rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
         if self.rollouts is not None:
             closing.callback(self.rollouts.close)
         self.name = keywords.get("name") or new_name()
-        self._logs = self._make_logs() if has_link else []
+        self._logs = [] if standalone else self._make_logs()
         envs = [self._make_env(env_cls, number) for number in range(options.envs)]
         self._env = envs[0].env
         refuse_longer_buffer(sample_compressor, held_actions(self._env))
@@ -88,7 +93,8 @@ class Parts:
         for env, actor, intake in zip(envs, actors, intakes, strict=True):
             driver = self._make_arbiter(env, actor, intake, None if self.lanes else takeover, obs_preprocessor)
             samples = self._logs[len(self.lanes)] if self._logs else None
-            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples)
+            chain = self._make_chain(env)
+            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples, chain)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
@@ -118,6 +124,14 @@ class Parts:
         takeover = Takeover(make_driver, env, self._options.takeover_in_tests)
         self._closing.callback(takeover.close)
         return takeover
+
+    def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:
+        make_chain = self._keywords.get("action_chain")
+        if make_chain is None:
+            return None
+        chain = make_chain()
+        chain.connect(env.env.action_space, env.default_action, env.time_step_s)
+        return chain
 
     def _make_arbiter(
         self,
@@ -177,8 +191,28 @@ class Parts:
             return [NumpyIntake(slots, self._probe, actor, self._make_network, i) for i, actor in enumerate(networks)]
         return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
-    def setup(self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None) -> Setup:
-        """What a link of this worker does: whom it dials, and where it keeps the newest weights, and every k-th."""
+    def _start_link(self) -> LinkProcess | LinkThread:
+        link = start_link(self._options.link_process, self._keywords.get("transport"))
+        self._closing.callback(link.end)
+        return link
+
+    def connect(
+        self,
+        make_condition: Callable[[], Condition],
+        server_ip: str | Sequence[str] | None,
+        weights: Path | None,
+        history: Path | None,
+    ) -> LinkClient:
+        """Have the link do its work: whom it dials, and where it keeps the newest weights, and every k-th.
+
+        `make_condition` says how the worker is. Not for a standalone one, which has no link.
+        """
+        assert self._link is not None
+        client = LinkClient(self._link, self._setup(server_ip, weights, history), make_condition, self.lanes)
+        self._closing.callback(client.close)
+        return client
+
+    def _setup(self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None) -> Setup:
         keywords, network = self._keywords, self._actor.in_numpy()
         probes = [] if network is None else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
         return Setup(

@@ -29,10 +29,10 @@ def check_reward(rew: object) -> None:
         raise not_finite("reward", rew)
 
 
-def observation_problem(obs: Observation, space: Space, finite: bool = True, name: str = "the observation") -> str:
+def observation_problem(obs: Observation, space: Space, finite: bool = True) -> str:
     """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds do not count."""
     parts = tree.walk(space, obs)
-    problems = (_leaf_problem(part, of, finite, f"{name}{tree.name_of(path)}") for path, of, part in parts)
+    problems = (_leaf_problem(part, of, finite, f"the observation{tree.name_of(path)}") for path, of, part in parts)
     return next(filter(None, problems), "")
 
 

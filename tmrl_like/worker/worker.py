@@ -32,11 +32,11 @@ from tmrl_like.types import Action, EpisodeStats, Observation, ObsPreprocessor, 
 from tmrl_like.wire.condition import Condition, of_worker
 from tmrl_like.worker.control_loop import Info, Stepped
 from tmrl_like.worker.lane import Lane, Plan
-from tmrl_like.worker.link_client import LinkClient, start_link
+from tmrl_like.worker.link_client import LinkClient
 from tmrl_like.worker.link_messages import Hasten
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
 from tmrl_like.worker.parts import Parts
-from tmrl_like.worker.realtime import real_time, refuse_missing_cores
+from tmrl_like.worker.realtime import real_time
 from tmrl_like.worker.timing import StepTimes, measure
 
 log = logging.getLogger("tmrl_like.worker")
@@ -128,10 +128,8 @@ class RolloutWorker:
             model_history=model_history,
             outbox=with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet),
         )
-        refuse_missing_cores(options.cpu_affinity)
         self.standalone = standalone
         self.link: LinkClient | None = None
-        self._where = ""
         self._has_warned = self._closed = False
         self._idle = threading.Event()  # no run is under way
         self._idle.set()
@@ -139,16 +137,13 @@ class RolloutWorker:
         with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
             if isinstance(model_path, RunPath) and not standalone:
                 closing.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
-            link = None if standalone else start_link(options.link_process, keywords.get("transport"))
-            if link is not None:  # it starts while the rest is made
-                closing.callback(link.end)
             parts = Parts(
                 closing,
                 env_cls,
                 actor_module_cls,
                 options,
                 keywords,
-                has_link=link is not None,
+                standalone=standalone,
                 sample_compressor=sample_compressor,
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
@@ -158,12 +153,9 @@ class RolloutWorker:
             self._env = self.loop.env
             kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
             parts.load_policy(kept, is_needed=standalone)
-            if link is not None:
+            if not standalone:
                 history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-                setup = parts.setup(server_ip, kept, history)
-                self._where = ", ".join(setup.servers)
-                self.link = LinkClient(link, setup, self.condition, self.lanes)
-                closing.callback(self.link.close)
+                self.link = parts.connect(self.condition, server_ip, kept, history)
             self._closing = closing.pop_all()
         script.close_at_exit(self, turn=0)
 
@@ -181,6 +173,11 @@ class RolloutWorker:
     def policy_version(self) -> int:
         """Version of the weights that act; 0: never updated."""
         return self.loop.counts.policy_version
+
+    @property
+    def _where(self) -> str:
+        """The servers, for messages."""
+        return "" if self.link is None else ", ".join(self.link.servers)
 
     def condition(self) -> Condition:
         """How the worker is, over all its lanes; what only the link knows is in `link.status`. Any thread."""
@@ -257,11 +254,12 @@ class RolloutWorker:
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
         """
-        return self._run_one(test=not train, collect=False, max_samples=max_samples, after_step=after_step)
+        how = Plan(self.lanes[:1], test=not train, collect=False, max_samples=max_samples, after_step=after_step)
+        return self._run_one(how)
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
         """Run one episode, exploring, and send its samples."""
-        return self._run_one(max_samples=max_samples)
+        return self._run_one(Plan(self.lanes[:1], max_samples=max_samples))
 
     def run_synchronous(
         self,
@@ -333,12 +331,10 @@ class RolloutWorker:
         finally:
             self.send_and_clear_buffer()
 
-    def _run_one(self, **how: Any) -> EpisodeStats:
+    def _run_one(self, plan: Plan) -> EpisodeStats:
         stats: list[EpisodeStats] = []
-        self._run(
-            Plan(self.lanes[:1], nb_episodes=1, on_episode=stats.append, **how),
-            lambda control: contextlib.nullcontext(),
-        )
+        plan.nb_episodes, plan.on_episode = 1, stats.append
+        self._run(plan, lambda control: contextlib.nullcontext())
         return stats[0]
 
     def _run(self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]) -> None:

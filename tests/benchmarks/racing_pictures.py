@@ -1,0 +1,226 @@
+"""How soon the racing game is driven from pictures: the agent of `config/racing_image.yaml` in simulated time.
+
+    python tests/benchmarks/racing_pictures.py RESULTS [--name NAME] [--seeds 0 1 2] [--steps 10000] [--jobs 1]
+                                               [--encoder FILE] [--show]
+    python tests/benchmarks/racing_pictures.py --record FOLDER
+
+Agent and memory in a plain loop, one training step per decision, each run on one thread of a process of its own, which
+takes what others leave of the machine. The game moves on while the environment waits for the end of its time-step.
+Every 1,000 decisions a line of JSON is appended to RESULTS: name, seed, decisions, seconds of CPU time (of the loop,
+not of the tests) and the share of the track of a test episode without exploration, 1.0 for a whole lap. The name stands
+for the code that PYTHONPATH leads to, and for `--encoder`, trained beforehand. Runs that are whole in the file are
+not made again. The second form writes 3,000 decisions of the script that follows the road, with noise, for
+
+    tmrl-like trainer config/racing_image.yaml --encoder FILE --memory.dataset_path FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from _common import SPAWN, TESTS, Options, finish
+from recipe import give_way
+
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents.process import tune_process
+from tmrl_like.base.functional import partial
+from tmrl_like.envs import real_time
+from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
+from tmrl_like.envs.racing.racing_drivers import FollowTheRoad
+from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
+from tmrl_like.policies.noise import ColouredNoise
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.types import Buffer, Info
+
+EXPERIMENT = TESTS.parent / "config" / "racing_image.yaml"
+FIRST_STEPS = 300
+TOLD: dict[str, Any] = {"act_buf_len": 1, "frame_stack": {1: 4}}  # to the memory, of the environment
+Curve = list[tuple[int, float, float]]  # decisions, seconds, share
+
+
+class SimulatedGame(Simulation):
+    """The game on a clock of its own, which goes while somebody sleeps."""
+
+    now_s = 0.0
+
+    def __init__(self, track: int) -> None:
+        self._controls, self._over_s = (0.0, 0.0, 0.0), 0.0
+        super().__init__(track)
+
+    def drive(self, *controls: float) -> None:
+        self._controls = controls
+
+    def look(self) -> Any:
+        return self.state
+
+    def close(self) -> None: ...
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._over_s += seconds
+        while self._over_s >= TICK_S - 1e-9:
+            self.tick(*self._controls)
+            self._over_s -= TICK_S
+
+
+def make_env() -> RacingEnv:
+    """`RacingEnv` in simulated time."""
+    game = SimulatedGame(1)
+    racing_env.RacingGame = lambda track: game  # type: ignore[assignment,misc]
+    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)  # type: ignore[assignment,misc]
+    return RacingEnv(**yaml.safe_load(EXPERIMENT.read_text())["env"]["init_args"])
+
+
+def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[tuple[int, float, float]]:
+    """Train; yields decisions, seconds of CPU time and the share of the track of a test episode."""
+    experiment = yaml.safe_load(EXPERIMENT.read_text())
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    env = make_env()
+    env.action_space.seed(seed)
+    arguments = {name: experiment["agent"]["init_args"][name] for name in ("gamma", "polyak", "actor_polyak")}
+    rates = dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), 3e-4)
+    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(128, 128))
+    spaces = env.observation_space, env.action_space
+    made = SACAgent(*spaces, actor_cls=actor_cls, entropy_coef=0.1, **arguments, **rates, **agent)
+    told = {"act_buf_len": 1, "frame_stack": {1: 4}}
+    memory = ReplayMemory(
+        memory_size=2 * steps,
+        batch_size=64,
+        n_steps=5,
+        gamma=made.gamma,
+        sample_preprocessor=MirroredLaps(seed),
+        **told,
+    )
+    memory.seed(seed)
+    compress: Any = ReplayMemory.compressor(**TOLD)
+    actor = made.get_actor()
+    spent_s, over = 0.0, True
+    for step in range(1, steps + 1):
+        began_s = time.process_time()
+        if over:
+            obs, info = env.reset()
+            reset = env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)
+            memory.append(Buffer([compress(*reset)], "worker"))
+        action = env.action_space.sample() if step <= FIRST_STEPS // 3 else actor.act_(obs)
+        obs, rew, terminated, truncated, info = env.step(action)
+        over = terminated or truncated
+        memory.append(Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker"))
+        if step > FIRST_STEPS:
+            made.train(memory.sample())
+        spent_s += time.process_time() - began_s
+        if step % every == 0:
+            share, over = test_share(env, actor), True
+            yield step, spent_s, share
+
+
+def test_share(env: RacingEnv, actor: Any) -> float:
+    over = False
+    obs, _ = env.reset()
+    while not over:
+        obs, _, terminated, truncated, info = env.step(actor.act_(obs, test=True))
+        over = terminated or truncated
+    return float(info["progress"])
+
+
+def record(folder: Path, decisions: int = 3000) -> None:
+    """What the road's script and noise do, as samples."""
+    env, random = make_env(), np.random.default_rng(0)
+    compress: Any = ReplayMemory.compressor(**TOLD)
+    samples: list[Any] = []
+    over = True
+    for _ in range(decisions):
+        if over:
+            obs, info = env.reset()
+            drive, noise = FollowTheRoad(), ColouredNoise(1.0, 100, 2, random)
+            samples.append(compress(env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))
+        steering, gas, brake = drive(env.unwrapped.interface._game.state)
+        by_script = np.array((steering, -0.5 + 15.0 * gas - 0.8 * brake))
+        action = np.clip(by_script + 0.4 * noise.standard_normal(2, np.float32), -1.0, 1.0).astype(np.float32)
+        obs, rew, terminated, truncated, info = env.step(action)
+        over = terminated or truncated
+        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
+    write_data_set(folder, [Buffer(samples, "script")])
+
+
+def run(file: Path, name: str, seed: int, steps: int, every: int, autogroup: int, agent: dict[str, Any]) -> str:
+    """One run, in a process of its own; returns its last line."""
+    give_way(autogroup)
+    tune_process(threads=1)
+    line = ""
+    for step, spent_s, share in learn(seed, steps, every, agent):
+        line = json.dumps(dict(zip(KEYS, (name, seed, step, round(spent_s, 1), round(share, 3)), strict=True)))
+        with file.open("a") as lines:
+            lines.write(line + "\n")
+    return line
+
+
+KEYS = "name", "seed", "steps", "seconds", "share"
+
+
+def read(file: Path) -> dict[tuple[str, int], Curve]:
+    """(name, seed) -> its evaluations; of two runs of the same, the later."""
+    curves: dict[tuple[str, int], Curve] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, seed, step, spent_s, share = (json.loads(line)[key] for key in KEYS)
+        known = curves.setdefault((name, seed), [])
+        known[:] = [*(point for point in known if point[0] < step), (step, spent_s, share)]
+    return curves
+
+
+def show(file: Path) -> dict[str, float]:
+    """A line for each run: the shares of its tests; then by name the mean share of the last three tests."""
+    found: dict[str, float] = {}
+    last: dict[str, list[float]] = defaultdict(list)
+    for (name, seed), curve in sorted(read(file).items()):
+        shares = [share for _, _, share in curve]
+        last[name].append(float(np.mean(shares[-3:])))
+        step, spent_s, _ = curve[-1]
+        print(f"{name:24}{seed:3}{1e3 * spent_s / step:8.1f} ms a decision  {' '.join(f'{s:.2f}' for s in shares)}")
+    for name, shares in last.items():
+        found[f"{name}: share"], found[f"{name}: deviation of {len(shares)}"] = np.mean(shares), np.std(shares)
+    return {name: round(float(value), 3) for name, value in found.items()}
+
+
+def main() -> None:
+    parser = Options(__doc__, seeds=[0], steps=400, every=400, autogroup=0)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("racing_pictures.jsonl"))
+    parser.add_argument("--name", default="shared encoder")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--every", type=int, default=1000, help="decisions between two tests")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--encoder", help="an encoder trained beforehand")
+    parser.add_argument("--autogroup", type=int, default=19, help="nice value of a run's session, on Linux")
+    parser.add_argument("--show", action="store_true", help="only what is in the file")
+    parser.add_argument("--record", type=Path, help="only write a data set to this folder")
+    asked = parser.parse()
+    if asked.record is not None:
+        record(asked.record)
+        return
+    agent = {"picture_encoder": asked.encoder} if asked.encoder else {}
+    made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= asked.steps}
+    with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
+        runs = [
+            pool.submit(run, asked.file, asked.name, seed, asked.steps, asked.every, asked.autogroup, agent)
+            for seed in asked.seeds
+            if (asked.name, seed) not in made and not asked.show
+        ]
+        for finished in as_completed(runs):
+            print(finished.result(), flush=True)
+    finish(show(asked.file))
+
+
+if __name__ == "__main__":
+    main()

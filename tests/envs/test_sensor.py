@@ -1,0 +1,181 @@
+"""Sensors at their own rate: who asks never waits, and one that is silent has a name. Time is injected."""
+
+import queue
+import threading
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from kit.waiting import until
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.base.functional import partial
+from tmrl_like.envs import sensor as module
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.sensor import Sensor, sensors_of
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+
+
+class Camera:
+    """Gives what it is shown, and blocks while there is nothing."""
+
+    def __init__(self):
+        self._shown = queue.Queue()
+        self.asked = threading.Semaphore(0)  # released by each `read` that begins
+
+    def show(self, value):
+        """Let `read` return or raise it; comes back when the next `read` has begun."""
+        self._shown.put(value)
+        if not isinstance(value, Exception):
+            assert self.asked.acquire(timeout=10)
+
+    def show_last(self, value):
+        """Let `read` return it; nobody reads again."""
+        self._shown.put(value)
+
+    def read(self):
+        self.asked.release()
+        value = self._shown.get(timeout=30)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+@pytest.fixture
+def camera():
+    camera = Camera()
+    camera.show_last("first")
+    yield camera
+    camera.show_last("last")
+
+
+def started(camera, **options):
+    sensor = Sensor("the wrist camera", camera.read, **options)
+    for _ in range(2):  # the read of the first value, and that of the next one
+        assert camera.asked.acquire(timeout=10)
+    return sensor
+
+
+def test_the_newest_value_is_there_with_its_age_while_the_next_one_is_read(clock, camera):
+    sensor = started(camera)
+    assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("first", 0.0, 0.0)
+    clock.now += 0.3
+    assert (sensor.newest(), sensor.age_s) == ("first", pytest.approx(0.3))
+    clock.now += 0.2
+    camera.show("second")
+    assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("second", 0.0, pytest.approx(0.5))
+    sensor.close()
+
+
+def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_and_one_that_speaks_again_is_none(clock, camera):
+    sensor = started(camera, silent_after_s=2.0)
+    clock.now += 2.0
+    assert sensor.newest() == "first"
+    clock.now += 0.1
+    with pytest.raises(EnvironmentFaultError, match=r"^the wrist camera has been silent for 2\.1 s$"):
+        sensor.newest()
+    camera.show("second")
+    assert sensor.newest() == "second"
+    sensor.close()
+
+
+def test_a_read_that_raises_is_a_fault_with_its_name(camera):
+    sensor = started(camera)
+    camera.show(OSError("the cable is out"))
+    assert until(lambda: fault_of(sensor)) == "the wrist camera cannot be read: OSError: the cable is out"
+
+
+def test_a_sensor_that_raises_at_once_does_not_start():
+    with pytest.raises(EnvironmentFaultError, match="the arm's joints cannot be read: ZeroDivisionError"):
+        Sensor("the arm's joints", lambda: 1 / 0)
+
+
+def test_a_sensor_that_gives_no_first_value_does_not_start():
+    camera = Camera()
+    with pytest.raises(EnvironmentFaultError, match=r"^the wrist camera gave no value within 0\.05 s of its start$"):
+        Sensor("the wrist camera", camera.read, first_within_s=0.05)
+    camera.show_last("last")
+
+
+def fault_of(sensor):
+    try:
+        sensor.newest()
+    except EnvironmentFaultError as error:
+        return str(error)
+    return ""
+
+
+def test_a_sensor_that_was_closed_reads_no_more(camera):
+    sensor = started(camera)
+    sensor.close()
+    sensor.close()
+    camera.show_last("second")
+    until(lambda: sensor.newest() == "second")
+    assert not camera.asked.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("name", ["silent_after_s", "first_within_s"])
+def test_times_are_more_than_nothing(name):
+    with pytest.raises(ConfigError, match=f"{name} is 0"):
+        Sensor("the wrist camera", lambda: 1, **{name: 0.0})
+
+
+class Arm(RealTimeGymInterface):
+    """Joints at once, and a camera when it likes."""
+
+    def __init__(self, camera):
+        self.sensors = [started(camera)]
+
+    def get_observation_space(self):
+        return spaces.Tuple((spaces.Box(0.0, 10.0, (1,), np.float32),))
+
+    def get_action_space(self):
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def get_default_action(self):
+        return np.zeros(1, np.float32)
+
+    def send_control(self, control): ...
+
+    def reset(self, seed=None, options=None):
+        return [np.float32([1.0])], {}
+
+    def get_obs_rew_terminated_info(self):
+        return [np.float32([len(self.sensors[0].newest())])], 0.0, False, {}
+
+
+def test_the_sensors_of_an_interface_and_of_an_environment_are_found(camera):
+    env = RealTimeEnv(partial(Arm, camera), time_step_duration=0.01)
+    assert [sensor.name for sensor in sensors_of(env)] == ["the wrist camera"]
+    plain = CountingEnv()
+    assert sensors_of(plain) == ()
+    plain.sensors = env.unwrapped.interface.sensors
+    assert sensors_of(gymnasium.Wrapper(plain)) == tuple(plain.sensors)
+    env.close()
+
+
+def test_a_worker_says_how_old_the_value_of_its_slowest_sensor_is(clock, camera):
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+        assert worker.condition().sensor_age_s == 0.0
+    sensors = [started(camera)]
+
+    class Env(CountingEnv):
+        def __post_init__(self):
+            super().__post_init__()
+            self.sensors = sensors
+
+    with RolloutWorker(Env, LinearActor, standalone=True) as worker:
+        clock.now += 0.7
+        assert worker.condition().sensor_age_s == pytest.approx(0.7)
+    sensors[0].close()

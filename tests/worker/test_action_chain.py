@@ -1,0 +1,299 @@
+"""Filters and limits between who drives and the environment: what each does, and who holds what comes out."""
+
+import math
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tmrl_like.base.functional import partial
+from tmrl_like.cli.prepare import TO_DRIVE
+from tmrl_like.config.document import find_experiment
+from tmrl_like.config.loading import open_kept
+from tmrl_like.errors import ConfigError
+from tmrl_like.experiment import experiment_of
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.types import EpisodeStats
+from tmrl_like.worker.action_chain import (
+    AccelerationLimit,
+    ActionChain,
+    ActionPart,
+    DeadZone,
+    GrowingRange,
+    LowPass,
+    OneEuroFilter,
+    RateLimit,
+)
+from tmrl_like.worker.options import WorkerOptions
+
+STEP_S = 0.05
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+REST = np.array([0.0, -0.5], np.float32)
+
+
+def chain_of(*parts, space=BOX, rest=REST, step_s=STEP_S):
+    chain = ActionChain(parts)
+    chain.connect(space, rest, step_s)
+    return chain
+
+
+def answers(part, actions, rest=0.0):
+    """What comes out of a part for one number, action by action, at rest at first."""
+    chain = chain_of(part, space=spaces.Box(-1.0, 1.0, (1,), np.float64), rest=np.array([rest]))
+    return np.array([chain([action]).item() for action in actions])
+
+
+def stats_of(return_):
+    return EpisodeStats("w", False, return_, 1, True, False, 0.0, 0, 1.0, 0, "")
+
+
+# -- each part ---------------------------------------------------------------------------------------
+
+
+def test_a_low_pass_answers_a_jump_as_a_first_order_lag_of_its_frequency():
+    times_s = STEP_S * np.arange(1, 21)
+    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s))
+
+
+def test_the_one_euro_filter_is_that_of_its_authors():
+    """Their algorithm 1, with their exponential smoothing of alpha = 1 / (1 + tau / Te); at rest before."""
+    x = np.concatenate((np.zeros(3), np.linspace(0.0, 0.8, 10), np.full(5, 0.8), 0.3 * np.sin(np.arange(10))))
+
+    def alpha(cutoff_hz):
+        return 1.0 / (1.0 + (1.0 / (2.0 * math.pi * cutoff_hz)) / STEP_S)
+
+    expected, before, smooth, speed = [], 0.0, 0.0, 0.0
+    for value in x:
+        rate = (value - before) / STEP_S
+        speed = alpha(1.5) * rate + (1.0 - alpha(1.5)) * speed
+        share = alpha(0.7 + 0.4 * abs(speed))
+        smooth = share * value + (1.0 - share) * smooth
+        expected.append(smooth)
+        before = value
+    assert answers(OneEuroFilter(0.7, beta=0.4, speed_cutoff_hz=1.5), x) == pytest.approx(np.array(expected))
+
+
+ACTIONS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=40)
+
+
+@given(ACTIONS, st.floats(0.1, 100.0))
+def test_no_number_changes_faster_than_its_rate_limit(actions, per_s):
+    found = answers(RateLimit(per_s), actions)
+    changes = np.diff(found, prepend=0.0)
+    assert np.all(np.abs(changes) <= per_s * STEP_S + 1e-9)
+    wanted = np.array(actions) - np.concatenate(([0.0], found[:-1]))
+    is_free = np.abs(wanted) <= per_s * STEP_S
+    assert found[is_free] == pytest.approx(np.array(actions)[is_free])
+
+
+@given(ACTIONS, st.floats(0.1, 1000.0))
+def test_the_speed_of_no_number_changes_faster_than_its_acceleration_limit(actions, per_s2):
+    found = answers(AccelerationLimit(per_s2), actions)
+    speeds = np.diff(found, prepend=0.0) / STEP_S
+    assert np.all(np.abs(np.diff(speeds, prepend=0.0)) <= per_s2 * STEP_S * (1 + 1e-6) + 1e-6)
+
+
+@given(st.floats(-1.0, 1.0), st.floats(0.5, 1000.0))
+def test_an_accelerated_number_arrives_and_never_goes_beyond(goal, per_s2):
+    found = answers(AccelerationLimit(per_s2), np.full(200, goal)) * math.copysign(1.0, goal)
+    assert np.all(found <= abs(goal) + 1e-9)
+    assert np.all(np.diff(found, prepend=0.0) >= -1e-9)
+    assert found[-1] == pytest.approx(abs(goal), abs=1e-6)
+
+
+def test_what_is_within_the_dead_zone_of_the_default_action_becomes_it():
+    found = [chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32)) for a in ((0.05, -0.4), (0.2, -0.29))]
+    assert found[0].tolist() == REST.tolist()
+    assert found[1].tolist() == pytest.approx([0.2, -0.29])
+
+
+def test_a_range_grows_with_steps_from_the_default_action_to_the_bounds_over_the_episodes():
+    chain = chain_of(GrowingRange(0.2, steps=4))
+    far = np.array([1.0, -1.0], np.float32)
+    found = [chain(far) for _ in range(2)]
+    chain.begin()
+    found += [chain(far) for _ in range(3)]
+    shares = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert np.array(found) == pytest.approx(np.stack((shares, -0.5 - 0.5 * shares), 1))
+
+
+def test_a_range_grows_with_episodes_that_went_well():
+    chain = chain_of(GrowingRange(0.5, episodes=2, min_return=10.0))
+    far = np.ones(2, np.float32)
+    found = []
+    for return_ in (9.9, 10.0, 11.0, 12.0):
+        chain.begin()
+        found.append(chain(far)[0].item())
+        chain.end(stats_of(return_))
+    chain.begin()
+    assert [*found, chain(far)[0].item()] == pytest.approx([0.5, 0.5, 0.75, 1.0, 1.0])
+
+
+# -- the chain ---------------------------------------------------------------------------------------
+
+
+class Twice(ActionPart):
+    def __call__(self, action):
+        return [2.0 * x for x in action]
+
+
+def test_parts_follow_each_other_and_what_comes_out_is_within_the_bounds_in_the_dtype_of_the_space():
+    first = chain_of(Twice(), RateLimit(4.0))(np.array([0.9, 0.0], np.float32))
+    second = chain_of(RateLimit(4.0), Twice())(np.array([0.9, 0.0], np.float32))
+    assert first.tolist() == pytest.approx([0.2, -0.3])
+    assert second.tolist() == pytest.approx([0.4, -0.6])
+    beyond = chain_of(Twice())(np.array([0.9, -0.9], np.float32))
+    assert (beyond.tolist(), beyond.dtype) == ([1.0, -1.0], np.float32)
+
+
+def test_each_episode_begins_at_rest():
+    chain = chain_of(LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0))
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 2))
+    episodes = []
+    for _ in range(2):
+        chain.begin()
+        episodes.append([chain(action).tolist() for action in actions])
+    assert episodes[0] == episodes[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: chain_of(space=spaces.Discrete(3), rest=0), "expected for an action_chain a Box of floats"),
+        (lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))), "expected for an action_chain a Box of floats"),
+        (lambda: chain_of(LowPass(1.0), step_s=0.0), "give its action_chain a time_step_s"),
+        (lambda: chain_of(RateLimit([1.0, 2.0, 3.0])), "per_s is [1.0, 2.0, 3.0]; expected one number, or 2"),
+        (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
+        (lambda: ActionChain([], time_step_s=0.0), "time_step_s is 0.0"),
+        (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
+        (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
+        (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
+        (lambda: GrowingRange(0.5), "expected one of them at least"),
+        (lambda: GrowingRange(0.5, episodes=0), "episodes is 0"),
+    ],
+)
+def test_what_cannot_be_is_one_line(make, said):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# -- in a worker -------------------------------------------------------------------------------------
+
+
+class Held(CountingEnv):
+    """Keeps what it gets."""
+
+    time_step_s = STEP_S
+
+    def __init__(self):
+        super().__init__(episode_steps=4)
+        self.got = []
+
+    def step(self, action):
+        self.got.append(action)
+        return super().step(action)
+
+
+class Full(LinearActor):
+    def act(self, obs, test=False):
+        return np.ones(1, np.float32)
+
+
+class Samples:
+    """Stands in for a sample log."""
+
+    alarm = ""
+
+    def __init__(self):
+        self.taken = []
+
+    def append(self, sample, *rest):
+        self.taken.append(sample)
+
+    def end_episode(self, stats):
+        pass
+
+
+def make_chain():
+    return ActionChain([RateLimit(4.0)])
+
+
+def test_environment_and_samples_hold_what_came_out_and_each_episode_begins_at_rest():
+    with RolloutWorker(Held, Full, standalone=True, action_chain=make_chain) as worker:
+        worker.loop.append_to(samples := Samples())
+        worker.run(nb_episodes=2, verbose=False)
+        got = worker.loop.env.env.unwrapped.got
+    assert np.concatenate(got) == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
+    acts = [act for act, _, _, _, _, info in samples.taken if not getattr(info, "is_reset", False)]
+    sampled = np.concatenate(acts)
+    assert np.array_equal(sampled[sampled > 0.0], np.concatenate(got))
+
+
+class Mad(LinearActor):
+    def act(self, obs, test=False):
+        return np.full(1, np.nan, np.float32)
+
+
+def test_the_safe_action_goes_through_the_chain_too():
+    options = WorkerOptions(safe_action=[1.0])
+    with RolloutWorker(Held, Mad, standalone=True, action_chain=make_chain, options=options) as worker:
+        worker.run(nb_episodes=1, verbose=False)
+        got = worker.loop.env.env.unwrapped.got
+    assert np.concatenate(got) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+def test_environments_of_one_worker_have_a_chain_each():
+    one_chain = partial(ActionChain, [RateLimit(4.0)])  # as from an experiment's file: its parts exist already
+    options = WorkerOptions(envs=2)
+    with RolloutWorker(Held, Full, standalone=True, action_chain=one_chain, options=options) as worker:
+        chains = [lane.loop.chain for lane in worker.lanes]
+        found = [chain(np.ones(1, np.float32)).item() for chain in chains * 2]
+    assert found == pytest.approx([0.2, 0.2, 0.4, 0.4])
+
+
+def test_an_episode_that_went_well_widens_the_range_of_the_next():
+    chain = partial(ActionChain, [GrowingRange(0.5, episodes=1, min_return=10.0)])  # 1 + 2 + 3 + 4
+    with RolloutWorker(Held, Full, standalone=True, action_chain=chain) as worker:
+        worker.run(nb_episodes=2, verbose=False)
+        got = worker.loop.env.env.unwrapped.got
+    assert np.concatenate(got) == pytest.approx([0.5] * 4 + [1.0] * 4)
+
+
+CHAIN = f"{ActionChain.__module__}."
+IN_YAML = f"""
+action_chain:
+  class_path: {CHAIN}ActionChain
+  init_args:
+    parts:
+    - class_path: {CHAIN}RateLimit
+      init_args: {{per_s: 4}}
+    - {{class_path: {CHAIN}DeadZone, init_args: {{width: [0.5, 0.0]}}}}
+"""
+
+
+def of_drone(chain):
+    drone = find_experiment("drone").read_text() + chain
+    return experiment_of(open_kept(drone, "drone.yaml"))
+
+
+def test_an_experiment_names_its_parts():
+    with of_drone(IN_YAML).with_code(TO_DRIVE).make_standalone() as worker:
+        chain = worker.loop.chain
+        found = [chain(np.ones(2, np.float32)).tolist() for _ in range(3)]
+    assert found == [pytest.approx(answer) for answer in ([0.0, 0.2], [0.0, 0.4], [0.6, 0.6])]
+
+
+def test_a_mistake_in_a_part_is_one_line_with_its_place():
+    with pytest.raises(ConfigError) as caught:
+        of_drone(IN_YAML.replace("per_s: 4", "per_sec: 4")).with_code(TO_DRIVE)
+    assert "per_sec: RateLimit has no such argument; did you mean per_s?" in str(caught.value)
+
+
+def test_a_chain_that_does_not_fit_is_refused_before_anything_moves():
+    with pytest.raises(ConfigError, match="give its action_chain a time_step_s"):
+        RolloutWorker(CountingEnv, Full, standalone=True, action_chain=make_chain)

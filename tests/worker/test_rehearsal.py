@@ -1,0 +1,134 @@
+"""A rehearsal leaves no trace: what is sampled is the same with and without, and nothing of the user's is called."""
+
+import numpy as np
+import pytest
+import torch
+
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.base import tree
+from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+
+
+class Waiting(CountingEnv):
+    """Waits before each observation; with `times` there is time for so many calls then."""
+
+    def __init__(self, times, **options):
+        super().__init__(**options)
+        self.calls = 0
+        self._times, self._call = times, None
+
+    def while_waiting(self, call):
+        self._call = call
+
+    def _wait(self):
+        for _ in range(self._times):
+            self.calls += 1
+            self._call()
+
+    def reset(self, **options):
+        if self._call is not None:
+            self._wait()
+        return super().reset(**options)
+
+    def step(self, action):
+        self._wait()
+        return super().step(action)
+
+
+class Counted:
+    """A user's compressor and preprocessor, which remember how often they were called."""
+
+    def __init__(self):
+        self.compressed = self.preprocessed = 0
+
+    def compress(self, act, obs, rew, terminated, truncated, info):
+        self.compressed += 1
+        return act, obs, rew, terminated, truncated, {**info, "number": self.compressed}
+
+    def preprocess(self, obs):
+        self.preprocessed += 1
+        return obs / np.float32(1 + self.preprocessed)
+
+
+def sampled(times, kind, **options):
+    """What was sampled, byte for byte without its times; what was counted; and how often there was time."""
+    np.random.seed(0)
+    torch.manual_seed(0)
+    counted = Counted()
+    worker = RolloutWorker(
+        partial(Waiting, times),
+        partial(SquashedGaussianActor, hidden_sizes=(8,), **options),
+        None if kind == "plain" else counted.compress,
+        obs_preprocessor=counted.preprocess if kind == "preprocessed" else None,
+        crc_debug=kind == "crc",
+        standalone=True,
+        model_path=None,
+    )
+    with worker, taken(worker) as take:
+        for _ in range(3):
+            worker.collect_train_episode(7)
+        worker.run_episode(5)
+        blocks = take().blocks
+        said = worker.condition()
+        calls = worker.env.calls
+    samples = [sample for block in blocks for sample in block.samples()]
+    parts = [(*sample, sample.info.original, sample.info.episode) for sample in samples]
+    values = [np.asarray(leaf) for leaf in tree.leaves(parts) if leaf is not None]
+    content = [(value.dtype, value.shape, value.tobytes()) for value in values]
+    counts = said.env_steps, said.returns, said.safe_steps, counted.compressed, counted.preprocessed
+    return content, counts, calls
+
+
+@pytest.mark.parametrize("kind", ["plain", "compressed", "preprocessed", "crc"])
+@pytest.mark.parametrize("noise_beta", [0.0, 1.0])
+def test_samples_are_the_same_with_and_without(kind, noise_beta):
+    *without, none = sampled(0, kind, noise_beta=noise_beta)
+    *twice, some = sampled(2, kind, noise_beta=noise_beta)
+    assert twice == without
+    assert none == 0
+    assert some > 50
+
+
+def test_an_actor_of_the_users_is_not_asked():
+    asked = []
+
+    class Remembers(LinearActor):
+        def act(self, obs, test=False):
+            asked.append(test)
+            return np.zeros(1, np.float32)
+
+    with RolloutWorker(partial(Waiting, 3), Remembers, standalone=True, model_path=None) as worker:
+        worker.collect_train_episode(5)
+        assert worker.env.calls > 10
+    assert asked == [False] * 5
+
+
+def test_an_observation_that_the_policy_cannot_take_is_one_fault():
+    """And none of the environment that is made next, which may wait before it has an observation."""
+
+    class Grows(Waiting):
+        def step(self, action):
+            obs, *others = super().step(action)
+            return np.zeros(3, np.float32) if self.total_steps == 2 else obs, *others
+
+    actor = partial(SquashedGaussianActor, hidden_sizes=(8,))
+    with RolloutWorker(partial(Grows, 1, episode_steps=4), actor, standalone=True, model_path=None) as worker:
+        worker.run(nb_episodes=1, verbose=False)
+        worker.run_episode(1)
+        assert worker.condition().env_faults == 1
+
+
+def test_each_environment_that_is_made_has_it():
+    made = []
+
+    class Broken(Waiting):
+        def __init__(self):
+            super().__init__(1, raise_at=0 if made else 3)
+            made.append(self)
+
+    with RolloutWorker(Broken, LinearActor, standalone=True, model_path=None) as worker:
+        worker.run(nb_episodes=2, verbose=False)
+    assert [env.calls > 0 for env in made] == [True, True]

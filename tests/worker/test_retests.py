@@ -1,0 +1,123 @@
+"""Test episodes of a policy that may become the best one are repeated, and a test is one policy's."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.worker.lane import Plan
+from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.worker.retests import Retests
+from tmrl_like.worker.worker import RolloutWorker
+
+
+@pytest.mark.parametrize(
+    ("returns", "repeated"),
+    [
+        ([5.0, 6.0], [False, True]),  # the first is not, whatever it returns
+        ([0.0, 5.0, 6.0, 5.0], [False, True, True, False]),  # three times
+        ([0.0, 5.0, 6.0, 5.0, 4.0, 5.0], [False, True, True, False, False, False]),  # falls short, and a tie
+        ([0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0], [False, True, True, False, True, False, True, True, False]),
+        ([0.0, 5.0, -np.inf, 5.0], [False, True, False, True]),
+    ],
+)
+def test_a_policy_is_tested_again_while_it_is_better_than_the_best(returns, repeated):
+    retests = Retests()
+    assert [retests.wants_another(return_) for return_ in returns] == repeated
+
+
+class PolicysReturn(CountingEnv):
+    """Each step is rewarded with what the policy does: of version v, v / 10."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(np.arctanh(action[0])), *rest
+
+
+def weights_of(version):
+    actor = LinearActor(PolicysReturn().observation_space, PolicysReturn().action_space)
+    actor.layer.bias.data.fill_(version / 10)
+    return actor.weights()
+
+
+@pytest.fixture
+def driven():
+    """Drives so many steps, with a new policy after each; of each episode: is it a test, its return, its policy."""
+
+    def drive(steps, interval=2, versions=None):
+        options, episodes = WorkerOptions(own_thread=False), []
+        versions = itertools.count(1) if versions is None else iter(versions)
+        with RolloutWorker(
+            partial(PolicysReturn, 4), LinearActor, standalone=True, model_path=None, options=options
+        ) as worker:
+            plan = Plan(worker.lanes, test_episode_interval=interval, on_episode=episodes.append)
+            for _ in itertools.islice(worker.lanes[0].steps(plan), steps):
+                version = next(versions)
+                worker.use_weights(weights_of(version), version)
+        return [(stats.test, round(stats.return_, 2), stats.policy_version) for stats in episodes]
+
+    return drive
+
+
+def test_a_test_episode_is_one_policys_and_a_training_episode_takes_what_arrives(driven):
+    assert driven(17)[1:4] == [
+        (False, pytest.approx(0.4 + 0.5 + 0.6 + 0.7), 8),
+        (False, pytest.approx(0.8 + 0.9 + 1.0 + 1.1), 12),
+        (True, pytest.approx(4 * 1.2), 12),
+    ]
+
+
+def test_a_better_policy_is_tested_three_times_in_a_row_in_the_place_of_later_tests(driven):
+    episodes = driven(80)
+    assert [test for test, _, _ in episodes] == [
+        *(True, False, False),  # the first test is not repeated
+        *(True, True, True, False, False),
+        *(False, False, False, False),  # two tests were made before
+        *(True, True, True, False, False),
+        *(False, False),
+    ]
+    tested = [version for test, _, version in episodes if test]
+    assert tested[1:4] == [tested[1]] * 3
+    assert tested[4:7] == [tested[4]] * 3
+    assert tested[1] < tested[4]
+
+
+def test_a_policy_that_is_no_better_is_tested_once(driven):
+    episodes = driven(100, interval=1, versions=itertools.repeat(3))
+    assert [test for test, _, _ in episodes][:9] == [True, False, True, True, True, False, False, False, True]
+    assert {True, False} == {test for test, _, _ in episodes[9:]}
+    assert all(a != b for (a, *_), (b, *_) in itertools.pairwise(episodes[9:]))
+
+
+def test_a_policy_that_is_too_old_is_not_held():
+    with RolloutWorker(
+        CountingEnv, LinearActor, standalone=True, model_path=None, options=WorkerOptions(max_policy_age_s=10.0)
+    ) as worker:
+        driver = worker.loop.driver
+        worker.use_weights(weights_of(1), 1)
+        driver.holds = True
+        worker.use_weights(weights_of(2), 2)
+        assert worker.policy_version == 1
+        driver.expires_at = 0.0
+        worker.use_weights(weights_of(3), 3)
+        assert worker.policy_version == 3
+
+
+def test_a_test_that_is_stopped_holds_no_policy(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, 10**6, 0.001))
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    worker.wait_connected(20)
+    until(lambda: worker.lanes[0].intake.has_new)
+    thread = house.start(worker.run_episodes, 10**6)
+    until(lambda: worker.policy_version == 1)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: worker.lanes[0].intake.has_new)
+    assert worker.policy_version == 1
+    worker.stop()
+    thread.join(20)
+    assert worker.update_actor_weights(verbose=False) == 1
+    assert worker.policy_version == 2

@@ -1,0 +1,93 @@
+"""An encoder of pictures that is trained before the agent: as one half of an autoencoder of recorded frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.images import PictureEncoder
+from tmrl_like.agents.observations import Encoder
+from tmrl_like.base import tree
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.weight_file import read_weights, refuse_misfit, refuse_not_finite, write_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.types import Observation
+
+_LEARNING_RATE = 1e-3
+_HIDDEN = 256
+
+
+def encoder_of(agent: TrainingAgent) -> Encoder:
+    """The encoder that all networks of an agent see pictures by; ConfigError: it has none."""
+    encoder = getattr(getattr(agent, "critic", None), "encoder", None)
+    if not (isinstance(encoder, Encoder) and encoder.sees_pictures):
+        raise ConfigError(
+            f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: that takes an "
+            "observation space with pictures, and SACAgent, REDQAgent or DiscreteSACAgent with the networks that ship"
+        )
+    return encoder
+
+
+def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:
+    """Train the encoder of an observation's pictures, one step per batch of observations.
+
+    A decoder of two layers paints each picture from its features. The loss is the mean squared error of pixels against
+    the picture that the encoder sees, averaged down and shifted by a few pixels, as in the training of an agent.
+
+    Yields:
+        After each step what is missing of the pictures, as a share of their variance over the batch: 1 means that it
+        paints the mean of all pictures.
+    """
+    images = encoder.picture_encoders
+    decoders = nn.ModuleList(_decoder(image) for image in images)
+    decoders.to(next(encoder.images.parameters()).device)
+    optimizer = torch.optim.Adam([*encoder.images.parameters(), *decoders.parameters()], _LEARNING_RATE)
+    parts = list(zip(images, decoders, encoder.image_paths, strict=True))
+    for obs in observations:
+        missing = [_missing(image, decoder, tree.part_at(obs, path)) for image, decoder, path in parts]
+        mean = torch.stack(missing).mean()
+        optimizer.zero_grad()
+        mean.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        yield mean.item()
+
+
+def _decoder(image: PictureEncoder) -> nn.Module:
+    return nn.Sequential(nn.Linear(image.size, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, image.spec.num_averaged))
+
+
+def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tensor:
+    seen = image.averaged(picture, shift=True)
+    painted = decoder(image.convolved(seen))
+    variance = seen.var(dim=0, unbiased=False).mean()
+    return F.mse_loss(painted, seen.flatten(1)) / variance.clamp(min=1e-6)
+
+
+def save_encoder(encoder: Encoder, path: Path) -> None:
+    """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot be written."""
+    tensors = encoder.images.state_dict()
+    copy = WeightsCopy(form_of(tensors))
+    copy.fill(tensors)
+    copy.wait()
+    write_weights(path, copy.content)
+
+
+def load_encoder(encoder: Encoder, path: Path) -> None:
+    """Take over what `save_encoder` wrote.
+
+    Raises:
+        ConfigError: it cannot be read, or is of other pictures.
+    """
+    own = encoder.images.state_dict()
+    try:
+        _, weights = read_weights(path)
+        refuse_misfit("the encoder of these pictures", manifest_of(form_of(own)), weights.manifest)
+        refuse_not_finite(weights)
+    except (PolicyError, OSError) as error:
+        raise ConfigError(f"picture_encoder is {path}: {error}") from None
+    encoder.images.load_state_dict(tensors_of(weights))

@@ -1,0 +1,168 @@
+"""The encoder of a picture as plain data, and what it computes in numpy: from pixels to features.
+
+Shape names: C channels, a history's pictures among them, P pixels of all channels, F features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+PICTURE_FEATURES = 50  # F
+_SIDE = 16  # of the averaged picture, about
+_KERNEL = 4
+_LAYERS = ((32, 2), (64, 1))  # channels and stride
+_EPS = 1e-5  # of torch's layer normalisation
+
+Floats: TypeAlias = NDArray[np.float32]
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
+
+class Convolution(NamedTuple):
+    """A layer of convolutions without padding."""
+
+    channels_in: int
+    channels: int
+    kernel: int
+    stride: int
+
+
+class PictureSpec(msgspec.Struct, frozen=True):
+    """An encoder of a picture, or of a history of pictures: averaged down to sides of about 16, two layers of
+    convolutions, each with a ReLU, a linear layer, layer normalisation and tanh.
+
+    So it is in Almuzairee and Christensen, "Squint: Fast Visual Reinforcement Learning", 2026 (arXiv:2602.21203).
+
+    Attributes:
+        shape: of the Box.
+        channels_are_last: whether a single picture's channels come last.
+        low, high: the bounds, which are scaled to [-1/2, 1/2].
+    """
+
+    shape: tuple[int, ...]
+    channels_are_last: bool
+    low: float
+    high: float
+
+    @property
+    def num_pixels(self) -> int:
+        """P."""
+        return math.prod(self.shape)
+
+    @property
+    def form(self) -> tuple[int, int, int]:
+        """C, height and width."""
+        *history, one, two, three = (1, *self.shape) if len(self.shape) == 2 else self.shape
+        channels, height, width = (three, one, two) if self.channels_are_last else (one, two, three)
+        return math.prod(history) * channels, height, width
+
+    @property
+    def factor(self) -> int:
+        """So many pixels each way are averaged to one."""
+        return max(1, (min(self.form[1:]) + _SIDE // 2) // _SIDE)
+
+    @property
+    def largest_shift(self) -> int:
+        """By so many pixels each way a picture may be shifted in training: 4, fewer with sides below 64."""
+        return min(4, min(self.form[1:]) // _SIDE)
+
+    def scaling(self) -> tuple[float, float]:
+        """What brings a pixel to [-1/2, 1/2]: scale and shift."""
+        width = self.high - self.low
+        if not 0.0 < width < math.inf:
+            return 1.0, 0.0
+        return 1.0 / width, -0.5 - self.low / width
+
+    def averaged(self) -> tuple[int, int]:
+        """Height and width after averaging; rows and columns that are left over are not seen."""
+        _, height, width = self.form
+        return height // self.factor, width // self.factor
+
+    @property
+    def num_averaged(self) -> int:
+        """Numbers of the averaged picture, of all channels."""
+        return self.form[0] * math.prod(self.averaged())
+
+    def convolutions(self) -> tuple[list[Convolution], int]:
+        """The layers, and how many numbers the last one gives."""
+        channels, (height, width) = self.form[0], self.averaged()
+        layers: list[Convolution] = []
+        for channels_out, stride in _LAYERS:
+            kernel = min(_KERNEL, height, width)
+            layers.append(Convolution(channels, channels_out, kernel, stride))
+            channels, height, width = channels_out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        return layers, channels * height * width
+
+    def shapes(self) -> Shapes:
+        """Of the parameters' weights, by the names of the torch module's layers."""
+        layers, num_convolved = self.convolutions()
+        shapes: Shapes = {
+            f"convolutions.{i}": (layer.channels, layer.channels_in, layer.kernel, layer.kernel)
+            for i, layer in enumerate(layers)
+        }
+        return shapes | {"project": (PICTURE_FEATURES, num_convolved), "norm": (PICTURE_FEATURES,)}
+
+
+class PictureNetwork:
+    """The encoder with its parameters, in numpy."""
+
+    def __init__(self, spec: PictureSpec) -> None:
+        """Without parameters: `bind` gives them."""
+        self._spec = spec
+        self._layers, _ = spec.convolutions()
+        height, width = spec.averaged()
+        scale, self._shift = (np.float32(value) for value in spec.scaling())
+        self._rows = _averaging(spec.form[1], height, spec.factor)
+        self._columns = _averaging(spec.form[2], width, spec.factor).T * scale
+
+    def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
+        """Compute with these arrays from now on, without a copy; their names begin with `name`."""
+
+        def layer(part: str) -> tuple[Floats, Floats]:
+            return parameters[f"{name}.{part}.weight"], parameters[f"{name}.{part}.bias"]
+
+        kernels = (layer(f"convolutions.{i}") for i in range(len(self._layers)))
+        self._kernels = [(weight.reshape(len(weight), -1), bias[:, None]) for weight, bias in kernels]
+        self._project, self._norm = layer("project"), layer("norm")
+
+    def __call__(self, pixels: Floats) -> Floats:
+        """float32 [P], as the environment gives them -> [F]."""
+        x: Any = self._rows @ (self._channels_first(pixels) @ self._columns) + self._shift
+        for (weight, bias), layer in zip(self._kernels, self._layers, strict=True):
+            x = np.maximum(_convolved(x, weight, bias, layer), np.float32(0.0))
+        weight, bias = self._project
+        x = weight.dot(x.reshape(-1)) + bias
+        x -= np.add.reduce(x) / np.float32(len(x))
+        x /= np.sqrt(x.dot(x) / np.float32(len(x)) + np.float32(_EPS))
+        gain, offset = self._norm
+        features: Floats = np.tanh(x * gain + offset)
+        return features
+
+    def _channels_first(self, pixels: Floats) -> Floats:
+        """[P] -> [C, height, width]."""
+        x = pixels.reshape(self._spec.shape)
+        if self._spec.channels_are_last:
+            x = np.moveaxis(x, -1, -3)
+        return x.reshape(self._spec.form)
+
+
+def _averaging(side: int, averaged: int, factor: int) -> Floats:
+    """The matrix [averaged, side] that averages `factor` neighbours."""
+    matrix = np.zeros((averaged, side), np.float32)
+    matrix[:, : averaged * factor] = np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
+    return matrix
+
+
+def _convolved(x: Floats, weight: Floats, bias: Floats, layer: Convolution) -> Floats:
+    """[C, height, width] -> [C', height', width'], as one product with all patches side by side."""
+    sides = layer.kernel, layer.kernel
+    patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[:, :: layer.stride, :: layer.stride]
+    _, height, width, *_ = patches.shape
+    columns = patches.transpose(0, 3, 4, 1, 2).reshape(-1, height * width)
+    convolved: Floats = weight.dot(columns) + bias
+    return convolved.reshape(-1, height, width)

@@ -1,0 +1,33 @@
+"""Which test episodes are repeated: those of a policy that may become the run's best one."""
+
+from __future__ import annotations
+
+import math
+
+from tmrl_like.policies.policy_store import TESTS
+
+
+class Retests:
+    """Has a policy tested again while all its test episodes are better than the worst one of the best policy so far.
+
+    That is this worker's best: it was tested `TESTS` times. A worker's first test is not repeated, as it is the one of
+    a policy that nobody has trained yet.
+    """
+
+    def __init__(self) -> None:
+        self._bar = -math.inf  # the worst test episode of the best policy
+        self._returns: list[float] = []  # of the policy that is tested
+        self._is_first = True
+
+    def wants_another(self, return_: float) -> bool:
+        """A test episode has ended; whether the same policy is to drive the next one."""
+        self._returns.append(return_)
+        worst = min(self._returns)
+        is_better, is_over = worst > self._bar and not self._is_first, len(self._returns) == TESTS
+        self._is_first = False
+        if is_better and not is_over:
+            return True
+        if is_better:
+            self._bar = worst
+        self._returns = []
+        return False

@@ -149,6 +149,16 @@ def test_parts_follow_each_other_and_what_comes_out_is_within_the_bounds_in_the_
     assert (beyond.tolist(), beyond.dtype) == ([1.0, -1.0], np.float32)
 
 
+class Undefined(ActionPart):
+    def __call__(self, action):
+        return [action[0], math.nan]
+
+
+def test_what_is_not_finite_never_gets_to_the_environment():
+    with pytest.raises(ConfigError, match=r"an action of Undefined is not finite: \[0\.0, nan\]"):
+        chain_of(Undefined())(np.zeros(2, np.float32))
+
+
 def test_each_episode_begins_at_rest():
     chain = chain_of(LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0))
     actions = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 2))

@@ -110,10 +110,13 @@ class ActionChain:
             part.begin(self._start)
 
     def __call__(self, action: Any) -> NDArray[Any]:
-        """What the environment gets for what the driver chose."""
+        """What the environment gets for what the driver chose; ConfigError: a part gave what is not finite."""
         numbers = np.asarray(action).ravel().tolist()
         for part in self._parts:
             numbers = part(numbers)
+        if not math.isfinite(sum(numbers)):
+            names = ", ".join(type(part).__name__ for part in self._parts)
+            raise ConfigError(f"an action of {names} is not finite: {numbers}")
         within = [min(max(x, low), high) for x, low, high in zip(numbers, self._low, self._high, strict=True)]
         return np.array(within, self._dtype).reshape(self._shape)
 

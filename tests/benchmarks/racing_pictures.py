@@ -36,8 +36,8 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
-from tmrl_like.envs.racing.racing_drivers import FollowTheRoad
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
+from tmrl_like.envs.racing.view import LidarView
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
@@ -136,16 +136,17 @@ def test_share(env: RacingEnv, actor: Any) -> float:
 
 def record(folder: Path, decisions: int = 3000) -> None:
     """What the road's script and noise do, as samples."""
-    env, random = make_env(), np.random.default_rng(0)
+    env, random, scan = make_env(), np.random.default_rng(0), LidarView()
     compress: Any = ReplayMemory.compressor(**TOLD)
     samples: list[Any] = []
     over = True
     for _ in range(decisions):
         if over:
             obs, info = env.reset()
-            drive, noise = FollowTheRoad(), ColouredNoise(1.0, 100, 2, random)
+            noise = ColouredNoise(1.0, 100, 2, random)
             samples.append(compress(env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))
-        steering, gas, brake = drive(env.unwrapped.interface._game.state)
+        state = env.unwrapped.interface._game.state
+        steering, gas, brake = racing_env.follow_road(scan(state["frame"]), state["speed"])
         by_script = np.array((steering, -0.5 + 15.0 * gas - 0.8 * brake))
         action = np.clip(by_script + 0.4 * noise.standard_normal(2, np.float32), -1.0, 1.0).astype(np.float32)
         obs, rew, terminated, truncated, info = env.step(action)

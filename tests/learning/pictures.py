@@ -57,17 +57,17 @@ def robot(figure: Any) -> None:
 
 def racing(figure: Any) -> None:
     """The game driven by the script that follows the road, for five seconds."""
-    from tmrl_like.envs.racing.racing_drivers import FollowTheRoad
+    from tmrl_like.envs.racing.racing_env import follow_road
     from tmrl_like.envs.racing.racing_game import Simulation
     from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, ImageView, LidarView
 
-    game, drive = Simulation(1), FollowTheRoad()
+    game, scan = Simulation(1), LidarView()
     for _ in range(390):
-        game.tick(*drive(game.state))
+        game.tick(*follow_road(scan(game.state["frame"]), game.state["speed"]))
     frame = game.state["frame"]
     left, right = figure.subplots(1, 2)
     show(left, frame, "the game's frame, and the range finders' rays")
-    lengths = _MAX_RANGE * LidarView()(frame)
+    lengths = _MAX_RANGE * scan(frame)
     angles = np.deg2rad(ANGLES)
     for length, angle in zip(lengths, angles, strict=True):
         ends = _CAR[1] + length * np.sin(angle), _CAR[0] - length * np.cos(angle)

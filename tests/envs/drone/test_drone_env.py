@@ -6,6 +6,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from tmrl_like.envs.drone import DroneEnv
 
 _FLIGHT = """

@@ -53,7 +53,7 @@ _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides c
 _COASTING = -0.5  # the pedal's position between brake and gas
 _HALF_ROAD = 6.65  # on the map
 _AWAY = 50.0  # on the map: no lap is over before the car was so far from its start
-_PACE = 40.0  # how much speed a free view ahead allows `RoadDriver`, beyond a walk, in units per second
+_PACE = 40.0  # how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
 _TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
@@ -166,11 +166,26 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
 
-class RoadDriver:
-    """A program that takes over from a policy at intervals, and follows the road; for `observation: lidar`.
+def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
+    """Steer to where the road is longest, slower where it is short: a clean lap, not a fast one.
 
-    It steers to where the road is longest, slower where it is short: a clean lap, not a fast one.
+    Args:
+        ranges: a scan of `LidarView`, [19].
+        speed: ahead, in units per second.
+
+    Returns:
+        Steering -1 (left) to 1, gas and brake 0 to 1.
     """
+    angles, weights = np.deg2rad(ANGLES), ranges**3
+    heading = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
+    steering = float(np.clip(1.5 * heading, -1.0, 1.0))
+    too_slow_by = 10.0 + _PACE * ranges[np.abs(ANGLES) <= 20.0].max() - speed
+    gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
+    return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
+
+
+class RoadDriver:
+    """A program that takes over from a policy at intervals, as `follow_road` says; for `observation: lidar`."""
 
     is_program = True
 
@@ -180,8 +195,6 @@ class RoadDriver:
         """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
         if not isinstance(action_space, spaces.Box):
             raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
-        self._angles = np.deg2rad(ANGLES)
-        self._ahead = np.abs(ANGLES) <= 20.0
         self._every_s, self._for_s = every_s, for_s
         self._started_at = time.monotonic()
 
@@ -190,13 +203,7 @@ class RoadDriver:
         if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
             return None
         instruments, seen, *_ = obs
-        ranges, speed = seen[-1], instruments[0] * _INSTRUMENTS["speed"]
-        weights = ranges**3
-        heading = np.arctan2(weights @ np.sin(self._angles), weights @ np.cos(self._angles))
-        steering = np.clip(1.5 * heading, -1.0, 1.0)
-        too_slow_by = 10.0 + _PACE * ranges[self._ahead].max() - speed
-        gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
-        brake = np.clip(-0.05 * too_slow_by, 0.0, 0.6)
+        steering, gas, brake = follow_road(seen[-1], instruments[0] * _INSTRUMENTS["speed"])
         pedal = _COASTING + (1.0 - _COASTING) * gas / _FULL_GAS - (1.0 + _COASTING) * brake / _FULL_BRAKE
         return np.array((steering, pedal), np.float32).clip(-1.0, 1.0)
 

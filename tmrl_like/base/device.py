@@ -29,7 +29,7 @@ _ENDS_WITHIN_S = 0.2  # a process that was killed falls silent a moment before i
 _SHARED_MEMORY = Path("/dev/shm")  # where there is none, a file: its pages are shared as well
 
 
-class Message(NamedTuple):
+class Mail(NamedTuple):
     """The newest one of a mailbox."""
 
     number: int  # 1, 2, 3 …; 0: there is none yet
@@ -50,12 +50,12 @@ class _Mailbox:
         self._data[number % _SLOTS] = data
         self._count[0] = number
 
-    def newest(self) -> Message:
+    def newest(self) -> Mail:
         while True:
             number = int(self._count[0])
             put_at, data = float(self._put_at[number % _SLOTS]), self._data[number % _SLOTS].tobytes()
             if self._count[0] < number + _SLOTS - 1:
-                return Message(number, put_at, data)
+                return Mail(number, put_at, data)
 
 
 def _box(size: int) -> np.dtype[Any]:
@@ -131,7 +131,7 @@ class DeviceProcess:
             raise EnvironmentFaultError(f"{self._name} has sent no state for {silent_s:g} s: its process hangs")
         return state.data
 
-    def wait_for(self, is_it: Callable[[Message], bool], request: str, within_s: float) -> None:
+    def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
         """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in time."""
         until = time.monotonic() + within_s
         while not is_it(self._states.newest()):
@@ -179,7 +179,7 @@ class DeviceProgram:
         sizes = job["command_size"], job["state_size"]
         self._commands, self._states = _mailboxes(job["path"], "r+", *sizes)
 
-    def newest_command(self) -> Message:
+    def newest_command(self) -> Mail:
         """What it shall do."""
         return self._commands.newest()
 

@@ -33,11 +33,11 @@ PerNumber: TypeAlias = float | Sequence[float]
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where an episode begins.
+class ActionRange:
+    """What actions are, and how often they come.
 
     Attributes:
-        rest: the environment's default action.
+        rest: the environment's default action, with which an episode begins.
         low: least action.
         high: largest action.
         step_s: seconds from an action to the next.
@@ -60,7 +60,7 @@ class Start:
 class ActionPart:
     """A part of a chain. Subclass it for one of your own."""
 
-    def begin(self, start: Start) -> None:
+    def begin(self, actions: ActionRange) -> None:
         """An episode begins, with the environment at rest."""
 
     def __call__(self, action: Numbers) -> Numbers:
@@ -101,13 +101,13 @@ class ActionChain:
         if not step_s:
             raise ConfigError("the environment has no clock: give its action_chain a time_step_s, in seconds")
         rest = np.asarray(default_action, np.float64).ravel().tolist()
-        self._start = Start(rest, self._low, self._high, step_s)
+        self._actions = ActionRange(rest, self._low, self._high, step_s)
         self.begin()
 
     def begin(self) -> None:
         """An episode begins."""
         for part in self._parts:
-            part.begin(self._start)
+            part.begin(self._actions)
 
     def __call__(self, action: Any) -> NDArray[Any]:
         """What the environment gets for what the driver chose; ConfigError: a part gave what is not finite."""
@@ -134,9 +134,9 @@ class LowPass(ActionPart):
         expect(0.0 < cutoff_hz < math.inf, "cutoff_hz", cutoff_hz, "more than 0")
         self._cutoff_hz = cutoff_hz
 
-    def begin(self, start: Start) -> None:
-        self._share = 1.0 - math.exp(-2.0 * math.pi * self._cutoff_hz * start.step_s)
-        self._last = start.rest
+    def begin(self, actions: ActionRange) -> None:
+        self._share = 1.0 - math.exp(-2.0 * math.pi * self._cutoff_hz * actions.step_s)
+        self._last = actions.rest
 
     def __call__(self, action: Numbers) -> Numbers:
         share = self._share
@@ -165,12 +165,12 @@ class OneEuroFilter(ActionPart):
         expect(0.0 <= beta < math.inf, "beta", beta, "0 or more")
         self._min_cutoff_hz, self._beta, self._speed_cutoff_hz = min_cutoff_hz, beta, speed_cutoff_hz
 
-    def begin(self, start: Start) -> None:
-        self._turn = 2.0 * math.pi * start.step_s
+    def begin(self, actions: ActionRange) -> None:
+        self._turn = 2.0 * math.pi * actions.step_s
         self._speed_share = 1.0 / (1.0 + 1.0 / (self._turn * self._speed_cutoff_hz))
-        self._rate_hz = 1.0 / start.step_s
-        self._input, self._last = start.rest, start.rest
-        self._speed = [0.0] * len(start.rest)
+        self._rate_hz = 1.0 / actions.step_s
+        self._input, self._last = actions.rest, actions.rest
+        self._speed = [0.0] * len(actions.rest)
 
     def __call__(self, action: Numbers) -> Numbers:
         turn, rate_hz, share = self._turn, self._rate_hz, self._speed_share
@@ -191,9 +191,9 @@ class RateLimit(ActionPart):
         """Take the limit, in units of the action per second."""
         self._per_s = per_s
 
-    def begin(self, start: Start) -> None:
-        self._most = [limit * start.step_s for limit in _limits(start, "per_s", self._per_s)]
-        self._last = start.rest
+    def begin(self, actions: ActionRange) -> None:
+        self._most = [limit * actions.step_s for limit in _limits(actions, "per_s", self._per_s)]
+        self._last = actions.rest
 
     def __call__(self, action: Numbers) -> Numbers:
         self._last = [
@@ -215,10 +215,10 @@ class AccelerationLimit(ActionPart):
         """Take the limit a, in units of the action per second squared."""
         self._per_s2 = per_s2
 
-    def begin(self, start: Start) -> None:
-        self._most = [limit * start.step_s**2 for limit in _limits(start, "per_s2", self._per_s2)]
-        self._last = start.rest
-        self._moved = [0.0] * len(start.rest)  # by the newest step
+    def begin(self, actions: ActionRange) -> None:
+        self._most = [limit * actions.step_s**2 for limit in _limits(actions, "per_s2", self._per_s2)]
+        self._last = actions.rest
+        self._moved = [0.0] * len(actions.rest)  # by the newest step
 
     def __call__(self, action: Numbers) -> Numbers:
         found, moves = [], []
@@ -240,8 +240,8 @@ class DeadZone(ActionPart):
         """Take the width, in units of the action."""
         self._width = width
 
-    def begin(self, start: Start) -> None:
-        self._rest, self._widths = start.rest, start.each("width", self._width)
+    def begin(self, actions: ActionRange) -> None:
+        self._rest, self._widths = actions.rest, actions.each("width", self._width)
 
     def __call__(self, action: Numbers) -> Numbers:
         zones = zip(action, self._rest, self._widths, strict=True)
@@ -276,13 +276,13 @@ class GrowingRange(ActionPart):
         self._per_episode = (1.0 - first) / episodes if episodes else 0.0
         self.share = first
 
-    def begin(self, start: Start) -> None:
-        self._start = start
+    def begin(self, actions: ActionRange) -> None:
+        self._actions = actions
 
     def __call__(self, action: Numbers) -> Numbers:
-        start, share = self._start, self.share
+        actions, share = self._actions, self.share
         self.share = min(1.0, share + self._per_step)
-        bounds = zip(action, start.rest, start.low, start.high, strict=True)
+        bounds = zip(action, actions.rest, actions.low, actions.high, strict=True)
         return [min(max(x, rest + share * (low - rest)), rest + share * (high - rest)) for x, rest, low, high in bounds]
 
     def end(self, stats: EpisodeStats) -> None:
@@ -290,7 +290,7 @@ class GrowingRange(ActionPart):
             self.share = min(1.0, self.share + self._per_episode)
 
 
-def _limits(start: Start, name: str, value: PerNumber) -> Numbers:
-    values = start.each(name, value)
+def _limits(actions: ActionRange, name: str, value: PerNumber) -> Numbers:
+    values = actions.each(name, value)
     expect(all(v > 0.0 for v in values), name, value, "more than 0")
     return values

@@ -120,16 +120,22 @@ class DeviceProcess:
         self._check()
         self._commands.put(data)
 
-    def look(self, silent_s: float) -> bytes:
-        """The newest state; EnvironmentFaultError: it is older than `silent_s`."""
-        self._check()
-        state = self._states.newest()
-        if time.perf_counter() - state.put_at > silent_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDS_WITHIN_S)
+    def look(self, stale_s: float, within_s: float = 0.0) -> bytes:
+        """The newest state, waited for where it is older than `stale_s`; EnvironmentFaultError: none comes in time."""
+        until = time.monotonic() + within_s
+        while True:
             self._check()
-            raise EnvironmentFaultError(f"{self._name} has sent no state for {silent_s:g} s: its process hangs")
-        return state.data
+            state = self._states.newest()
+            if time.perf_counter() - state.put_at <= stale_s:
+                return state.data
+            if time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDS_WITHIN_S)
+        self._check()
+        silent_s = max(stale_s, within_s)
+        raise EnvironmentFaultError(f"{self._name} has sent no state for {silent_s:g} s: its process hangs")
 
     def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
         """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in time."""

@@ -38,7 +38,7 @@ from rtgym import RealTimeGymInterface
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.drivers import KeyDriver
-from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, RacingGame, require_game
+from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, TICK_S, RacingGame, require_game
 from tmrl_like.envs.racing.view import ANGLES, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.trajectory import Lap, TrajectoryReward, load_trajectory
@@ -296,7 +296,8 @@ class RacingEnv(RealTimeEnv):
         "trajectory": "",
         "observation": "lidar",
         "inputs": None,
-        "ep_max_length": 3000,
+        "time_step_duration": TICK_S,  # a driver who is slower leaves the road
+        "ep_max_length": 9000,
     }
 
     @staticmethod

@@ -18,6 +18,7 @@ from tmrl_like.envs.robot.physics import COMMAND, STATE, ArmOptions
 from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 
 _CONNECT_WITHIN_S = 20.0
+_STALE_S = 0.1  # a state that is older than that is waited for
 _SILENT_S = 1.0
 
 
@@ -108,8 +109,8 @@ class SimulatedArm:
         self._is_stopped = False
 
     def read_state(self) -> RobotState:
-        """Return the newest state that has arrived, which is less than a second old."""
-        data = self._connected().look(_SILENT_S)
+        """Return the newest state that has arrived; waits for a newer one where that is stale, for at most a second."""
+        data = self._connected().look(_STALE_S, _SILENT_S)
         cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(data)
         return RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)
 

@@ -149,7 +149,7 @@ class OneEuroFilter(ActionPart):
 
     Eq. 1 to 6, for each number:  speed <- low pass of the change per second, at `speed_cutoff_hz`;
 
-        f = min_cutoff_hz + beta |speed|,    y <- y + (x - y) / (1 + 1 / (2 pi f dt)).
+        f = min_cutoff_hz + beta abs(speed),    y <- y + (x - y) / (1 + 1 / (2 pi f dt)).
     """
 
     def __init__(self, min_cutoff_hz: float = 1.0, beta: float = 0.0, speed_cutoff_hz: float = 1.0) -> None:

@@ -6,11 +6,13 @@ when the observation comes.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import deque
 from dataclasses import dataclass
+from types import SimpleNamespace
 
-import gymnasium
-
+from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.types import Action, Observation
 from tmrl_like.worker.arbiter import Arbiter
@@ -28,7 +30,7 @@ class Rehearsal:
     def __init__(self, loop: ControlLoop) -> None:
         self._loop = loop
         real = loop.driver
-        env = SupervisedEnv(lambda: _Still(real), own_thread=False)
+        env = _Still(real)
         is_network = real.actor.in_numpy() is real.actor
         driver = _Understudy(env, real.actor, PolicyIntake(real.intake.probe), real=real, is_network=is_network)
         self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
@@ -47,13 +49,18 @@ class Rehearsal:
             self._loop.samples.rehearse()
 
 
-class _Still(gymnasium.Env[Observation, Action]):
-    """Where nothing happens: each observation is the newest one that the policy has seen."""
+class _Still(SupervisedEnv):
+    """Where nothing happens and nothing is started: an observation is the newest one that the policy has seen."""
 
     def __init__(self, driver: Arbiter) -> None:
-        env = driver.env.env
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.default_action = driver.env.default_action
+        real = driver.env
+        self.env = SimpleNamespace(
+            observation_space=real.env.observation_space,
+            action_space=real.env.action_space,
+            default_action=real.default_action,
+        )
+        self.time_step_s, self.overrun_after_s = 0.0, math.inf
+        self.log = DeferredLog(logging.getLogger("tmrl_like.worker"))  # nobody writes it: the real one says the same
         self._probe = driver.intake.probe
 
     def step(self, action: Action) -> Stepped:

@@ -94,14 +94,13 @@ def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[
     actor_cls = partial(SquashedGaussianActor, hidden_sizes=(128, 128))
     spaces = env.observation_space, env.action_space
     made = SACAgent(*spaces, actor_cls=actor_cls, entropy_coef=0.1, **arguments, **rates, **agent)
-    told = {"act_buf_len": 1, "frame_stack": {1: 4}}
     memory = ReplayMemory(
         memory_size=2 * steps,
         batch_size=64,
         n_steps=5,
         gamma=made.gamma,
         sample_preprocessor=MirroredLaps(seed),
-        **told,
+        **TOLD,
     )
     memory.seed(seed)
     compress: Any = ReplayMemory.compressor(**TOLD)

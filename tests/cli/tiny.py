@@ -94,6 +94,10 @@ class SlowCameraEnv(TinyEnv):
         super().__init__()
         self.sensors = [Sensor("the camera", lambda: time.sleep(0.05))]
 
+    def reset(self, **options: Any) -> Any:
+        time.sleep(0.05)  # so long at least the value that is there, or the one before, was the newest
+        return super().reset(**options)
+
     def close(self) -> None:
         self.sensors[0].close()
 

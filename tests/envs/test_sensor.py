@@ -72,6 +72,7 @@ def test_the_newest_value_is_there_with_its_age_while_the_next_one_is_read(clock
     assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("first", 0.0, 0.0)
     clock.now += 0.3
     assert (sensor.newest(), sensor.age_s) == ("first", pytest.approx(0.3))
+    assert sensor.period_s == pytest.approx(0.3)  # or more: nobody knows before there is a second value
     clock.now += 0.2
     camera.show("second")
     assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("second", 0.0, pytest.approx(0.5))

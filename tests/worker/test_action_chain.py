@@ -7,16 +7,17 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.episodes import episode
+from kit.samples import AppendedSamples
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.prepare import TO_DRIVE
+from tmrl_like.cli.places import TO_DRIVE
 from tmrl_like.config.document import find_experiment
 from tmrl_like.config.loading import open_kept
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import experiment_of
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,
@@ -44,10 +45,6 @@ def answers(part, actions, rest=0.0):
     """What comes out of a part for one number, action by action, at rest at first."""
     chain = chain_of(part, space=spaces.Box(-1.0, 1.0, (1,), np.float64), rest=np.array([rest]))
     return np.array([chain([action]).item() for action in actions])
-
-
-def stats_of(return_):
-    return EpisodeStats("w", False, return_, 1, True, False, 0.0, 0, 1.0, 0, "")
 
 
 # -- each part ---------------------------------------------------------------------------------------
@@ -127,7 +124,7 @@ def test_a_range_grows_with_episodes_that_went_well():
     for return_ in (9.9, 10.0, 11.0, 12.0):
         chain.begin()
         found.append(chain(far)[0].item())
-        chain.end(stats_of(return_))
+        chain.end(episode(return_=return_))
     chain.begin()
     assert [*found, chain(far)[0].item()] == pytest.approx([0.5, 0.5, 0.75, 1.0, 1.0])
 
@@ -214,32 +211,17 @@ class Full(LinearActor):
         return np.ones(1, np.float32)
 
 
-class Samples:
-    """Stands in for a sample log."""
-
-    alarm = ""
-
-    def __init__(self):
-        self.taken = []
-
-    def append(self, sample, *rest):
-        self.taken.append(sample)
-
-    def end_episode(self, stats):
-        pass
-
-
 def make_chain():
     return ActionChain([RateLimit(4.0)])
 
 
 def test_environment_and_samples_hold_what_came_out_and_each_episode_begins_at_rest():
     with RolloutWorker(Held, Full, standalone=True, action_chain=make_chain) as worker:
-        worker.loop.append_to(samples := Samples())
+        worker.loop.append_to(samples := AppendedSamples())
         worker.run(nb_episodes=2, verbose=False)
         got = worker.loop.env.env.unwrapped.got
     assert np.concatenate(got) == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
-    acts = [act for act, _, _, _, _, info in samples.taken if not getattr(info, "is_reset", False)]
+    acts = [act for (act, _, _, _, _, info), *_ in samples.taken if not getattr(info, "is_reset", False)]
     sampled = np.concatenate(acts)
     assert np.array_equal(sampled[sampled > 0.0], np.concatenate(got))
 

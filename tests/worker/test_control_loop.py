@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from house import buffers_of
+from kit.samples import AppendedSamples
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import clocks
@@ -27,28 +28,13 @@ STEP_S = 0.05
 
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
-        worker.loop.append_to(samples := Samples())
+        worker.loop.append_to(samples := AppendedSamples())
         worker.run_episode(3, train=False)
         for _ in range(101):
             worker.collect_train_episode(2)
     marks = [arguments[6] for arguments in samples.taken]
     assert marks[:6] == [RESET, 0, 0, RESET + 1, 1, 1]
     assert marks[-6:] == [RESET + 99, 99, 99, RESET, 0, 0]
-
-
-class Samples:
-    """Stands in for a sample log."""
-
-    alarm = ""
-
-    def __init__(self):
-        self.taken = []  # the arguments of `append`
-
-    def append(self, *arguments):
-        self.taken.append(arguments)
-
-    def end_episode(self, stats):
-        pass
 
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
@@ -94,7 +80,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     monkeypatch.setattr(control_loop, "time", clock)
     monkeypatch.setattr(clocks, "unix_s", clock.time)
     with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
-        worker.loop.append_to(samples := Samples())
+        worker.loop.append_to(samples := AppendedSamples())
         stats = worker.collect_train_episode()
     taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
     reset, *steps = taken
@@ -119,7 +105,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
             return obs, type_(rew), *rest
 
     with RolloutWorker(Env, LinearActor, standalone=True) as worker:
-        worker.loop.append_to(samples := Samples())
+        worker.loop.append_to(samples := AppendedSamples())
         worker.collect_train_episode()
         worker.collect_train_episode()
     rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
@@ -132,7 +118,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         obs, _ = worker.reset(collect_samples=False)
-        worker.loop.append_to(samples := Samples())
+        worker.loop.append_to(samples := AppendedSamples())
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected

@@ -26,7 +26,7 @@ from torch import nn
 
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.ensemble import MLP
-from tmrl_like.policies.network import EPS, Floats
+from tmrl_like.policies.layers import EPS, Floats
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set")

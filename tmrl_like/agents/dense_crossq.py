@@ -31,7 +31,7 @@ from tmrl_like.agents.dense_sac import (
     td_errors,
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.policies.network import Floats
+from tmrl_like.policies.layers import Floats
 
 EPS, NEW = np.float32(batch_norm.EPS), np.float32(1.0 - batch_norm.MOMENTUM)
 MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)

@@ -35,7 +35,7 @@ from tmrl_like.agents.dense import (
 )
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import RunningNorm
-from tmrl_like.policies.network import Floats
+from tmrl_like.policies.layers import Floats
 from tmrl_like.types import Batch
 
 Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]

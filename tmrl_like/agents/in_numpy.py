@@ -15,7 +15,8 @@ from tmrl_like.agents.space_layout import Space, actor_spec, read_observations
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.policies.acting import OnDisk
-from tmrl_like.policies.network import Floats, GaussianOptions, Network, NetworkOptions
+from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import GaussianOptions, Network, NetworkOptions
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, weights_of
 

@@ -21,7 +21,8 @@ from tmrl_like.agents.in_numpy import NumpyActor, NumpyGaussianActor
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.space_layout import Space, action_bounds, actor_spec
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.network import Floats, GaussianOptions, GaussianSpec, NetworkOptions, NetworkSpec
+from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import GaussianOptions, GaussianSpec, NetworkOptions, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
 
 

@@ -21,7 +21,8 @@ from tmrl_like.agents.agent import Averaging
 from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.space_layout import Space, read_observations
 from tmrl_like.base import tree
-from tmrl_like.policies.network import OBS_RANGE, Floats, Numbers
+from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import OBS_RANGE, Numbers
 
 
 class Encoder(nn.Module):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import (
     CategoricalSpec,
-    Floats,
     GaussianOptions,
     GaussianSpec,
     NetworkOptions,

@@ -15,7 +15,7 @@ from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, open_k
 from tmrl_like.errors import ConfigError, PolicyError
 
 _IN_A_RUN = ("run.json", "metrics.jsonl", "policies")
-_TO_DRIVE = ("env", "actor", "obs_preprocessor")
+TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Place:
                 why = f"it is in {script} itself: put it into a module of its own, and train again"
             if why:
                 raise ConfigError(f"{policy} was trained by a script, and its {name} cannot be made again: {why}")
-        return open_kept(as_yaml(msgspec.to_builtins(parts)), str(Path(start.folder, script)), overrides, _TO_DRIVE)
+        return open_kept(as_yaml(msgspec.to_builtins(parts)), str(Path(start.folder, script)), overrides, TO_DRIVE)
 
     def folder(self) -> Path:
         """The run's folder; of an experiment that of its `run_name`."""

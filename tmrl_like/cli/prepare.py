@@ -9,10 +9,10 @@ from pathlib import Path
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.places import TO_DRIVE
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.experiment import Experiment
 
-TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 TO_COLLECT = (*TO_DRIVE, "sample_compressor")
 
 

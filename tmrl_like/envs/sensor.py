@@ -19,6 +19,7 @@ _CLOSES_WITHIN_S = 0.2
 class _Reading(NamedTuple, Generic[Value]):
     value: Value
     at: float  # `time.perf_counter()` when it was there
+    period_s: float  # since the one before; 0: there was none
 
 
 class Sensor(Generic[Value]):
@@ -50,7 +51,6 @@ class Sensor(Generic[Value]):
         self.name = name
         self._read, self._silent_after_s = read, silent_after_s
         self._newest: _Reading[Value] | None = None
-        self._before = 0.0  # when the value before the newest was there
         self._failure: Exception | None = None
         self._is_over = False
         self._has_said = threading.Event()  # there is a value, or a failure
@@ -70,8 +70,9 @@ class Sensor(Generic[Value]):
         failure = self._failure
         if failure is not None:
             raise EnvironmentFaultError(f"{self.name} cannot be read: {one_line(failure)}") from failure
-        if self.age_s > self._silent_after_s:
-            raise EnvironmentFaultError(f"{self.name} has been silent for {self.age_s:.1f} s")
+        age_s = self.age_s
+        if age_s > self._silent_after_s:
+            raise EnvironmentFaultError(f"{self.name} has been silent for {age_s:.1f} s")
         assert self._newest is not None
         return self._newest.value
 
@@ -83,9 +84,9 @@ class Sensor(Generic[Value]):
 
     @property
     def period_s(self) -> float:
-        """Seconds between the two newest values; 0: there is one."""
-        newest, before = self._newest, self._before
-        return newest.at - before if newest is not None and before else 0.0
+        """Seconds between the two newest values; of the first one how long it has been the newest."""
+        assert self._newest is not None
+        return self._newest.period_s or self.age_s
 
     def close(self) -> None:
         """Read no more; who is in `read` is left there. Twice is fine."""
@@ -101,9 +102,8 @@ class Sensor(Generic[Value]):
                 self._failure = error
                 self._has_said.set()
                 return
-            before = self._newest
-            self._newest = _Reading(value, time.perf_counter())
-            self._before = 0.0 if before is None else before.at
+            now, before = time.perf_counter(), self._newest
+            self._newest = _Reading(value, now, 0.0 if before is None else now - before.at)
             self._has_said.set()
 
 

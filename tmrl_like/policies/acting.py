@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.network import Floats, Network, NetworkSpec
+from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import Network, NetworkSpec
 from tmrl_like.policies.weight_file import Manifest, Weights, read_weights, write_weights
 from tmrl_like.types import Action, Observation
 

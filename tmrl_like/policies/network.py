@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.layers import Floats, Layer, layer_of, normalise
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, PictureSpec
 from tmrl_like.policies.weight_file import Manifest
@@ -28,11 +29,8 @@ from tmrl_like.types import Action
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
-EPS = 1e-5  # of torch's layer normalisation
 _ZERO = np.zeros((), np.float32)  # as an array, which numpy need not convert
 SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
-
-Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -193,11 +191,6 @@ def input_size(spec: NetworkSpec | None) -> int:
     return 0 if spec is None else len(spec.numbers.low) + sum(picture.num_pixels for picture in spec.pictures)
 
 
-class _Layer(NamedTuple):
-    weight: Floats  # [width, width before]
-    bias: Floats  # [width]
-
-
 class Network:
     """A network with its parameters. One thread at a time.
 
@@ -241,15 +234,14 @@ class Network:
         self.parameters = {name: parameters[name] for name in self.manifest}
         self._scale, self._shift = parameters.get(SCALE, self._scale), parameters.get(SHIFT, self._shift)
 
-        def layer(name: str) -> _Layer:
-            return _Layer(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
-
         for i, picture in enumerate(self._pictures):
             picture.bind(parameters, f"encoder.images.{i}")
         options = self._spec.options
-        places = range(len(options.hidden_sizes))
-        self._hidden = [(*layer(f"hidden.{i}"), layer(f"norms.{i}") if options.layer_norm else None) for i in places]
-        self._last = layer("head")
+        self._hidden: list[tuple[Layer, Layer | None]] = []
+        for i in range(len(options.hidden_sizes)):
+            norm = layer_of(parameters, f"norms.{i}") if options.layer_norm else None
+            self._hidden.append((layer_of(parameters, f"hidden.{i}"), norm))
+        self._last = layer_of(parameters, "head")
 
     @np.errstate(all="ignore")
     def act(self, test: bool) -> Action:
@@ -265,14 +257,11 @@ class Network:
             pixels = np.split(self.input, self._ends[:-1])[1:]
             features = (picture(seen) for picture, seen in zip(self._pictures, pixels, strict=True))
             x = np.concatenate((x, *features))
-        for weight, bias, norm in self._hidden:
+        for (weight, bias), norm in self._hidden:
             x = weight.dot(x)
             x += bias
             if norm is not None:
-                gain, offset = norm
-                x -= np.add.reduce(x) / len(x)
-                x *= gain / math.sqrt(x.dot(x) / len(x) + EPS)
-                x += offset
+                normalise(x, norm)
             np.maximum(x, _ZERO, out=x)
         weight, bias = self._last
         return self._spec.action(weight.dot(x) + bias, None if test else self.random)

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from tmrl_like.policies.layers import Floats, layer_of, normalise
 
 PICTURE_FEATURES = 50  # F
 _SIDE = 16  # of the averaged picture, about
 _KERNEL = 4
 _LAYERS = ((32, 2), (64, 1))  # channels and stride
-_EPS = 1e-5  # of torch's layer normalisation
 
-Floats: TypeAlias = NDArray[np.float32]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
@@ -122,13 +121,9 @@ class PictureNetwork:
 
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
         """Compute with these arrays from now on, without a copy; their names begin with `name`."""
-
-        def layer(part: str) -> tuple[Floats, Floats]:
-            return parameters[f"{name}.{part}.weight"], parameters[f"{name}.{part}.bias"]
-
-        kernels = (layer(f"convolutions.{i}") for i in range(len(self._layers)))
+        kernels = (layer_of(parameters, f"{name}.convolutions.{i}") for i in range(len(self._layers)))
         self._kernels = [(weight.reshape(len(weight), -1), bias[:, None]) for weight, bias in kernels]
-        self._project, self._norm = layer("project"), layer("norm")
+        self._project, self._norm = (layer_of(parameters, f"{name}.{part}") for part in ("project", "norm"))
 
     def __call__(self, pixels: Floats) -> Floats:
         """float32 [P], as the environment gives them -> [F]."""
@@ -137,10 +132,8 @@ class PictureNetwork:
             x = np.maximum(_convolved(x, weight, bias, layer), np.float32(0.0))
         weight, bias = self._project
         x = weight.dot(x.reshape(-1)) + bias
-        x -= np.add.reduce(x) / np.float32(len(x))
-        x /= np.sqrt(x.dot(x) / np.float32(len(x)) + np.float32(_EPS))
-        gain, offset = self._norm
-        features: Floats = np.tanh(x * gain + offset)
+        normalise(x, self._norm)
+        features: Floats = np.tanh(x)
         return features
 
     def _channels_first(self, pixels: Floats) -> Floats:

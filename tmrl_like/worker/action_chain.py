@@ -6,7 +6,7 @@ What comes out of the chain is what the environment gets, and so what the sample
 A part keeps a state within an episode. Learning needs to see it: with `act_buf_len` of 1 the newest action is in the
 observation, which is the state of `LowPass` and `RateLimit`; with 2 so is the speed, for the other ones.
 
-Numbers of actions are Python's, in lists: at the few numbers that an action has, numpy takes longer.
+Values of actions are Python's, in lists: at the few numbers that an action has, numpy takes longer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.types import EpisodeStats
 
-Numbers: TypeAlias = list[float]
+Values: TypeAlias = list[float]
 """Those of an action, flattened, in the unit of the action space."""
 
 PerNumber: TypeAlias = float | Sequence[float]
@@ -43,17 +43,16 @@ class ActionRange:
         step_s: seconds from an action to the next.
     """
 
-    rest: Numbers
-    low: Numbers
-    high: Numbers
+    rest: Values
+    low: Values
+    high: Values
     step_s: float
 
-    def each(self, name: str, value: PerNumber) -> Numbers:
+    def each(self, name: str, value: PerNumber) -> Values:
         """`value` for each number of an action; ConfigError: there are more or fewer."""
         values = [float(value)] * len(self.rest) if isinstance(value, int | float) else [float(v) for v in value]
-        expect(
-            len(values) == len(self.rest), name, value, f"one number, or {len(self.rest)}, one for each of an action"
-        )
+        num = len(self.rest)
+        expect(len(values) == num, name, value, f"one number, or {num}, one for each of an action")
         return values
 
 
@@ -63,7 +62,7 @@ class ActionPart:
     def begin(self, actions: ActionRange) -> None:
         """An episode begins, with the environment at rest."""
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         """What becomes of an action; not the same list."""
         raise NotImplementedError
 
@@ -96,12 +95,12 @@ class ActionChain:
         expect(is_box, "the space of actions", space, "for an action_chain a Box of floats with bounds")
         assert isinstance(space, spaces.Box)
         self._shape, self._dtype = space.shape, space.dtype
-        self._low, self._high = space.low.ravel().tolist(), space.high.ravel().tolist()
         step_s = self._time_step_s or time_step_s
         if not step_s:
             raise ConfigError("the environment has no clock: give its action_chain a time_step_s, in seconds")
         rest = np.asarray(default_action, np.float64).ravel().tolist()
-        self._actions = ActionRange(rest, self._low, self._high, step_s)
+        low, high = space.low.ravel().tolist(), space.high.ravel().tolist()
+        self._actions = ActionRange(rest, low, high, step_s)
         self.begin()
 
     def begin(self) -> None:
@@ -117,7 +116,8 @@ class ActionChain:
         if not math.isfinite(sum(numbers)):
             names = ", ".join(type(part).__name__ for part in self._parts)
             raise ConfigError(f"an action of {names} is not finite: {numbers}")
-        within = [min(max(x, low), high) for x, low, high in zip(numbers, self._low, self._high, strict=True)]
+        bounds = zip(numbers, self._actions.low, self._actions.high, strict=True)
+        within = [min(max(x, low), high) for x, low, high in bounds]
         return np.array(within, self._dtype).reshape(self._shape)
 
     def end(self, stats: EpisodeStats) -> None:
@@ -138,7 +138,7 @@ class LowPass(ActionPart):
         self._share = 1.0 - math.exp(-2.0 * math.pi * self._cutoff_hz * actions.step_s)
         self._last = actions.rest
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         share = self._share
         self._last = [y + share * (x - y) for x, y in zip(action, self._last, strict=True)]
         return self._last
@@ -172,7 +172,7 @@ class OneEuroFilter(ActionPart):
         self._input, self._last = actions.rest, actions.rest
         self._speed = [0.0] * len(actions.rest)
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         turn, rate_hz, share = self._turn, self._rate_hz, self._speed_share
         found, speeds = [], []
         for x, before, y, speed in zip(action, self._input, self._last, self._speed, strict=True):
@@ -195,7 +195,7 @@ class RateLimit(ActionPart):
         self._most = [limit * actions.step_s for limit in _limits(actions, "per_s", self._per_s)]
         self._last = actions.rest
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         self._last = [
             y + min(max(x - y, -most), most) for x, y, most in zip(action, self._last, self._most, strict=True)
         ]
@@ -220,7 +220,7 @@ class AccelerationLimit(ActionPart):
         self._last = actions.rest
         self._moved = [0.0] * len(actions.rest)  # by the newest step
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         found, moves = [], []
         for x, y, moved, most in zip(action, self._last, self._moved, self._most, strict=True):
             way = x - y
@@ -243,7 +243,7 @@ class DeadZone(ActionPart):
     def begin(self, actions: ActionRange) -> None:
         self._rest, self._widths = actions.rest, actions.each("width", self._width)
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         zones = zip(action, self._rest, self._widths, strict=True)
         return [rest if abs(x - rest) < width else x for x, rest, width in zones]
 
@@ -271,7 +271,7 @@ class GrowingRange(ActionPart):
         expect(steps is not None or episodes is not None, "steps and episodes", None, "one of them at least")
         for name, value in (("steps", steps), ("episodes", episodes)):
             expect(value is None or value >= 1, name, value, "1 or more")
-        self._first, self._min_return = first, min_return
+        self._min_return = min_return
         self._per_step = (1.0 - first) / steps if steps else 0.0
         self._per_episode = (1.0 - first) / episodes if episodes else 0.0
         self.share = first
@@ -279,7 +279,7 @@ class GrowingRange(ActionPart):
     def begin(self, actions: ActionRange) -> None:
         self._actions = actions
 
-    def __call__(self, action: Numbers) -> Numbers:
+    def __call__(self, action: Values) -> Values:
         actions, share = self._actions, self.share
         self.share = min(1.0, share + self._per_step)
         bounds = zip(action, actions.rest, actions.low, actions.high, strict=True)
@@ -290,7 +290,7 @@ class GrowingRange(ActionPart):
             self.share = min(1.0, self.share + self._per_episode)
 
 
-def _limits(actions: ActionRange, name: str, value: PerNumber) -> Numbers:
+def _limits(actions: ActionRange, name: str, value: PerNumber) -> Values:
     values = actions.each(name, value)
     expect(all(v > 0.0 for v in values), name, value, "more than 0")
     return values

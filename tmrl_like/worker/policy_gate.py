@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tmrl_like.errors import DecodingError, PolicyError
-from tmrl_like.policies.network import Floats, Network
+from tmrl_like.policies.layers import Floats
+from tmrl_like.policies.network import Network
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, refuse_not_finite, write_weights
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler

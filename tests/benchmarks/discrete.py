@@ -11,25 +11,21 @@ without exploration. Runs that are whole in the file are not made again. LunarLa
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from _common import SPAWN, Options, finish
-from recipe import EPISODES, KEYS, give_way, read, test_return
+from _common import Options, finish
+from _runs import Point, give_way, keep, make, practise, read
+from recipe import KEYS, mean_return
 
 from tmrl_like.agents import IQNActor, IQNAgent
-from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.types import Buffer, Info
 
 
 class Task(NamedTuple):
@@ -66,7 +62,7 @@ VARIANTS: dict[str, Any] = {
 }
 
 
-def learn(name: str, variant: str, seed: int, steps: int, every: int) -> Iterator[tuple[int, float, float]]:
+def learn(name: str, variant: str, seed: int, steps: int, every: int) -> Iterator[Point]:
     """Train; yields environment steps, seconds of CPU time and the return of test episodes, every so many steps."""
     task = TASKS[name]
     torch.manual_seed(seed)
@@ -77,46 +73,32 @@ def learn(name: str, variant: str, seed: int, steps: int, every: int) -> Iterato
     agent = IQNAgent(*spaces, actor_cls=VARIANTS[variant], gamma=GAMMA, **rates)
     memory = ReplayMemory(memory_size=2 * steps, batch_size=BATCH, n_steps=N_STEPS, gamma=GAMMA)
     memory.seed(seed)
-    spent_s, over = 0.0, True
-    resets: dict[str, Any] = {"seed": seed}
-    for step in range(1, steps + 1):
-        began_s = time.process_time()
-        if over:
-            obs, info = env.reset(**resets)
-            resets = {}
-            reset = env.default_action, obs, 0.0, False, False, Info(info, is_reset=True)
-            memory.append(Buffer([reset], "worker"))
+
+    def choose(step: int, obs: Any) -> Any:
         explored = min(1.0, step / task.exploring_steps)
         agent.tune(epsilon=EPSILON[0] * (EPSILON[1] / EPSILON[0]) ** explored)
-        action = agent.get_actor().act_(obs)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        memory.append(Buffer([(action, obs, rew, terminated, truncated, Info(info))], "worker"))
+        return agent.get_actor().act_(obs)
+
+    def train(step: int) -> None:
         if step > task.first_steps:
             agent.train(memory.sample())
-        spent_s += time.process_time() - began_s
-        if step % every == 0:
-            actor = agent.get_actor()
-            yield step, spent_s, np.mean([test_return(tests, actor, 1000 * seed + i) for i in range(EPISODES)]).item()
+
+    def test() -> float:
+        return mean_return(tests, agent.get_actor(), seed)
+
+    return practise(env, memory, choose, train, steps, every, test, seed=seed)
 
 
 def run(file: Path, task: str, variant: str, seed: int, steps: int, autogroup: int) -> str:
     """One run, in a process of its own; returns its last line."""
     give_way(autogroup)
-    tune_process(threads=1)
-    line = ""
-    for step, spent_s, total in learn(task, variant, seed, steps, max(1, steps // 10)):
-        values = task, variant, seed, step, round(spent_s, 1), round(total, 1)
-        line = json.dumps(dict(zip(KEYS, values, strict=True)))
-        with file.open("a") as lines:
-            lines.write(line + "\n")
-    return line
+    return keep(file, KEYS, (task, variant, seed), learn(task, variant, seed, steps, max(1, steps // 10)))
 
 
 def reached(file: Path) -> dict[str, float]:
     """At the end of each task: the mean return over seeds, their deviation and the worst; milliseconds a step."""
     ended: dict[str, list[tuple[float, float]]] = {}
-    for (task, variant, _), curve in sorted(read(file).items()):
+    for (task, variant, _), curve in sorted(read(file, KEYS).items()):
         if task in TASKS and curve[-1][0] >= TASKS[task].steps:
             steps, spent_s, total = curve[-1]
             ended.setdefault(f"{task}, {variant}", []).append((total, 1e3 * spent_s / steps))
@@ -132,7 +114,7 @@ def reached(file: Path) -> dict[str, float]:
 
 def show(file: Path) -> None:
     """A line for each run: the returns of its evaluations."""
-    for (task, variant, seed), curve in sorted(read(file).items()):
+    for (task, variant, seed), curve in sorted(read(file, KEYS).items()):
         returns = " ".join(f"{total:6.0f}" for _, _, total in curve)
         last, spent_s, _ = curve[-1]
         print(f"{task:16}{variant:18}{seed:3}{returns}  {1e3 * spent_s / last:6.1f} CPU ms a step")
@@ -150,15 +132,13 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="only what is in the file")
     asked = parser.parse()
     steps = {task: asked.steps or TASKS[task].steps for task in asked.tasks}
-    made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= steps.get(key[0], 0)}
-    with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
-        runs = [
-            pool.submit(run, asked.file, task, variant, seed, steps[task], asked.autogroup)
-            for seed, task, variant in product(asked.seeds, asked.tasks, asked.variants)
-            if (task, variant, seed) not in made and not asked.show
-        ]
-        for finished in as_completed(runs):
-            print(finished.result(), flush=True)
+    made = {key for key, curve in read(asked.file, KEYS).items() if curve[-1][0] >= steps.get(key[0], 0)}
+    runs = [
+        (asked.file, task, variant, seed, steps[task], asked.autogroup)
+        for seed, task, variant in product(asked.seeds, asked.tasks, asked.variants)
+        if (task, variant, seed) not in made and not asked.show
+    ]
+    make(run, asked.jobs, runs)
     show(asked.file)
     finish(reached(asked.file))
 

@@ -16,22 +16,18 @@ not made again. The second form writes 3,000 decisions of the script that follow
 
 from __future__ import annotations
 
-import json
-import time
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from _common import SPAWN, TESTS, Options, finish
-from recipe import give_way
+from _common import TESTS, Options, finish
+from _runs import Point, give_way, keep, make, practise, read
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
-from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
@@ -46,7 +42,6 @@ from tmrl_like.types import Buffer, Info
 EXPERIMENT = TESTS.parent / "config" / "racing_image.yaml"
 FIRST_STEPS = 300
 TOLD: dict[str, Any] = {"act_buf_len": 1, "frame_stack": {1: 4}}  # to the memory, of the environment
-Curve = list[tuple[int, float, float]]  # decisions, seconds, share
 
 
 class SimulatedGame(Simulation):
@@ -82,7 +77,7 @@ def make_env() -> RacingEnv:
     return RacingEnv(**yaml.safe_load(EXPERIMENT.read_text())["env"]["init_args"])
 
 
-def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[tuple[int, float, float]]:
+def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[Point]:
     """Train; yields decisions, seconds of CPU time and the share of the track of a test episode."""
     experiment = yaml.safe_load(EXPERIMENT.read_text())
     torch.manual_seed(seed)
@@ -105,23 +100,16 @@ def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[
     memory.seed(seed)
     compress: Any = ReplayMemory.compressor(**TOLD)
     actor = made.get_actor()
-    spent_s, over = 0.0, True
-    for step in range(1, steps + 1):
-        began_s = time.process_time()
-        if over:
-            obs, info = env.reset()
-            reset = env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)
-            memory.append(Buffer([compress(*reset)], "worker"))
-        action = env.action_space.sample() if step <= FIRST_STEPS // 3 else actor.act_(obs)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        memory.append(Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker"))
+
+    def choose(step: int, obs: Any) -> Any:
+        return env.action_space.sample() if step <= FIRST_STEPS // 3 else actor.act_(obs)
+
+    def train(step: int) -> None:
         if step > FIRST_STEPS:
             made.train(memory.sample())
-        spent_s += time.process_time() - began_s
-        if step % every == 0:
-            share, over = test_share(env, actor), True
-            yield step, spent_s, share
+
+    how = {"compress": compress, "tests_in_env": True}
+    return practise(env, memory, choose, train, steps, every, lambda: test_share(env, actor), **how)
 
 
 def test_share(env: RacingEnv, actor: Any) -> float:
@@ -157,33 +145,17 @@ def record(folder: Path, decisions: int = 3000) -> None:
 def run(file: Path, name: str, seed: int, steps: int, every: int, autogroup: int, agent: dict[str, Any]) -> str:
     """One run, in a process of its own; returns its last line."""
     give_way(autogroup)
-    tune_process(threads=1)
-    line = ""
-    for step, spent_s, share in learn(seed, steps, every, agent):
-        line = json.dumps(dict(zip(KEYS, (name, seed, step, round(spent_s, 1), round(share, 3)), strict=True)))
-        with file.open("a") as lines:
-            lines.write(line + "\n")
-    return line
+    return keep(file, KEYS, (name, seed), learn(seed, steps, every, agent), digits=3)
 
 
 KEYS = "name", "seed", "steps", "seconds", "share"
-
-
-def read(file: Path) -> dict[tuple[str, int], Curve]:
-    """(name, seed) -> its evaluations; of two runs of the same, the later."""
-    curves: dict[tuple[str, int], Curve] = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        name, seed, step, spent_s, share = (json.loads(line)[key] for key in KEYS)
-        known = curves.setdefault((name, seed), [])
-        known[:] = [*(point for point in known if point[0] < step), (step, spent_s, share)]
-    return curves
 
 
 def show(file: Path) -> dict[str, float]:
     """A line for each run: the shares of its tests; then by name the mean share of the last three tests."""
     found: dict[str, float] = {}
     last: dict[str, list[float]] = defaultdict(list)
-    for (name, seed), curve in sorted(read(file).items()):
+    for (name, seed), curve in sorted(read(file, KEYS).items()):
         shares = [share for _, _, share in curve]
         last[name].append(float(np.mean(shares[-3:])))
         step, spent_s, _ = curve[-1]
@@ -210,15 +182,13 @@ def main() -> None:
         record(asked.record)
         return
     agent = {"picture_encoder": asked.encoder} if asked.encoder else {}
-    made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= asked.steps}
-    with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
-        runs = [
-            pool.submit(run, asked.file, asked.name, seed, asked.steps, asked.every, asked.autogroup, agent)
-            for seed in asked.seeds
-            if (asked.name, seed) not in made and not asked.show
-        ]
-        for finished in as_completed(runs):
-            print(finished.result(), flush=True)
+    made = {key for key, curve in read(asked.file, KEYS).items() if curve[-1][0] >= asked.steps}
+    runs = [
+        (asked.file, asked.name, seed, asked.steps, asked.every, asked.autogroup, agent)
+        for seed in asked.seeds
+        if (asked.name, seed) not in made and not asked.show
+    ]
+    make(run, asked.jobs, runs)
     finish(show(asked.file))
 
 

@@ -17,30 +17,22 @@ training steps per environment step has 0.59, DroQ 0.46, CrossQ 0.44.
 
 from __future__ import annotations
 
-import json
-import os
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
 from itertools import product
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _common import SPAWN, Options, finish
+from _common import Options, finish
+from _runs import Point, give_way, keep, make, practise, read
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.agent import TrainingAgent
-from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.types import Buffer, Info
 
 SAC_AT_1M = {"Hopper-v5": 2787.0, "Walker2d-v5": 4536.0, "HalfCheetah-v5": 11321.0}
 FIRST_STEPS, EPISODES = 1000, 10
@@ -99,7 +91,7 @@ def make_agent(env: GenericGymEnv, variant: dict[str, Any]) -> TrainingAgent:
     )
 
 
-def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int) -> Iterator[tuple[int, float, float]]:
+def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int) -> Iterator[Point]:
     """Train; yields environment steps, seconds of CPU time and the return of test episodes, every so many steps."""
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -111,24 +103,20 @@ def learn(task: str, variant: dict[str, Any], seed: int, steps: int, every: int)
     )
     memory.seed(seed)
     actor: Any = agent.get_actor().in_numpy()
-    spent_s, over = 0.0, True
-    resets: dict[str, Any] = {"seed": seed}
-    for step in range(1, steps + 1):
-        began_s = time.process_time()
-        if over:
-            obs, info = env.reset(**resets)
-            resets = {}
-            reset = env.default_action, obs, 0.0, False, False, Info(info, is_reset=True)
-            memory.append(Buffer([reset], "worker"))
-        action = env.action_space.sample() if step <= FIRST_STEPS else actor.act_(obs)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        memory.append(Buffer([(action, obs, rew, terminated, truncated, Info(info))], "worker"))
+
+    def choose(step: int, obs: Any) -> Any:
+        return env.action_space.sample() if step <= FIRST_STEPS else actor.act_(obs)
+
+    def train(step: int) -> None:
         for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
             agent.train(memory.sample())
-        spent_s += time.process_time() - began_s
-        if step % every == 0:
-            yield step, spent_s, np.mean([test_return(tests, actor, 1000 * seed + i) for i in range(EPISODES)]).item()
+
+    return practise(env, memory, choose, train, steps, every, lambda: mean_return(tests, actor, seed), seed=seed)
+
+
+def mean_return(env: GenericGymEnv, actor: Any, seed: int) -> float:
+    """Of the test episodes of a run with this seed."""
+    return np.mean([test_return(env, actor, 1000 * seed + i) for i in range(EPISODES)]).item()
 
 
 def test_return(env: GenericGymEnv, actor: Any, seed: int) -> float:
@@ -143,53 +131,17 @@ def test_return(env: GenericGymEnv, actor: Any, seed: int) -> float:
 def run(file: Path, task: str, name: str, seed: int, steps: int, every: int, autogroup: int) -> str:
     """One run, in a process of its own; returns its last line."""
     give_way(autogroup)
-    tune_process(threads=1)
-    line = ""
-    for step, spent_s, total in learn(task, VARIANTS[name], seed, steps, every):
-        line = json.dumps(dict(zip(KEYS, (task, name, seed, step, round(spent_s, 1), round(total, 1)), strict=True)))
-        with file.open("a") as lines:
-            lines.write(line + "\n")
-    return line
-
-
-def give_way(autogroup: int) -> None:
-    """Leave the cores to everybody else, and end with the process that started this one.
-
-    Linux shares cores between sessions first (autogroups): the nice value of a process counts only inside its own.
-    """
-    os.nice(19)
-    with suppress(OSError):  # elsewhere there are none
-        os.setsid()
-        Path("/proc/self/autogroup").write_text(str(autogroup))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    return keep(file, KEYS, (task, name, seed), learn(task, VARIANTS[name], seed, steps, every))
 
 
 KEYS = "task", "variant", "seed", "steps", "seconds", "return"
-Curve = list[tuple[int, float, float]]  # steps, seconds, return
-
-
-def read(file: Path) -> dict[tuple[str, str, int], Curve]:
-    """(task, variant, seed) -> its evaluations; of two runs of the same, the later."""
-    curves: dict[tuple[str, str, int], Curve] = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        *run, step, spent_s, total = (json.loads(line)[key] for key in KEYS)
-        known = curves.setdefault(tuple(run), [])
-        known[:] = [*(point for point in known if point[0] < step), (step, spent_s, total)]
-    return curves
 
 
 def reached(file: Path, steps: int) -> dict[str, float]:
     """After `steps`: returns (the mean over seeds, and their deviation), scores, seconds."""
     found: dict[str, float] = {}
     points: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for (task, name, _), curve in read(file).items():
+    for (task, name, _), curve in read(file, KEYS).items():
         if curve[-1][0] >= steps:
             _, spent_s, total = max(point for point in curve if point[0] <= steps)
             points[name][task].append((total, spent_s))
@@ -206,7 +158,7 @@ def reached(file: Path, steps: int) -> dict[str, float]:
 def show(file: Path, steps: int) -> None:
     """A line for each run: its return after half of `steps` and after all of them, and what a step took."""
     print(f"{'task':16}{'variant':38}{'seed':>4}{'at half':>9}{'at all':>9}{'reached':>9}{'CPU ms a step':>15}")
-    for (task, name, seed), curve in sorted(read(file).items()):
+    for (task, name, seed), curve in sorted(read(file, KEYS).items()):
         returns = {step: f"{total:,.0f}" for step, _, total in curve}
         half, whole = (returns.get(step, "–") for step in (steps // 2, steps))
         last, spent_s, _ = curve[-1]
@@ -227,15 +179,13 @@ def main() -> None:
     parser.add_argument("--autogroup", type=int, default=19, help="nice value of a run's session, on Linux")
     parser.add_argument("--show", action="store_true", help="only what is in the file")
     asked = parser.parse()
-    made = {key for key, curve in read(asked.file).items() if curve[-1][0] >= asked.steps}
-    with ProcessPoolExecutor(asked.jobs, SPAWN, max_tasks_per_child=1) as pool:
-        runs = [
-            pool.submit(run, asked.file, task, name, seed, asked.steps, asked.every, asked.autogroup)
-            for seed, task, name in product(asked.seeds, asked.tasks, asked.variants)
-            if (task, name, seed) not in made and not asked.show
-        ]
-        for finished in as_completed(runs):
-            print(finished.result(), flush=True)
+    made = {key for key, curve in read(asked.file, KEYS).items() if curve[-1][0] >= asked.steps}
+    runs = [
+        (asked.file, task, name, seed, asked.steps, asked.every, asked.autogroup)
+        for seed, task, name in product(asked.seeds, asked.tasks, asked.variants)
+        if (task, name, seed) not in made and not asked.show
+    ]
+    make(run, asked.jobs, runs)
     show(asked.file, asked.steps)
     finish(reached(asked.file, asked.steps))
 

@@ -14,19 +14,19 @@ EPS = 1e-5  # of torch's layer normalisation
 Floats: TypeAlias = NDArray[np.float32]
 
 
-class Layer(NamedTuple):
+class WeightAndBias(NamedTuple):
     """A linear layer, a convolution or a normalisation."""
 
     weight: Floats  # [width, width before], of a convolution [channels, channels before, kernel, kernel]; or [width]
     bias: Floats  # [width]
 
 
-def layer_of(parameters: Mapping[str, Floats], name: str) -> Layer:
+def layer_of(parameters: Mapping[str, Floats], name: str) -> WeightAndBias:
     """The layer of this name, without a copy."""
-    return Layer(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+    return WeightAndBias(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
 
-def normalise(x: Floats, norm: Layer) -> None:
+def normalise(x: Floats, norm: WeightAndBias) -> None:
     """Layer normalisation of x, [width], in place: Ba, Kiros and Hinton 2016 (arXiv:1607.06450), eq. 4."""
     x -= np.add.reduce(x) / len(x)
     x *= norm.weight / math.sqrt(x.dot(x) / len(x) + EPS)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.layers import Floats, Layer, layer_of, normalise
+from tmrl_like.policies.layers import Floats, WeightAndBias, layer_of, normalise
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, PictureSpec
 from tmrl_like.policies.weight_file import Manifest
@@ -237,7 +237,7 @@ class Network:
         for i, picture in enumerate(self._pictures):
             picture.bind(parameters, f"encoder.images.{i}")
         options = self._spec.options
-        self._hidden: list[tuple[Layer, Layer | None]] = []
+        self._hidden: list[tuple[WeightAndBias, WeightAndBias | None]] = []
         for i in range(len(options.hidden_sizes)):
             norm = layer_of(parameters, f"norms.{i}") if options.layer_norm else None
             self._hidden.append((layer_of(parameters, f"hidden.{i}"), norm))

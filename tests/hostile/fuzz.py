@@ -113,7 +113,7 @@ def targets(folder: Path) -> dict[str, Target]:
     messages = [make(i) for make in MESSAGES.values() for i in range(2)]
     small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
     shapes = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
-    packets = tuple(message_of(shape, way) for shape in shapes for way in ("as small as can be", "uncompressed"))
+    packets = tuple(message_of(shape, is_compressed) for shape in shapes for is_compressed in (True, False))
     write(folder / "seed", packets[:4])
     (seed,) = (folder / "seed").glob("*.log")
 
@@ -122,13 +122,14 @@ def targets(folder: Path) -> dict[str, Target]:
 
     return {
         "messages": Target(decode, tuple(small)),
-        "packets": Target(packet, packets),
+        "packets": Target(packet, packets, fixed_bytes=600 << 20),
         "columns": Target(
             columns,
             tuple(
                 bytes((0,)) + shape.rows.to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
                 for shape, body in zip(shapes, map(body_of, shapes), strict=True)
             ),
+            fixed_bytes=600 << 20,
         ),
         "relay": Target(
             relay,

@@ -162,14 +162,6 @@ def test_a_sample_nested_too_deeply_is_refused_by_name() -> None:
         PacketWriter().append((0, value, 0, 0, 0, {}), TIMING)
 
 
-def test_arrays_may_be_reused_by_the_environment_at_once() -> None:
-    array, writer = np.zeros(3), PacketWriter()
-    for i in range(4):
-        array[:] = i
-        writer.append((array, 0, 0, 0, 0, {}), TIMING)
-    assert [sample.act.tolist() for sample in received(sent(writer)).samples()] == [[i] * 3 for i in range(4)]
-
-
 def test_samples_do_not_share_memory_with_the_packet_or_each_other() -> None:
     first, second = back([(np.zeros(3), 0, 0, 0, 0, {}), (np.zeros(3), 0, 0, 0, 0, {})])
     first[0][:] = 7

@@ -399,8 +399,6 @@ def test_maps_weather_and_kinds_of_cars_come_from_the_configuration(simulator: s
 def test_weather_that_does_not_exist_is_reported_before_a_simulator_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"weather is 'Nice'; CARLA has ClearNight, ClearNoon"):
         CarlaEnv(simulator=SimulatorOptions(weather="Nice"))
-    with pytest.raises(ConfigError, match="at most"):
-        CarlaSyncEnv(step_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -408,24 +406,25 @@ def test_weather_that_does_not_exist_is_reported_before_a_simulator_is_needed() 
     [
         (lambda: SimulatorOptions(port=0), "port is 0; expected 1 to 65535"),
         (lambda: SimulatorOptions(port=99999), "port is 99999"),
-        (lambda: SimulatorOptions(timeout_s=0), "timeout_s is 0; expected seconds, more than 0"),
-        (lambda: SimulatorOptions(timeout_s=float("inf"), load_timeout_s=float("inf")), "timeout_s is inf"),
+        (lambda: SimulatorOptions(timeout_s=0), "timeout_s is 0; expected more than 0"),
+        (lambda: SimulatorOptions(timeout_s=float("inf")), "timeout_s is inf"),
         (
             lambda: SimulatorOptions(vehicle="sensor.camera.rgb"),
             "vehicle is 'sensor.camera.rgb'; expected a blueprint such",
         ),
         (lambda: SimulatorOptions(role_name=""), "role_name is ''"),
         (lambda: SensorOptions(camera=(4, 8)), r"camera is \(4, 8\); expected height and width of at least 8"),
-        (lambda: SensorOptions(camera_fov_deg=360), "camera_fov_deg is 360; expected more than 0 and less than 180"),
+        (lambda: SensorOptions(camera_fov_deg=360), "camera_fov_deg is 360; expected more than 0 to below 180"),
         (lambda: SensorOptions(lidar_bins=-1), "lidar_bins is -1"),
         (lambda: SensorOptions(lidar_range_m=float("inf")), "lidar_range_m is inf"),
-        (lambda: RouteOptions(length_m=1), "length_m is 1; expected 4.0 or more"),
+        (lambda: RouteOptions(length_m=1), "length_m is 1; expected 4.0 to 100000.0"),
         (lambda: RouteOptions(length_m=float("inf")), "length_m is inf"),
         (lambda: RouteOptions(ahead_m=(-5.0,)), r"ahead_m is \(-5.0,\); expected metres"),
         (lambda: RouteOptions(ahead_m=()), r"ahead_m is \(\)"),
         (lambda: RouteOptions(lane_penalty=float("nan")), "lane_penalty is nan; expected 0 or more"),
-        (lambda: CarlaEnv(time_step_duration=0), "time_step_duration is 0; expected seconds"),
+        (lambda: CarlaEnv(time_step_duration=0), "time_step_duration is 0; expected more than 0"),
         (lambda: CarlaSyncEnv(act_buf_len=-1), "act_buf_len is -1"),
+        (lambda: CarlaSyncEnv(step_s=0.5), "step_s is 0.5; expected more than 0 to 0.1"),
     ],
 )
 def test_what_is_out_of_range_is_named(refused: Callable[[], Any], told: str) -> None:

@@ -22,6 +22,7 @@ from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterf
 from tmrl_like.envs.desktop.desktop_game import GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
+from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
@@ -45,7 +46,7 @@ class SquareGame(DesktopGameInterface):
 
     def __init__(self, command: list[str], **kwargs: Any) -> None:
         keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
-        telemetry = {"telemetry_layout": "<2f", "telemetry_port": int(command[-1])}
+        telemetry = {"telemetry": partial(Telemetry, "<2f", int(command[-1]))}
         super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
 
     def judge(self, frame: Any, record: Any) -> Any:
@@ -142,7 +143,7 @@ def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
                 os.kill(pids[0], signal.SIGSTOP)
             return STILL
 
-    interface = partial(SquareGame, command=command, telemetry_layout="")
+    interface = partial(SquareGame, command=command, telemetry=None)
     make = partial(DesktopGameEnv, interface=interface, time_step_duration=STEP_S, ep_max_length=500)
     with RolloutWorker(make, Actor, standalone=True) as worker:
         assert worker.run_episode().fault
@@ -182,7 +183,7 @@ def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_re
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
     mortal_screen: "subprocess.Popen[bytes]", command: list[str]
 ) -> None:
-    interface = SquareGame(command, telemetry_layout="")
+    interface = SquareGame(command, telemetry=None)
     interface.reset()
     interface.send_control(RIGHT)
     game = interface._game
@@ -235,7 +236,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
         ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
-        ({"start_within_s": float("inf")}, "start_within_s is inf"),
+        ({"start_within_s": float("nan")}, "start_within_s is nan"),
         ({"frozen_after_s": 0.0}, "frozen_after_s is 0"),
         ({"size": (0, 64)}, "no pixels"),
     ],

@@ -25,7 +25,6 @@ from tmrl_like.envs.trackmania.trackmania_env import (
     Lidar,
     TrackManiaEnv,
     TrackManiaInterface,
-    get_environment,
     is_car,
 )
 from tmrl_like.envs.trajectory import resample, save_trajectory
@@ -78,7 +77,7 @@ def running_game(x_server: str) -> Iterator[int]:
 @pytest.fixture
 def env(request: pytest.FixtureRequest, screen: str, track: str, running_game: int) -> Iterator[Any]:
     find_window("Trackmania", within_s=20.0).close()
-    env = get_environment(track, view=request.param, gamepad=None, port=running_game, restart_wait_s=0.1)
+    env = TrackManiaEnv(trajectory=track, view=request.param, gamepad=None, port=running_game, restart_wait_s=0.1)
     yield env
     env.close()
 
@@ -123,7 +122,9 @@ def test_pictures_come_from_the_screen(env: gymnasium.Env[Any, Any]) -> None:
 def test_numbers_press_keys_and_info_says_where_the_car_is(screen: str, track: str, running_game: int) -> None:
     find_window("Trackmania", within_s=20.0).close()
     pictures: dict[str, Any] = {"view": "image", "frames": 1, "size": (32, 64)}
-    env = get_environment(track, **pictures, gamepad=None, port=running_game, restart_wait_s=0.1, inputs="keys")
+    env = TrackManiaEnv(
+        trajectory=track, **pictures, gamepad=None, port=running_game, restart_wait_s=0.1, inputs="keys"
+    )
     try:
         assert env.action_space == gymnasium.spaces.Discrete(12)
         obs, info = env.reset()
@@ -160,13 +161,13 @@ def test_the_experiment_with_keys_and_mini_races_passes_its_check(
 def test_no_game_and_no_plugin_are_one_line_each(
     screen: str, track: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = get_environment(track, port=port, gamepad=WritingPad, title="Trackmania 2")
+    env = TrackManiaEnv(trajectory=track, port=port, gamepad=WritingPad, title="Trackmania 2")
     with pytest.raises(EnvironmentAwayError, match=r"no window with 'Trackmania 2' in its title; is the game running"):
         env.reset()
     env.close()
     monkeypatch.setattr(desktop_game, "_FIRST_RECORD_WITHIN_S", 0.3)
     with window_without_plugin("Trackmania without"):
-        env = get_environment(track, port=port, gamepad=WritingPad, title="without")
+        env = TrackManiaEnv(trajectory=track, port=port, gamepad=WritingPad, title="without")
         with pytest.raises(
             EnvironmentAwayError, match=r"for 0\.3 s \(connection refused\): is a race on, and .*plugin"
         ):
@@ -175,21 +176,20 @@ def test_no_game_and_no_plugin_are_one_line_each(
 
 
 @pytest.mark.parametrize(
-    ("points", "reward", "message"),
+    ("points", "message"),
     [
-        (None, {}, "no trajectory at"),
-        (((0, 0), (0, 10)), {}, "have 2 coordinates, this environment's 3"),
-        (((0, 0, 0), (0, 0, 10)), {"max_distanc": 5}, "no argument 'max_distanc'; did you mean max_distance"),
+        (None, "no trajectory at"),
+        (((0, 0), (0, 10)), "have 2 coordinates, this environment's 3"),
     ],
 )
 def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
-    tmp_path: Path, points: Any, reward: dict[str, Any], message: str
+    tmp_path: Path, points: Any, message: str
 ) -> None:
     file = tmp_path / "other.npz"
     if points is not None:
         save_trajectory(file, points)
     command = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
-    env = get_environment(str(file), reward=reward, command=command)
+    env = TrackManiaEnv(trajectory=str(file), command=command)
     with pytest.raises(ConfigError, match=message):
         env.reset()
     env.close()

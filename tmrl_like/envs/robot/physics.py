@@ -106,8 +106,8 @@ class Arm:
         import mujoco
 
         self._step = mujoco.mj_step
-        self._model = mujoco.MjModel.from_xml_string(_MODEL)
-        self.data = mujoco.MjData(self._model)
+        self.model = mujoco.MjModel.from_xml_string(_MODEL)
+        self.data = mujoco.MjData(self.model)
         self.data.qpos[:] = [sum(limits) / 2 for limits in LIMITS]
         self.cycles = 0
         self.is_stopped = False
@@ -130,7 +130,7 @@ class Arm:
             The newest measurement that has arrived at the other end by now, if there is a new one.
         """
         self._control(now_s)
-        self._step(self._model, self.data)
+        self._step(self.model, self.data)
         self.cycles += 1
         self._measurements.put(now_s, self._measure(now_s))
         arrived: list[bytes] = self._measurements.arrived(now_s)

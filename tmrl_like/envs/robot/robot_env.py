@@ -66,13 +66,16 @@ class RobotInterface(TaskInterface[RobotState]):
     Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
     the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
     float32 [2] in [-1.2, 1.2] rad/s.
+
+    Attributes:
+        target_m: x and y of the target, float32 [2].
     """
 
     def __init__(self, driver: RobotDriver) -> None:
         """Touches no robot; the first reset connects it. A trainer makes one, too, to see the spaces."""
         super().__init__()
         self._driver = driver
-        self._target = np.zeros(2, np.float32)
+        self.target_m = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
 
     @property
@@ -93,7 +96,7 @@ class RobotInterface(TaskInterface[RobotState]):
     def begin(self) -> RobotState:
         self._driver.connect()
         state = self._go_home()
-        self._target = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
+        self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
         return state
 
     def look(self) -> RobotState:
@@ -103,7 +106,7 @@ class RobotInterface(TaskInterface[RobotState]):
         return state
 
     def judge(self, state: RobotState) -> tuple[float, bool]:
-        distance_m = float(np.linalg.norm(self._target - tip_m(state.position_rad)))
+        distance_m = float(np.linalg.norm(self.target_m - tip_m(state.position_rad)))
         rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
         return -distance_m - STEP_COSTS, distance_m < REACHED_M and rests
 
@@ -112,7 +115,7 @@ class RobotInterface(TaskInterface[RobotState]):
         angle = sum(state.position_rad)  # of the forearm
         along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
         tip = tip_m(state.position_rad)
-        way = np.array((along, left)) @ (self._target - tip)
+        way = np.array((along, left)) @ (self.target_m - tip)
         return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
 
     def render(self) -> Frame:
@@ -130,8 +133,8 @@ class RobotInterface(TaskInterface[RobotState]):
         cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
         disc(shoulder, 12, _JOINT)
         disc(elbow, 8, _JOINT)
-        disc(_pixel(self._target), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
-        disc(_pixel(self._target), round(REACHED_M * _PX_PER_M), _TARGET)
+        disc(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        disc(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET)
         disc(tip, 4, (0, 0, 0))
         return image
 

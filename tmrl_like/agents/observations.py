@@ -9,7 +9,7 @@ entries that stand for them, F features.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,13 +119,18 @@ class Encoder(nn.Module):
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
 
 
+def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
+    """The encoders of those networks that have one."""
+    found = [getattr(network, "encoder", None) for network in networks]
+    return [encoder for encoder in found if isinstance(encoder, Encoder)]
+
+
 def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     """Let networks of one space see images by one encoder, the first one's, and return it.
 
     None: one of them has no `Encoder` that sees pictures of this space; nothing has changed.
     """
-    found = [getattr(network, "encoder", None) for network in networks]
-    encoders = [encoder for encoder in found if isinstance(encoder, Encoder) and encoder.sees_pictures]
+    encoders = [encoder for encoder in encoders_of(networks) if encoder.sees_pictures]
     if len(encoders) < len(networks) or any(encoder.space != encoders[0].space for encoder in encoders):
         return None
     for encoder in encoders:

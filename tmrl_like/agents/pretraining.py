@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.agents.images import PictureEncoder
-from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import read_weights, refuse_misfit, refuse_not_finite, write_weights
@@ -24,13 +24,14 @@ _HIDDEN = 256
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
     """The encoder that all networks of an agent see pictures by; ConfigError: it has none."""
-    encoder = getattr(getattr(agent, "critic", None), "encoder", None)
-    if not (isinstance(encoder, Encoder) and encoder.sees_pictures):
+    critics = [module for name, module in modules_of(agent).items() if name == "critic"]
+    encoders = [encoder for encoder in encoders_of(critics) if encoder.sees_pictures]
+    if not encoders:
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: that takes an "
             "observation space with pictures, and SACAgent, REDQAgent or DiscreteSACAgent with the networks that ship"
         )
-    return encoder
+    return encoders[0]
 
 
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:

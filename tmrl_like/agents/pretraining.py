@@ -15,7 +15,7 @@ from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import read_weights, refuse_misfit, refuse_not_finite, write_weights
-from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Observation
 
 _LEARNING_RATE = 1e-3
@@ -71,11 +71,7 @@ def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tens
 
 def save_encoder(encoder: Encoder, path: Path) -> None:
     """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot be written."""
-    tensors = encoder.images.state_dict()
-    copy = WeightsCopy(form_of(tensors))
-    copy.fill(tensors)
-    copy.wait()
-    write_weights(path, copy.content)
+    write_weights(path, copied(encoder.images.state_dict()).content)
 
 
 def load_encoder(encoder: Encoder, path: Path) -> None:
@@ -87,7 +83,7 @@ def load_encoder(encoder: Encoder, path: Path) -> None:
     own = encoder.images.state_dict()
     try:
         _, weights = read_weights(path)
-        refuse_misfit("the encoder of these pictures", manifest_of(form_of(own)), weights.manifest)
+        refuse_misfit("the encoder of these pictures", manifest_of(own), weights.manifest)
         refuse_not_finite(weights)
     except (PolicyError, OSError) as error:
         raise ConfigError(f"picture_encoder is {path}: {error}") from None

@@ -22,7 +22,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.types import Batch
 
-Metrics: TypeAlias = dict[str, Tensor]
+Metrics: TypeAlias = dict[str, float | Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class Graphed:
             self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
-        return {name: value.clone() for name, value in replay().items()}
+        return {name: torch.as_tensor(value).clone() for name, value in replay().items()}
 
 
 def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -13,9 +13,6 @@ from tmrl_like.base.tunable import Tunable
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
-
-Metrics: TypeAlias = Mapping[str, float | torch.Tensor]
-"""Of one training step, by name: numbers or 0-dimensional tensors."""
 
 
 class Averaging(Protocol):
@@ -54,7 +51,7 @@ class TrainingAgent(Tunable, ABC):
         self.ranks = ranks
 
     @abstractmethod
-    def train(self, batch: Batch) -> Metrics:
+    def train(self, batch: Batch) -> Mapping[str, float | torch.Tensor]:
         """Do one training step.
 
         Args:
@@ -62,7 +59,8 @@ class TrainingAgent(Tunable, ABC):
                 `batch.discount` is not None it stands for gamma.
 
         Returns:
-            Metrics of this step. Tensors may stay on the device; they are read once per round.
+            Metrics of this step, numbers or 0-dimensional tensors. Tensors may stay on the device: they are read once
+            per round.
         """
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:

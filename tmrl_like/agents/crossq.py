@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat
+from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
@@ -29,7 +29,7 @@ from tmrl_like.base.options import AboveZero, NotNegative
 from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_crossq import CompiledCrossQ
@@ -128,7 +128,7 @@ class CrossQAgent(SACAgent):
         modules = self.actor_ema, self.critic_target, self.actor.network, self.critic.network
         return CompiledCrossQ(modules, (self._flat_actor_ema, self._flat_critic_target))
 
-    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+    def _train_critics(self, batch: Batch) -> Metrics:
         metrics = super()._train_critics(batch)
         self._fold(self.critic, self.critic_target)
         return metrics
@@ -147,7 +147,7 @@ class CrossQAgent(SACAgent):
         rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch)
         return q_NB, td_target(batch.rew, batch.terminated, next_q_NB.detach(), *rest)
 
-    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """As SAC's: with gradients by the actor in training, which moves its statistics; without by the plain one."""
         actor = self.actor if torch.is_grad_enabled() else self.actor_ema
         act, log_prob_B = actor.sample(obs)

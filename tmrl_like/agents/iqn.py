@@ -18,7 +18,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Step, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, learning_rate_of
 from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
@@ -180,7 +180,7 @@ class IQNAgent(TrainingAgent):
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
 
-    def train(self, batch: Batch) -> dict[str, Tensor]:
+    def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`."""
         self.updates += 1
         return self._step(batch, self.updates % self.target_interval == 0)
@@ -215,7 +215,7 @@ class IQNAgent(TrainingAgent):
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
 
-    def _update(self, batch: Batch, moves_target: bool) -> dict[str, Tensor]:
+    def _update(self, batch: Batch, moves_target: bool) -> Metrics:
         if self.obs_norm is not None:
             self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
@@ -229,7 +229,11 @@ class IQNAgent(TrainingAgent):
             soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
         if self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
-        metrics = {"loss_quantiles": loss.detach(), "q_mean": z_BN.detach().mean(), "q_target_mean": target_BM.mean()}
+        metrics: Metrics = {
+            "loss_quantiles": loss.detach(),
+            "q_mean": z_BN.detach().mean(),
+            "q_target_mean": target_BM.mean(),
+        }
         metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}
         return metrics
 

@@ -23,6 +23,7 @@ from tmrl_like.agents.space_layout import Space, read_observations
 from tmrl_like.base import tree
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import OBS_RANGE, Numbers
+from tmrl_like.types import Observation
 
 
 class Encoder(nn.Module):
@@ -69,7 +70,7 @@ class Encoder(nn.Module):
         self.images = nn.ModuleList(pictures)
         self.size: int = (self.one_hot or self.rescale).size + sum(picture.size for picture in pictures)
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; also what `see` made of it."""
         x = self.see(obs)
         if not self.images:
@@ -87,7 +88,7 @@ class Encoder(nn.Module):
         """Whether there are images, and each is seen by a `PictureEncoder`."""
         return 0 < len(self.images) == len(self.picture_encoders)
 
-    def see(self, obs: Any, shift: bool = False) -> Tensor:
+    def see(self, obs: Observation, shift: bool = False) -> Tensor:
         """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R + …] float32.
 
         What is that already passes through. `shift`: images are augmented, by encoders that do so (`PictureEncoder`).
@@ -100,7 +101,7 @@ class Encoder(nn.Module):
             parts.append(image(tree.part_at(obs, path), **how))
         return torch.cat(parts, dim=1)
 
-    def flatten(self, obs: Any) -> Tensor:
+    def flatten(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already passes through."""
         if _is_flat(obs):
             return obs.float()  # type: ignore[no-any-return]
@@ -138,7 +139,7 @@ def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     return encoders[0].images
 
 
-def _is_flat(obs: Any) -> bool:
+def _is_flat(obs: Observation) -> bool:
     return isinstance(obs, Tensor) and obs.ndim == 2
 
 

@@ -20,7 +20,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat, Step, accelerate, adam_step, compiled_or_none, learning_rate_of
+from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, compiled_or_none, learning_rate_of
 from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, share_pictures
@@ -287,13 +287,15 @@ class SACAgent(TrainingAgent):
     def _compile(self) -> CompiledSAC:
         from tmrl_like.agents.dense_sac import CompiledSAC
 
-        networks: tuple[Any, ...] = self.actor, self.critic, self.critic_target
-        return CompiledSAC(networks, (self._flat_actor, self._flat_critic, self._flat_critic_target), self.obs_norm)
+        actor, critic, target = self.actor, self.critic, self.critic_target
+        assert isinstance(actor, SquashedGaussianActor)
+        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
+        return CompiledSAC((actor, critic, target), flats, self.obs_norm)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
 
-    def train(self, batch: Batch) -> dict[str, Tensor]:
+    def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
         return self._step(batch, self.updates % self.policy_delay == 0)
@@ -353,7 +355,7 @@ class SACAgent(TrainingAgent):
         """Return the actor in training, or its moving average: its parameters change with each step."""
         return self.actor_ema
 
-    def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
+    def _update(self, batch: Batch, with_actor: bool) -> Metrics:
         batch = self._normalize(self._see(batch, shift=True))
         metrics = self._train_critics(batch)
         if with_actor:
@@ -401,12 +403,12 @@ class SACAgent(TrainingAgent):
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
 
-    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+    def _train_critics(self, batch: Batch) -> Metrics:
         metrics = self._critic_gradients(batch)
         self._descend(self.critic_optimizer)
         return metrics
 
-    def _train_actor(self, obs: Observation) -> dict[str, Any]:
+    def _train_actor(self, obs: Observation) -> Metrics:
         metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
         if self.learn_entropy_coef:
             log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
@@ -417,7 +419,7 @@ class SACAgent(TrainingAgent):
         self._descend(*learned)
         return metrics
 
-    def _critic_gradients(self, batch: Batch) -> dict[str, Any]:
+    def _critic_gradients(self, batch: Batch) -> Metrics:
         """Of the critics' loss, by their parameters; returns the metrics."""
         if self.compiled is not None:
             return self.compiled.of_critics(batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch))
@@ -426,7 +428,7 @@ class SACAgent(TrainingAgent):
         _backward(loss, self.critic_optimizer)
         return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
 
-    def _actor_gradients(self, obs: Observation) -> dict[str, Any]:
+    def _actor_gradients(self, obs: Observation) -> Metrics:
         """Of the actor's loss, by its parameters; returns the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef

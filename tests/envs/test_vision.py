@@ -1,7 +1,6 @@
 """What an agent sees of a frame, compared with doing it pixel by pixel."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -44,16 +43,6 @@ def test_up_is_ahead_and_ninety_degrees_is_to_the_right():
     road[5:16, 10] = road[15, 10:14] = True
     ahead, right, left = RangeFinder((20, 20), (15, 10), [0, 90, -90], 50)(road)
     assert (ahead, right, left) == (11, 4, 1)
-
-
-def test_nineteen_rays_take_less_than_half_a_millisecond():
-    finder, road = RangeFinder((96, 96), (70, 48), ANGLES, 70), np.ones((96, 96), bool)
-    took = []
-    for _ in range(200):
-        began = time.thread_time()
-        finder(road)
-        took.append(time.thread_time() - began)
-    assert min(took) < 0.5e-3
 
 
 @pytest.mark.parametrize("arguments", [((9, 9), (9, 0), [0], 5), ((9, 9), (0, 0), [], 5), ((9, 9), (0, 0), [0], 0.5)])

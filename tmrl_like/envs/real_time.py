@@ -133,11 +133,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.current_step = 0
         self.running = self.is_waiting = False
         self._clock = Clock(self.spin_s) if clock is None else clock
+        self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
         self._in_time_step = self._is_captured = False
         self._captured: Any = None
         self._capture_at = 0.0
         self._end_at = math.nan  # of the newest time-step; before the first: of none
-        self.set_time_step_duration(self.time_step_duration)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """End the time-step under way, reset the interface, and begin a time-step with the default action.
@@ -203,10 +203,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Have a call made in each wait for a deadline that there is time for; see `Clock`."""
         self._clock.while_waiting(call)
 
-    def stop(self) -> None:
-        """Wait for the end of the time-step under way."""
-        self._end_time_step()
-
     def close(self) -> None:
         """Close the interface, if it has a `close`."""
         if hasattr(self.interface, "close"):
@@ -264,8 +260,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if self.benchmark:
             getattr(self.bench, event)()
 
-    # -- rtgym's other methods -----------------------------------------------------------------------
-
     def benchmarks(self) -> dict[str, Any]:
         """What rtgym's benchmark measured: of each duration (average, average deviation) in seconds, or its trace."""
         assert self.benchmark, "The benchmark option is not set. Set benchmark=True in the configuration dictionary"
@@ -275,28 +269,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         """What the interface renders."""
         return self.interface.render()
-
-    def set_default_action(self, default_action: Any) -> None:
-        """Let resets send another action."""
-        self.default_action = default_action
-
-    def set_time_step_duration(self, time_step_duration: float, time_step_timeout_factor: float | None = None) -> None:
-        """Let time-steps take `time_step_duration` seconds from the next one on; change `start_obs_capture` with it."""
-        self._end_time_step()
-        if time_step_timeout_factor is not None:
-            self.time_step_timeout_factor = time_step_timeout_factor
-        self.time_step_duration = time_step_duration
-        self._clock.max_spin_s = bounded_spin_s(time_step_duration, self.spin_s)
-
-    def set_start_obs_capture(self, start_obs_capture: float) -> None:
-        """Let observations be taken that many seconds into a time-step, from the next one on."""
-        self._end_time_step()
-        self.start_obs_capture = start_obs_capture
-
-    def set_ep_max_length(self, ep_max_length: float) -> None:
-        """Let episodes take that many steps."""
-        self._end_time_step()
-        self.ep_max_length = ep_max_length
 
 
 class RealTimeEnv(Float32Env):

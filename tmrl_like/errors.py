@@ -19,8 +19,8 @@
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
     ├── RankError                several trainers: one is gone or silent, or their parameters differ
-    ├── ShortageError            the system gives no more threads, processes or memory
     ├── DivergedError            training has led to weights that are not finite
+    ├── ShortageError            the system gives no more threads, processes or memory
     └── CheckpointError          a checkpoint that cannot be read or written
 
 A message says what was expected, what was found and what to do next. Foreign exceptions are mapped

@@ -18,7 +18,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Step, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
 from tmrl_like.agents.agent import (
     COUNT,
     NOT_NEGATIVE,

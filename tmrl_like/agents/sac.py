@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat, Step, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
 from tmrl_like.agents.agent import (
     COUNT,
     NOT_NEGATIVE,

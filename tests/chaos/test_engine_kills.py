@@ -213,7 +213,7 @@ def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, wo
     fleet.stop()
     held, beyond = engine.waiting_bytes(), sum(w.made - w.received for w in fleet.workers)
     assert held <= max_bytes
-    dead, living = fleet.workers[: workers // 2], fleet.workers[workers // 2 :]
+    dead = fleet.workers[: workers // 2]
     assert any(worker.received > worker.stored for worker in dead)
     for worker in dead:
         worker.close(0.0)

@@ -184,7 +184,6 @@ def test_an_environment_without_default_action_gets_a_neutral_one() -> None:
     env = GenericGymEnv("Pendulum-v1")
     assert env.default_action.tolist() == [0.0]
     assert env.time_step_s is None
-    assert env.overrun_after_s is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample, save_trajectory
+from tmrl_like.envs.trajectory import RewardOptions, TrajectoryReward, load_trajectory, resample, save_trajectory
 from tmrl_like.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def line(points: int) -> np.ndarray:
 
 def judge(points: np.ndarray, **options) -> TrajectoryReward:
     options = {"reward_per_point": 1.0, "end_of_track_reward": 0.0, "failure_countdown": 10**9} | options
-    return TrajectoryReward(points, **options)
+    return TrajectoryReward(points, RewardOptions(**options))
 
 
 ways = st.integers(0, 2**32 - 1).map(
@@ -108,7 +108,7 @@ def test_only_new_points_stop_the_countdown():
 
 
 def test_the_last_point_ends_the_episode_and_is_rewarded():
-    reward = TrajectoryReward(line(5), reward_per_point=0.5, end_of_track_reward=7.0, constant_penalty=-0.1)
+    reward = judge(line(5), reward_per_point=0.5, end_of_track_reward=7.0, constant_penalty=-0.1)
     assert reward([2.0, 0.0]) == (pytest.approx(0.9), False)
     assert reward([4.0, 0.0]) == (pytest.approx(7.9), True)
 
@@ -175,7 +175,7 @@ def test_a_trajectory_comes_back_from_its_file(tmp_path_factory, way):
         (np.zeros((1, 2)), r"\[N, 2\]"),
         (np.zeros((5, 4)), r"\[N, 2\]"),
         (np.array([["a", "b"]] * 5), r"\[N, 2\]"),
-        (np.array([[0.0, 0.0], [np.inf, 1.0]]), "not finite"),
+        (np.array([[0.0, 0.0], [np.inf, 1.0]]), "finite numbers"),
     ],
 )
 def test_positions_that_are_not_a_path_are_refused(positions, message):

@@ -94,7 +94,7 @@ class Arguments(argparse.Namespace):
 
         if self.found.version and self.command not in _TAKE_VERSIONS:
             raise ConfigError(f"{self.place}: `{self.command}` takes no version of a policy; leave out the @")
-        return experiment_of(self.found.open(self.overrides, only_to_drive=self.command == "test"))
+        return experiment_of(self.found.open(self.overrides))
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:

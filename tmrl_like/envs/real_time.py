@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import gymnasium
 from gymnasium import spaces
 
-from tmrl_like.base.factories import said_by_rtgym, said_to_memory
+from tmrl_like.base.factories import said_by_rtgym, said_to_memory, signature_of
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
@@ -52,16 +52,12 @@ def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
     """
 
     def decorate(init: _Init) -> _Init:
-        own = [p for p in _parameters(init) if p.kind is not p.VAR_KEYWORD]
-        theirs = [p.replace(kind=p.KEYWORD_ONLY) for p in _parameters(interface_cls)]
+        own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        theirs = [p.replace(kind=p.KEYWORD_ONLY) for p in signature_of(interface_cls).parameters.values()]
         init.__signature__ = inspect.Signature([*own, *theirs])  # type: ignore[attr-defined]
         return init
 
     return decorate
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 class ClockedGym(gymnasium.Env[Any, Any]):

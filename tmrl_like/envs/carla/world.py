@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
+from msgspec import Meta
 
+from tmrl_like.base.options import Options
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, expect
 
 if TYPE_CHECKING:
@@ -23,34 +24,33 @@ log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
 _LAST_WORD_WITHIN_S = 1.0
+_LOADED_WITHIN_S = 60.0  # a map
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatorOptions:
-    """Which simulator, and what world in it."""
+class SimulatorOptions(Options):
+    """Which simulator, and what world in it.
+
+    Attributes:
+        host: where the simulator runs.
+        port: of it; CARLA uses the next one as well.
+        timeout_s: a simulator that does not answer in this time is away.
+        map_name: such as Town03; none: the one that is loaded.
+        weather: a preset of `carla.WeatherParameters` such as WetSunset; none: as it is.
+        vehicle: a blueprint of CARLA's library.
+        role_name: marks the actors of this worker: what is found with it at the start is left over, and destroyed.
+    """
 
     host: str = "127.0.0.1"
-    """Where the simulator runs."""
-    port: int = 2000
-    """Its port; CARLA uses the next one as well."""
-    timeout_s: float = 5.0
-    """A simulator that does not answer in this time is away."""
-    load_timeout_s: float = 60.0
-    """Loading a map may take this long."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 2000
+    timeout_s: Annotated[float, Meta(gt=0, le=_LOADED_WITHIN_S)] = 5.0
     map_name: str | None = None
-    """Such as Town03; none: the one that is loaded."""
     weather: str | None = None
-    """A preset of `carla.WeatherParameters` such as WetSunset; none: as it is."""
     vehicle: str = "vehicle.tesla.model3"
-    """A blueprint of CARLA's library."""
     role_name: str = "tmrl_like"
-    """Marks the actors of this worker: what is found with it at the start is left over, and destroyed."""
 
     def __post_init__(self) -> None:
-        expect(0 < self.port < 65536, "port", self.port, "1 to 65535")
-        expect(0 < self.timeout_s < math.inf, "timeout_s", self.timeout_s, "seconds, more than 0 and finite")
-        is_longer = self.timeout_s <= self.load_timeout_s < math.inf
-        expect(is_longer, "load_timeout_s", self.load_timeout_s, "seconds, finite and no less than timeout_s")
+        super().__post_init__()
         expect(self.vehicle.startswith("vehicle."), "vehicle", self.vehicle, "a blueprint such as vehicle.tesla.model3")
         expect(bool(self.role_name), "role_name", self.role_name, "a name by which this worker's actors are found")
 
@@ -218,7 +218,7 @@ class CarlaWorld:
         if _base_name(wanted) not in known:
             raise ConfigError(f"simulator: map_name is {wanted!r}; this simulator has {', '.join(known)}")
         log.info("loading the map %s", wanted)
-        self._client.set_timeout(self.options.load_timeout_s)
+        self._client.set_timeout(_LOADED_WITHIN_S)
         world = self._client.load_world(wanted)
         self._client.set_timeout(self.options.timeout_s)
         return world

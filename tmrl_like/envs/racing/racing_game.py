@@ -70,11 +70,6 @@ class RacingGame:
         self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
         self._starts = 0
 
-    @property
-    def pid(self) -> int:
-        """Of the game's process."""
-        return self._process.pid
-
     def drive(self, steering: float, gas: float, brake: float) -> None:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))

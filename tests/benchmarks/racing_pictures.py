@@ -29,7 +29,7 @@ from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
-from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
+from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env, road_driver
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.envs.racing.view import LidarView
 from tmrl_like.policies.noise import ColouredNoise
@@ -132,7 +132,7 @@ def record(folder: Path, decisions: int = 3000) -> None:
             noise = ColouredNoise(1.0, 100, 2, random)
             samples.append(compress(env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))
         state = env.unwrapped.interface._game.state
-        steering, gas, brake = racing_env.follow_road(scan(state["frame"]), state["speed"])
+        steering, gas, brake = road_driver.follow_road(scan(state["frame"]), state["speed"])
         by_script = np.array((steering, -0.5 + 15.0 * gas - 0.8 * brake))
         action = np.clip(by_script + 0.4 * noise.standard_normal(2, np.float32), -1.0, 1.0).astype(np.float32)
         obs, rew, terminated, truncated, info = env.step(action)

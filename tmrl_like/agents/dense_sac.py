@@ -100,10 +100,9 @@ class CompiledSAC:
         self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
         if obs_norm is not None:
-            count, mean, square = (values.numpy() for values in (obs_norm.count, obs_norm.mean, obs_norm.mean_square))
-            self._statistics = Statistics(
-                obs_norm.which.numpy(), count.reshape(1), mean, square, obs_norm.scale.numpy(), obs_norm.shift.numpy()
-            )
+            count = obs_norm.count.view(1)
+            buffers = obs_norm.which, count, obs_norm.mean, obs_norm.mean_square, obs_norm.scale, obs_norm.shift
+            self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
 
     def __deepcopy__(self, memo: dict[int, object]) -> CompiledSAC:
         return type(self)(*copy.deepcopy(self._made_of, memo))

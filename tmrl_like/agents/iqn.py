@@ -60,8 +60,8 @@ class IQNOptions(Options):
     """How implicit quantiles are learnt.
 
     Attributes:
-        quantiles: N, drawn from U(0, 1) for each transition.
-        target_quantiles: M, likewise; and how many the next action is chosen by.
+        quantiles: how many are drawn from U(0, 1) for each transition, N.
+        target_quantiles: likewise of the target network, M; and how many the next action is chosen by.
         gamma: discount per environment step.
         kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
         cvar: the share of the worst returns that actions are chosen by; 1: all of them.

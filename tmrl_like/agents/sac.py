@@ -103,7 +103,7 @@ class SACOptions(Options):
     """How Soft Actor-Critic learns.
 
     Attributes:
-        n_critics: N.
+        n_critics: how many critics, N.
         critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
         gamma: discount per environment step.
         polyak: share of the target critics that stays in one step.

@@ -134,6 +134,10 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Between two episodes the arm stands."""
         self._move((0.0, 0.0))
 
+    def stop(self) -> None:
+        """Nobody drives: the arm stands."""
+        self._move((0.0, 0.0))
+
     def close(self) -> None:
         self._driver.close()
 

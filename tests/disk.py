@@ -13,12 +13,14 @@ not there. What is written in another way than through the seam (locks, mapped f
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import random
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -371,3 +373,43 @@ class PowerDisk:
     def _with_paths(self, kind: str, *paths: Path) -> Operation | None:
         ours = [self._path(path) for path in paths]
         return None if None in ours else (kind, *ours)
+
+
+class Ended(BaseException):
+    """The power fails, or the process is killed."""
+
+
+def end_at_each_operation(
+    folder: Path,
+    work: Callable[[Path, Callable[[Any], None]], None],
+    check: Callable[[Path, list[Any]], None],
+    is_cut: bool,
+    seed: int = 7,
+) -> int:
+    """End `work(root, promise)` at each of its operations in turn, and `check(root, promised)` what it leaves.
+
+    Returns:
+        How many operations there are.
+    """
+    rng = random.Random(seed)
+    at = 0
+    while True:
+        root, promised = folder / str(at), list[Any]()
+        root.mkdir()
+        with PowerDisk(root) as power:
+
+            def end(number: int, last: int = at, power: PowerDisk = power) -> None:
+                if number == last:
+                    power.is_off = True
+                    raise Ended
+
+            power.before = end
+            with contextlib.suppress(Ended):
+                work(root, promised.append)
+                return at
+            power.before, power.is_off = lambda number: None, False
+            gc.collect()  # who is dead holds no lock
+            if is_cut:
+                power.cut(rng)
+            check(root, promised)
+        at += 1

@@ -1,6 +1,6 @@
-"""Writes the table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
+"""The table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
 
-    python tests/reliability.py
+    python tests/reliability.py        prints it; the pages have it when they are built (docs/_extensions/reference.py)
 
 A test says what it puts in and what holds all the same::
 
@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "reliability.md"
 FIGURES, PEER = TESTS / "figures.json", TESTS / "peer_faults.json"
-BEGIN, END = "<!-- the table: python tests/reliability.py -->\n", "<!-- end of the table -->\n"
 AREAS = {
     "processes": "Processes that are killed or stand still",
     "network": "Links that break, freeze and damage",
@@ -94,11 +92,5 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def page() -> str:
-    """The whole page, with the table as it is now."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + "\n" + table() + END + rest.partition(END)[2]
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(table())

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,17 +18,17 @@ ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
 pytestmark = pytest.mark.long
 
 
-def ranks(run: Command) -> list[psutil.Process]:
+def ranks(run):
     """The trainers of a run, by rank."""
     trainers = [process for process in run.family() if "trainer" in process.cmdline()]
     return sorted(trainers, key=lambda process: process.environ()["RANK"])
 
 
-def updates(home: Path) -> str:
+def updates(home):
     return (home / ".tmrl_like/runs/tiny/metrics.jsonl").read_text()
 
 
-def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home: Path) -> None:
+def test_two_trainers_train_as_one_and_go_on_as_one_alone(start, own_home):
     run = start("run", TINY, "--trainers", "2", "--workers", "2", "--proof")
     assert run.ends() == 0, run.output
     assert "proof passed: mean return" in run.output
@@ -42,7 +41,7 @@ def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_rank_that_is_gone_ends_all(how: str, start: Start, own_home: Path) -> None:
+def test_a_rank_that_is_gone_ends_all(how, start, own_home):
     run = start("run", TINY, *ENDLESS, "--trainer.distributed.timeout_s", "5")
     run.wait_for("training return")
     family = run.family()
@@ -60,7 +59,7 @@ def test_a_rank_that_is_gone_ends_all(how: str, start: Start, own_home: Path) ->
     assert not psutil.wait_procs(family, 10)[1]
 
 
-def test_ctrl_c_ends_all_after_the_same_step(start: Start, own_home: Path) -> None:
+def test_ctrl_c_ends_all_after_the_same_step(start, own_home):
     run = start("run", TINY, *ENDLESS)
     run.wait_for("training return")
     run.process.send_signal(signal.SIGINT)
@@ -69,7 +68,7 @@ def test_ctrl_c_ends_all_after_the_same_step(start: Start, own_home: Path) -> No
     assert "checkpoint written" in run.output
 
 
-def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start: Start, own_home: Path, free_port: int) -> None:
+def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free_port):
     server = start("server", TINY, f"--server.port={free_port}")
     server.wait_for("listening")
     workers = [start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}") for k in (1, 2)]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,13 @@ with arguments.experiment.make_server():
 """
 
 
-def commands(page: str) -> list[str]:
+def commands(page):
     text = (ROOT / f"docs/guide/{page}.md").read_text(encoding="utf-8")
     return re.findall("^pip install .* && pip install --no-deps tmrl_like$", text, re.M)
 
 
 @pytest.mark.parametrize("page", LEFT_OUT)
-def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_without(page: str) -> None:
+def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_without(page):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
     assert len(commands(page)) == len(LEFT_OUT[page])
@@ -52,7 +51,7 @@ def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_
                 assert given[name] == specifier
 
 
-def test_a_server_serves_without_what_its_command_leaves_out(tmp_path: Path) -> None:
+def test_a_server_serves_without_what_its_command_leaves_out(tmp_path):
     missing = [IMPORTED_AS.get(name, name) for name in LEFT_OUT["deploy"][0]]
     code = f"import sys; sys.modules |= dict.fromkeys({missing})\n{SERVE}"
     environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path)}
@@ -60,9 +59,7 @@ def test_a_server_serves_without_what_its_command_leaves_out(tmp_path: Path) -> 
     assert done.stdout == "serves\n", done.stderr
 
 
-def test_a_trainer_trains_without_what_its_command_leaves_out(
-    command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trainer_trains_without_what_its_command_leaves_out(command_line, monkeypatch):
     for name in LEFT_OUT["deploy"][1]:
         monkeypatch.setitem(sys.modules, IMPORTED_AS.get(name, name), None)
     assert command_line("run", TINY, "--in-process", "--trainer.rounds", "1", "--trainer.steps", "1") == 0
@@ -70,9 +67,7 @@ def test_a_trainer_trains_without_what_its_command_leaves_out(
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes_of_its_samples(
-    tmp_path: Path, free_port: int
-) -> None:
+def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes_of_its_samples(tmp_path, free_port):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     for part in commands("actors")[0].split("&&"):
@@ -92,7 +87,7 @@ def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes
     training = ["--trainer.epochs", "1", "--trainer.rounds", "1", "--trainer.steps", "150"]
     training += ["--trainer.start_training", "40"]
 
-    def start(interpreter: object, role: str, *more: str) -> subprocess.Popen[bytes]:
+    def start(interpreter, role, *more):
         with (tmp_path / f"{role}.txt").open("wb") as output:
             return subprocess.Popen(
                 [interpreter, "-m", "tmrl_like", role, *given, *more],

@@ -10,7 +10,8 @@ import torch
 from gymnasium import spaces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from kit.interfaces import Interface
+from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -171,30 +172,17 @@ def test_rewards_and_ends_get_one_type() -> None:
     assert [type(value) for value in env.step(0)[1:]] == [float, bool, bool, dict]
 
 
-class Lamp(RealTimeGymInterface):  # type: ignore[misc]
-    """Switched in real time, by a Discrete action; its default is a plain number."""
+class Lamp(Interface):
+    """Its action is a choice; its default a plain number."""
 
-    def get_observation_space(self) -> Any:
-        return spaces.Tuple((spaces.Discrete(3), spaces.Box(0.0, 1.0, (2,))))
-
-    def get_action_space(self) -> Any:
-        return spaces.Discrete(3)
+    action_space = spaces.Discrete(3)
 
     def get_default_action(self) -> Any:
         return 0
-
-    def send_control(self, control: Any) -> None:
-        self._level = control
-
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        return [np.int64(0), np.zeros(2, np.float32)], {}
-
-    def get_obs_rew_terminated_info(self) -> Any:
-        return [np.int64(self._level), np.ones(2, np.float32)], 1.0, False, {}
 
 
 def test_choices_stand_in_the_action_buffer_of_a_real_time_environment() -> None:
     config = {**DEFAULT_CONFIG_DICT, "interface": Lamp, "time_step_duration": 0.005, "start_obs_capture": 0.005}
     config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
     batch = through_everything(partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2)
-    assert [leaf.dtype for leaf in batch.obs] == [torch.int64, torch.float32, torch.int64, torch.int64]
+    assert [leaf.dtype for leaf in batch.obs] == [torch.float32, torch.int64, torch.int64]

@@ -215,7 +215,7 @@ class Hand:
 
 def test_actions_are_those_of_the_chain_and_of_who_took_over(make, until):
     worker = make(
-        {7: [(0.05, "success")]},
+        {},
         reaction_s=0.1,
         takeover=Hand,
         action_chain=partial(ActionChain, [Half()], time_step_s=STEP_S),

@@ -33,7 +33,7 @@ if config.DISABLE_JIT:  # type: ignore[attr-defined]
 
 log = logging.getLogger("tmrl_like.agents")
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 Integers: TypeAlias = NDArray[np.int64]
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -58,7 +58,7 @@ def compiled(function: Function) -> Function:
     return cast(Function, made)
 
 
-def _where_possible(folder: str, call: Callable[..., Any], *args: Any) -> Any:
+def _where_possible(folder: str, call: Callable[..., object], *args: object) -> object:
     try:
         return call(*args)
     except Exception:  # a full disk, or a file that was damaged, with whatever pickle says of it

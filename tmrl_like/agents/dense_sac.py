@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, adam_step
+from tmrl_like.agents.acceleration import Flat, Metrics, adam_step
 from tmrl_like.agents.dense import (
     ONE,
     ZERO,
@@ -36,7 +36,7 @@ from tmrl_like.agents.dense import (
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.policies.layers import Floats
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
 """What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds of log std."""
@@ -104,7 +104,7 @@ class CompiledSAC:
                 obs_norm.which.numpy(), count.reshape(1), mean, square, obs_norm.scale.numpy(), obs_norm.shift.numpy()
             )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledSAC:
+    def __deepcopy__(self, memo: dict[int, object]) -> CompiledSAC:
         return type(self)(*copy.deepcopy(self._made_of, memo))
 
     def count(self, obs_BR: Tensor) -> None:
@@ -113,7 +113,7 @@ class CompiledSAC:
 
     def of_critics(
         self, batch: Batch, draw_critics: Callable[[], Tensor | None], entropy_coef: float, gamma: float | Tensor
-    ) -> dict[str, float]:
+    ) -> Metrics:
         """Of `critic_loss`, by the critics; returns the metrics."""
         share_threads()
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
@@ -130,7 +130,7 @@ class CompiledSAC:
         )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
 
-    def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
+    def of_actor(self, obs: Observation, entropy_coef: float, of_mean: bool) -> Metrics:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
         share_threads()
         seen = self._see(obs)
@@ -146,7 +146,7 @@ class CompiledSAC:
         self.draw(noise_BA)
         return noise_BA.numpy(), self._rescale, self._limits
 
-    def _see(self, obs: Any) -> Floats:
+    def _see(self, obs: Observation) -> Floats:
         """What `_rescale` makes features of: the numbers of observations [B, R], or, with categories, [B, F]."""
         encoder = self._encoder
         seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()

@@ -94,7 +94,7 @@ class Arguments(argparse.Namespace):
 
         if self.found.version and self.command not in _TAKE_VERSIONS:
             raise ConfigError(f"{self.place}: `{self.command}` takes no version of a policy; leave out the @")
-        return experiment_of(self.found.open(self.overrides, only_to_drive=self.command == "test"))
+        return experiment_of(self.found.open(self.overrides))
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         ConfigError: what was asked for cannot be understood; one line.
     """
     overrides, others = split_overrides(argv, _KEYS)
-    parser, commands = _parsers()
+    parser, commands = parsers()
     try:
         arguments, unknown = parser.parse_known_args(others, Arguments())
     except SystemExit as finished:  # --help, --version
@@ -162,7 +162,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """What reads the whole line, and what reads each command's part of it."""
     parser = _Parser(prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS)
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")

@@ -62,7 +62,7 @@ def main(arguments: Arguments) -> int:
             write_atomically(kept, text.encode())
             further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning, kept))
             started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
-            about = {"command": shlex.join(started), "env": "", "experiment": text}
+            about = {"command": shlex.join(started), "experiment": text}
             about["experiment_file"] = str(experiment.document.path)
         if arguments.supervised:
             print("ready", flush=True)

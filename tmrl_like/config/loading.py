@@ -109,11 +109,11 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     return _opened(read_document(find_experiment(str(path)) or Path(path)), overrides)
 
 
-def open_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Document:
-    """As `open_experiment`, of a text with these parts at least that was kept of the file `path`; that may be gone."""
+def open_kept(text: str, path: str, overrides: Overrides = ()) -> Document:
+    """As `open_experiment`, of a text that was kept of the file `path`; that may be gone."""
     document = parse_document(text, f"{path} (as it was kept)")
     document.path = Path(path).resolve()
-    return _opened(document, overrides, parts)
+    return _opened(document, overrides)
 
 
 def with_place(document: Document, problem: str) -> str:
@@ -134,7 +134,7 @@ def _short(keys: Keys) -> Keys:
     return tuple(key for key in keys if key != "init_args")
 
 
-def _opened(document: Document, overrides: Overrides, parts: Collection[str] = tuple(PARTS)) -> Document:
+def _opened(document: Document, overrides: Overrides) -> Document:
     for key, value in document.data.items():
         if key in PARTS and isinstance(value, str):
             document.data[key] = {"class_path": value}
@@ -144,7 +144,7 @@ def _opened(document: Document, overrides: Overrides, parts: Collection[str] = t
         if key not in TOP_LEVEL:
             raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
     for name in _NEEDED_METHODS:
-        if name in parts and document.data.get(name) is None:
+        if document.data.get(name) is None:
             raise ConfigError(f"{document.source}: the key {name} is missing: it names a class_path")
     return document
 

@@ -140,8 +140,7 @@ class SupervisedEnv:
         inner = getattr(env, "unwrapped", env)
         time_step_s = getattr(env, "time_step_s", None) or getattr(inner, "time_step_duration", None)
         self.time_step_s = float(time_step_s or 0.0)
-        elasticity = 1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
-        overrun_after_s = getattr(env, "overrun_after_s", None) or self.time_step_s * elasticity
+        overrun_after_s = self.time_step_s * (1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0)))
         self.sensors = sensors_of(env)
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise

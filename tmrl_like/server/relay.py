@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -96,7 +97,7 @@ class Relay:
         self._free_looks = [Bucket(_LOOKS, _LOOKS_PER_S) for _ in range(_MAX_WATCHERS)]  # of places without a watcher
         self._newest_view = 0
         self._owners: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
-        self._succeeded: dict[int, None] = {}  # incarnations of trainers whose seats their successors took
+        self._succeeded = deque[int](maxlen=_MAX_SUCCEEDED)  # trainers (incarnations) that have a successor
         self._now = 0.0  # of the message or the look at the clock that is being dealt with
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)  # by key
         self._probes = Buckets(_PROBE_BYTES, _PROBE_BYTES_PER_S)  # by key
@@ -406,9 +407,7 @@ class Relay:
 
     def _note_succeeded(self, trainer: Seat) -> None:
         """A trainer, dead or frozen, whose successor is here gets its seat back no more."""
-        self._succeeded[trainer.hello.incarnation] = None
-        if len(self._succeeded) > _MAX_SUCCEEDED:
-            del self._succeeded[next(iter(self._succeeded))]
+        self._succeeded.append(trainer.hello.incarnation)
         self._tell(trainer.peer, m.Refusal(_SUCCEEDED))
 
     def _is_dead(self, sitting: Seat, successor: m.Hello) -> bool:

@@ -33,20 +33,19 @@ from typing import Any, ClassVar, Literal
 import gymnasium.spaces as spaces
 import numpy as np
 from numpy.typing import NDArray
-from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.factories import said_to_memory
+from tmrl_like.base.options import Natural, Positive, in_ranges
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, TICK_S, RacingGame, require_game
 from tmrl_like.envs.racing.view import ANGLES, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
-from tmrl_like.envs.trajectory import Lap, TrajectoryReward, load_trajectory
+from tmrl_like.envs.task import TaskInterface
+from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import History, stack_of
 from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError, expect
-
-Observation = Literal["lidar", "image"]
 
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
@@ -58,7 +57,7 @@ _TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # stee
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
 
-class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
+class RacingInterface(TaskInterface[np.void]):
     """rtgym interface of the racing game.
 
     Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
@@ -76,14 +75,15 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         name: [(turn, pedal) for turn in turns for pedal in (1.0, _COASTING, -1.0)] for name, turns in _TURNS.items()
     }
 
+    @in_ranges
     def __init__(
         self,
-        observation: Observation = "lidar",
-        history: int = 2,
+        observation: Literal["lidar", "image"] = "lidar",
+        history: Positive = 2,
         image_size: tuple[int, int] = (64, 64),
         grey: bool = True,
-        track: int = 1,
-        reward: dict[str, Any] | None = None,
+        track: Natural = 1,
+        reward: RewardOptions = RewardOptions(),  # noqa: B008 - frozen
         trajectory: str | Path | None = None,
     ) -> None:
         """Prepare; the game starts with the first reset.
@@ -94,20 +94,16 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
             image_size: height and width of pictures.
             grey: pictures have one value per pixel instead of three.
             track: the game's seed; the demonstration must be of the same track.
-            reward: arguments of `TrajectoryReward`.
+            reward: what progress along the demonstration is worth.
             trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships, of track 1;
                 "": there is no reward, and an episode is a `Lap`.
         """
-        if observation not in ("lidar", "image"):
-            raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
-        expect(history >= 1, "history", history, "1 or more scans or pictures")
-        expect(track >= 0, "track", track, "the game's seed, 0 or more")
+        super().__init__()
         self._track = track
         self._game: RacingGame | None = None
         self._reward: TrajectoryReward | Lap = Lap(_AWAY, _HALF_ROAD)
         if trajectory != "":
-            arguments = {"half_width": _HALF_ROAD} | (reward or {})
-            self._reward = TrajectoryReward.along(demonstration(track, trajectory), arguments)
+            self._reward = TrajectoryReward(demonstration(track, trajectory), reward, _HALF_ROAD)
         self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
@@ -125,31 +121,39 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def wait(self) -> None:
         """After an episode: roll on without gas."""
-        if self._game is not None:
-            self._game.drive(0.0, 0.0, 0.0)
+        self.send_control((0.0, _COASTING))
 
     def send_control(self, control: Any) -> None:
-        if control is not None and self._game is not None:
-            steering, pedal = np.clip(control, -1.0, 1.0).tolist()
-            beyond = pedal - _COASTING
-            gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING)
-            self._game.drive(steering, gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING))
+        assert self._game is not None
+        steering, pedal = np.clip(control, -1.0, 1.0).tolist()
+        beyond = pedal - _COASTING
+        gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING)
+        self._game.drive(steering, gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING))
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def begin(self) -> np.void:
         if self._game is None:
             self._game = RacingGame(self._track)
         else:
             self._game.restart()
         self._reward.reset()
         self._history.clear()
-        state = self._game.look()
-        return self._observe(state), self._reward.info(state["position"])
+        return self.look()
 
-    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+    def look(self) -> np.void:
+        """One `racing_game.STATE`."""
         assert self._game is not None
-        state = self._game.look()
-        reward, terminated = self._reward(state["position"])
-        return self._observe(state), np.float32(reward), terminated, self._reward.info(state["position"])
+        return self._game.look()
+
+    def judge(self, state: np.void) -> tuple[float, bool]:
+        return self._reward(state["position"])
+
+    def observe(self, state: np.void) -> list[Any]:
+        self._frame = state["frame"]
+        instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
+        return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
+
+    def describe(self, state: np.void) -> dict[str, Any]:
+        return self._reward.info(state["position"])
 
     def render(self) -> NDArray[np.uint8]:
         """The game's newest frame that the agent saw, uint8 [96, 96, 3]."""
@@ -159,11 +163,6 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         """End the game."""
         if self._game is not None:
             self._game.close()
-
-    def _observe(self, state: Any) -> list[NDArray[Any]]:
-        self._frame = state["frame"]
-        instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
-        return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
 
 def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:

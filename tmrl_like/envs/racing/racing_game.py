@@ -50,10 +50,8 @@ class RacingGame:
         """Start it; the car stands at the start of the track of this number, always the same one.
 
         Raises:
-            MissingExtraError: it is not installed.
             EnvironmentFaultError: it did not start.
         """
-        require_game()
         sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
         self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
         self._starts = 0
@@ -67,9 +65,10 @@ class RacingGame:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))
 
-    def look(self) -> Any:
+    def look(self) -> np.void:
         """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
-        return np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
+        state: np.void = np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
+        return state
 
     def restart(self) -> None:
         """Put the car back to the start, and wait until it is there."""

@@ -1,4 +1,4 @@
-"""Training steps of SBX and stable-baselines3, for `learner.py --peer`: reads "NAME WIDTH BATCH STEPS", says "rate R".
+"""Training steps of SBX and stable-baselines3, for `learner.py --peer`: "NAME WIDTH BATCH STEPS" -> steps per second.
 
 Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does; the batch of
 stable-baselines3 is drawn beforehand.
@@ -76,7 +76,7 @@ def main() -> None:
             made[line]()
         started = time.perf_counter()
         made[line]()
-        print(f"rate {int(numbers[-1]) / (time.perf_counter() - started)}", flush=True)
+        print(f"answer {int(numbers[-1]) / (time.perf_counter() - started)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""Samples from the worker's send to the trainer's memory, encrypted, over three processes.
+"""Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--seconds 1] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--kinds packets tuples images noise] [--seconds 1] [--repeats 3] [--transport zmq]
 
 Samples of four kinds, as many as the goal is in so many seconds:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped) that wait in
           the worker's sample log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-tuples    the same samples as tuples: they are appended meanwhile; CPU time of all processes per sample
+tuples    the same samples as tuples: they are appended meanwhile; what counts is the CPU time
 images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
 noise     the same of pure noise, which no compression helps
 
-The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
+The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python objects). CPU is that of
+all three processes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Options, Part, finish, median, run_server, two_hops, wait_for
+from _harness import Part, Row, benchmark, in_turns, run_server, two_hops, wait_for
 from _sending import Sending
 
 PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
@@ -144,7 +147,8 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pip
     worker.close()
 
 
-def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
+def way(kind: str, seconds: float, transport: str, found: dict[str, list[float]]) -> float:
+    """Samples per second; what they took on the way is appended to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
@@ -152,27 +156,23 @@ def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
         port = server.hear()
         trainer = stack.enter_context(Part(run_trainer, port, keys, transport, kind))
         worker = stack.enter_context(Part(run_worker, port, keys, transport, kind, count))
-        parts = {"server": server, "trainer": trainer, "worker": worker}
         assert trainer.hear()
         worker.hear()
-        cpu_s = {name: -part.cpu_s() for name, part in parts.items()}
+        cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
         worker.tell("go")
         wait_for(lambda: trainer.ask("count")[0] >= count, "all samples")
-        for name, part in parts.items():
-            cpu_s[name] += part.cpu_s()
+        cpu_s += sum(part.cpu_s() for part in (server, trainer, worker))
         received, ended_at = trainer.ask("count")
         started_at, sent_bytes, lost = worker.ask("end")
     assert (received, lost) == (count, 0), f"{received} of {count} samples arrived, {lost} were lost"
-    return {
-        "samples_per_s": count / (ended_at - started_at),
-        "bytes_per_sample": sent_bytes / count,
-        "cpu_us_per_sample": sum(cpu_s.values()) / count * 1e6,
-        **{f"{part}_cpu_us_per_sample": spent_s / count * 1e6 for part, spent_s in cpu_s.items()},
-    }
+    found["bytes"].append(sent_bytes / count)
+    found["cpu_us"].append(cpu_s / count * 1e6)
+    return count / (ended_at - started_at)
 
 
-def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
-    """Frames of the same size over two hops of plain TCP."""
+def two_tcp_hops(found: dict[str, list[float]], seconds: float) -> float:
+    """Samples per second, in frames of the size that the newest way had."""
+    frame_bytes = int(found["bytes"][-1] * PACKET)
     frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
     with two_hops() as (begin, end):
 
@@ -188,28 +188,19 @@ def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
         return got / frame_bytes * PACKET / (time.perf_counter() - started)
 
 
-def main() -> None:
-    parser = Options(__doc__, seconds=0.1, repeats=1)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--transport", default="zmq")
-    parser.add_argument("--kinds", nargs="+", choices=GOALS_PER_S, default=list(GOALS_PER_S))
-    arguments = parser.parse()
-    result: dict[str, Any] = {"transport": arguments.transport}
-    for kind in arguments.kinds:
-        runs, floors = [], []
-        for _ in range(arguments.repeats):
-            runs.append(measure(kind, arguments.seconds, arguments.transport))
-            floors.append(floor_samples_per_s(int(runs[-1]["bytes_per_sample"] * PACKET), arguments.seconds / 4))
-        for name in runs[0]:
-            values = [run[name] for run in runs]
-            result[f"relay_{kind}_{name}"] = median(values)
-            result[f"relay_{kind}_{name}_min"], result[f"relay_{kind}_{name}_max"] = min(values), max(values)
-        result[f"relay_{kind}_floor_samples_per_s"] = median(floors)
-    goals = {f"{kind}_samples_per_s": GOALS_PER_S[kind] for kind in ("packets", "images", "noise")}
-    goals |= {"tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
-    finish(result | {f"goal_{name}": value for name, value in goals.items()})
+def measure(options: Any) -> Iterator[Row]:
+    for kind in options.kinds:
+        found: dict[str, list[float]] = {"bytes": [], "cpu_us": []}
+        turns = in_turns(
+            options.repeats,
+            ours=partial(way, kind, options.seconds, options.transport, found),
+            limit=partial(two_tcp_hops, found, options.seconds / 4),
+        )
+        costs = {"CPU, µs a sample": found["cpu_us"], "bytes a sample": found["bytes"]}
+        yield {"what": f"{kind}: samples/s", **turns, "goal": GOALS_PER_S[kind], **costs}
 
 
 if __name__ == "__main__":
-    main()
+    kinds = list(GOALS_PER_S)
+    quick = {"seconds": 0.1, "repeats": 1}
+    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, transport="zmq", quick=quick)

@@ -24,7 +24,7 @@ import tmrl_like
 from tmrl_like.errors import CredentialsError, DecodingError
 from tmrl_like.transport import Identity, PeerLink, ServerLink, TransportOptions
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.tlspyo.tlspyo_connection import GROUP
+from tmrl_like.transport.over_tlspyo import GROUP
 from tmrl_like.wire import messages
 from tmrl_like.wire.packet import decode_body
 

@@ -87,8 +87,8 @@ def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch: pytest.MonkeyPatc
 
 
 COMMANDS = (
-    *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "log", "runs", "policies"),
-    *("page", "init", "keys"),
+    *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "clone"),
+    *("log", "runs", "policies", "page", "init", "keys"),
 )
 
 
@@ -100,7 +100,7 @@ def test_every_command_helps_on_a_screen_or_two(command: str, capsys: pytest.Cap
     assert out.count("\n") <= 60
 
 
-def test_a_newcomer_finds_fifteen_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_newcomer_finds_sixteen_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     listed = re.findall(r"^    ([a-z]\S*)  ", capsys.readouterr().out.partition("COMMAND")[2], re.M)
     assert listed == [*COMMANDS]

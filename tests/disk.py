@@ -8,17 +8,19 @@ Until `sync` has returned, what was written to a file may be missing in part, or
 `sync_folder` has, the same holds for the names in a folder: new files, removed ones, renames, of which each is whole or
 not there. What is written in another way than through the seam (locks, mapped files) is left as it is.
 
-`operations` are all changes in order; `states` goes through them once more, so that one run is cut at many points.
+`end_at_each_operation` ends the same work at each of its changes in turn.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import random
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -248,8 +250,7 @@ class PowerDisk:
     def begin(self) -> None:
         """Count from here: what is in the folder is on the disk."""
         self.operations = []
-        self._first = read_tree(self.root)
-        self.state = State(self._first)
+        self.state = State(read_tree(self.root))
 
     def states(self) -> Iterator[tuple[int, State]]:
         """The disk after each number of operations; one and the same object, which goes on."""
@@ -371,3 +372,43 @@ class PowerDisk:
     def _with_paths(self, kind: str, *paths: Path) -> Operation | None:
         ours = [self._path(path) for path in paths]
         return None if None in ours else (kind, *ours)
+
+
+class Ended(BaseException):
+    """The power fails, or the process is killed."""
+
+
+def end_at_each_operation(
+    folder: Path,
+    work: Callable[[Path, Callable[[Any], None]], None],
+    check: Callable[[Path, list[Any]], None],
+    is_cut: bool,
+    seed: int = 7,
+) -> int:
+    """End `work(root, promise)` at each of its operations in turn, and `check(root, promised)` what it leaves.
+
+    Returns:
+        How many operations there are.
+    """
+    rng = random.Random(seed)
+    at = 0
+    while True:
+        root, promised = folder / str(at), list[Any]()
+        root.mkdir()
+        with PowerDisk(root) as power:
+
+            def end(number: int, last: int = at, power: PowerDisk = power) -> None:
+                if number == last:
+                    power.is_off = True
+                    raise Ended
+
+            power.before = end
+            with contextlib.suppress(Ended):
+                work(root, promised.append)
+                return at
+            power.before, power.is_off = lambda number: None, False
+            gc.collect()  # who is dead holds no lock
+            if is_cut:
+                power.cut(rng)
+            check(root, promised)
+        at += 1

@@ -5,7 +5,6 @@ import pytest
 from numbered_samples import Ledger, NumberedEnv, audit, produced
 
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer
 
@@ -41,17 +40,6 @@ def test_an_audit_keeps_workers_and_incarnations_apart_and_says_what_is_wrong():
     )
 
 
-def test_a_numbered_environment_counts_every_sample_across_incarnations(tmp_path):
-    held = []
-    for _ in range(2):
-        env = NumberedEnv(tmp_path, worker=3, period_s=0.0, episode_steps=4)
-        for _ in range(2):
-            held.append(env.reset()[0])
-            held += [env.step(env.action_space.sample())[0] for _ in range(4)]
-    assert produced(tmp_path) == {(3, 1): 10, (3, 2): 10}
-    assert audit(np.array(held), produced(tmp_path)).exactly_once
-
-
 class LedgerListMemory(Ledger, ListMemory):
     pass
 
@@ -76,11 +64,3 @@ def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_dr
     assert audit(memory.rows(), produced(tmp_path)).exactly_once
     memory.append(Buffer(samples[6:7], "a"))
     assert audit(memory.rows(), produced(tmp_path)).doubled == [(0, 1, 6)]
-
-
-@pytest.mark.parametrize("memory_cls", [LedgerListMemory, LedgerReplayMemory])
-def test_the_ledger_of_a_restarted_trainer_holds_what_its_log_does(memory_cls, tmp_path):
-    samples = twelve_samples(tmp_path / "tally")
-    write_data_set(tmp_path / "log", [Buffer(samples[:6], "a"), Buffer(samples[6:], "a")])
-    memory = memory_cls(memory_size=5, batch_size=2, dataset_path=tmp_path / "log")
-    assert audit(memory.rows(), produced(tmp_path / "tally")).exactly_once

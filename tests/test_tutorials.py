@@ -1,18 +1,22 @@
 """The tutorials run as they stand, in a short form."""
 
+import importlib
 import os
 import re
 import runpy
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from kit.waiting import until
 
 from tmrl_like import load_experiment, load_policy
 from tmrl_like.agents import SquashedGaussianActor
@@ -47,6 +51,7 @@ _THEN_CLIMB = """
 import runpy
 import sys
 import torch
+from kit.waiting import until
 
 tutorial = runpy.run_path(sys.argv.pop(1), run_name="__main__")
 torch.manual_seed(0)
@@ -173,6 +178,156 @@ def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_hom
     assert tasks is not None
     assert tasks[1] == tasks[2]
     assert int(tasks[1]) > 150
+
+
+@pytest.fixture
+def arm_tutorial(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(TUTORIAL.parent))
+    return importlib.import_module("lerobot_arm")
+
+
+class _Robot:
+    """Three joints of LeRobot, which go where they are sent at once but for a limit of its own: 2 units in a step."""
+
+    def __init__(self) -> None:
+        self.action_features = {**{f"joint_{k}.pos": float for k in range(3)}, "speed": float}
+        self.is_connected, self.at, self.calls = False, [0.0, 0.0, 90.0], []
+
+    def connect(self, calibrate: bool = True) -> None:
+        assert not self.is_connected
+        self.is_connected = True
+        self.calls.append(f"connect, calibrate={calibrate}")
+
+    def get_observation(self) -> dict[str, Any]:
+        assert self.is_connected
+        return {f"joint_{k}.pos": at for k, at in enumerate(self.at)} | {"camera": np.zeros((4, 4, 3), np.uint8)}
+
+    def send_action(self, action: dict[str, float]) -> dict[str, float]:
+        assert self.is_connected
+        self.at = [at + min(max(action[f"joint_{k}.pos"] - at, -2.0), 2.0) for k, at in enumerate(self.at)]
+        return {f"joint_{k}.pos": at for k, at in enumerate(self.at)}
+
+    def disconnect(self) -> None:
+        assert self.is_connected
+        self.is_connected = False
+
+
+def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(
+    arm_tutorial: Any,
+) -> None:
+    robot = _Robot()
+    with closing(arm_tutorial.ReachPose(lambda: robot)) as task:
+        (position, way), _ = task.reset(seed=0)
+        assert robot.calls == ["connect, calibrate=False"]
+        assert position.tolist() == [0.0, 0.0, 90.0]
+        for _ in range(80):
+            task.send_control(np.clip(way / arm_tutorial.MAX_MOVE, -1.0, 1.0))
+            before, (obs, reward, terminated, _) = way, task.get_obs_rew_terminated_info()
+            position, way = obs
+            assert np.abs(way).max() <= np.abs(before).max()
+            if terminated:
+                break
+        assert terminated
+        assert np.abs(way).max() < arm_tutorial.REACHED
+        assert np.abs(position).max() < arm_tutorial.LIMIT + arm_tutorial.REACHED
+        assert reward == pytest.approx(-np.abs(way).mean() / arm_tutorial.LIMIT - 0.1)
+        robot.at[0] = -100.0  # somebody holds it far from its goal, which comes after it
+        task.get_obs_rew_terminated_info()
+        task.send_control(np.ones(3, np.float32))
+        assert robot.at[0] <= -100.0 + arm_tutorial.MAX_LEAD
+        assert task.reset()[0][0].tolist() == robot.at
+    task.close()
+    assert not robot.is_connected
+
+
+def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, where = [10.0], [0.0, 0.0]
+    monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    calls: list[Any] = []
+    leader = SimpleNamespace(
+        connect=lambda calibrate: calls.append(calibrate),
+        get_action=lambda: {"a.pos": where[0], "b.pos": where[1], "gripper.current": 7.0},
+        disconnect=lambda: calls.append("disconnected"),
+    )
+    driver = arm_tutorial.LeaderArm(None, None, lambda: leader)
+    obs = (np.float32([0.0, 0.0]), np.float32([5.0, 5.0]))
+    assert driver(obs) is None
+    where[0] = 2.0
+    assert driver(obs).tolist() == [0.5, 0.0]
+    now[0] += 0.9
+    assert driver(obs) is not None
+    now[0] += 0.2
+    assert driver(obs) is None
+    where[0] = 60.0
+    assert driver(obs).tolist() == [1.0, 0.0]
+    driver.close()
+    assert calls == [False, "disconnected"]
+
+
+class _Ros:
+    """What `ros2_device` takes of rclpy: a node whose topics a test feeds and reads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.published: list[Any] = []
+        self.calls: list[str] = []
+        self.is_over = threading.Event()
+        note = self.calls.append
+        context = SimpleNamespace(shutdown=lambda: note("context"))
+        node = SimpleNamespace(
+            create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=self.published.append),
+            create_subscription=lambda kind, topic, callback, qos: setattr(self, "say", callback),
+            destroy_node=lambda: note("node"),
+        )
+        executor = SimpleNamespace(
+            add_node=lambda node: None, spin=self.is_over.wait, shutdown=lambda: (note("executor"), self.is_over.set())
+        )
+        modules = {
+            "rclpy": {
+                "Context": lambda: context,
+                "init": lambda context: note("init"),
+                "create_node": lambda name, context: node,
+            },
+            "rclpy.executors": {"SingleThreadedExecutor": lambda context: executor},
+            "rclpy.qos": {"qos_profile_sensor_data": "sensor data"},
+            "sensor_msgs": {},
+            "sensor_msgs.msg": {"JointState": SimpleNamespace},
+            "std_msgs": {},
+            "std_msgs.msg": {"Float64MultiArray": SimpleNamespace},
+        }
+        for name, members in modules.items():
+            module = ModuleType(name)
+            vars(module).update(members)
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def say(self, state: Any) -> None:
+        raise AssertionError("nobody listens")
+
+
+def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TUTORIAL.parent))
+    ros = _Ros(monkeypatch)
+    device = importlib.import_module("ros2_device").Ros2Device(["shoulder", "elbow"])
+    state = SimpleNamespace(name=["elbow", "gripper", "shoulder"], position=[2.0, 9.0, 1.0], velocity=[0.2, 0.9, 0.1])
+    speaking = threading.Thread(target=_say_when_asked, args=(ros, state))
+    speaking.start()
+    device.connect()
+    device.connect()
+    speaking.join()
+    (sensor,) = device.sensors
+    assert sensor.age_s < 10.0
+    angle, speed = device.read()
+    assert (angle.tolist(), speed.tolist()) == ([1.0, 2.0], [0.1, 0.2])
+    device.order(np.float32([0.5, -0.5]))
+    assert ros.published[-1].data == [0.5, -0.5]
+    device.close()
+    device.close()
+    assert ros.published[-1].data == [0.0, 0.0]
+    assert ros.calls == ["init", "executor", "node", "context"]
+
+
+def _say_when_asked(ros: _Ros, state: Any) -> None:
+    until(lambda: "say" in vars(ros))
+    ros.say(state)
 
 
 @pytest.fixture(scope="module")

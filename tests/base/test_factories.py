@@ -15,42 +15,42 @@ from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
 
 class Game:
-    def __init__(self, size: int, frames: int = 4) -> None: ...
+    def __init__(self, size, frames=4): ...
 
 
 class Env:
-    def __init__(self, game: Any = Game, act_buf_len: int = 2, ticks: int = 1) -> None: ...
+    def __init__(self, game=Game, act_buf_len=2, ticks=1): ...
 
     @staticmethod
-    def memory_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    def memory_arguments(arguments):
         stack = {0: argument_of(arguments["game"], "frames")}
         return {"act_buf_len": arguments["act_buf_len"], "frame_stack": stack}
 
 
 class OfSteps(RealTimeEnv):
-    def __init__(self, steps: int = 3, inputs: str = "keys") -> None: ...
+    def __init__(self, steps=3, inputs="keys"): ...
 
 
 class Silent:
-    def __init__(self, act_buf_len: int = 2, time_step_duration: float = 0.1) -> None: ...
+    def __init__(self, act_buf_len=2, time_step_duration=0.1): ...
 
 
-def rtgym(**more: Any) -> Any:
+def rtgym(**more):
     return partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": RTGYM | more})
 
 
 class Agent:
-    def __init__(self, gamma: float = 0.9) -> None: ...
+    def __init__(self, gamma=0.9): ...
 
 
-def test_an_argument_is_what_was_given_or_the_default() -> None:
+def test_an_argument_is_what_was_given_or_the_default():
     make = partial(Env, partial(Game, frames=3))
     assert argument_of(argument_of(make, "game"), "frames") == 3
     assert (argument_of(Game, "frames"), argument_of(Env, "act_buf_len")) == (4, 2)
     assert argument_of(Game, "size") is argument_of(Env, "nothing") is MISSING
 
 
-def test_a_factory_is_given_what_it_takes_and_has_not() -> None:
+def test_a_factory_is_given_what_it_takes_and_has_not():
     assert completed(Game, size=1, gamma=3).keywords == {"size": 1}
     assert completed(partial(Game, 5), size=1).keywords == {}
     assert completed(Game, size=MISSING) is Game
@@ -89,16 +89,15 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
             partial(DesktopGameEnv, lambda: Game(1)),
             {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": 0},
         ),
-        (partial(Elsewhere, act_buf_len=2), {"act_buf_len": 2, "reset_act_buf": Elsewhere, "frame_stack": Elsewhere}),
-        (partial(Elsewhere, gym_kwargs={"config": RTGYM}), RTGYM_SAYS | {"frame_stack": Elsewhere}),
+        (Elsewhere, dict.fromkeys(("act_buf_len", "reset_act_buf", "frame_stack"), Elsewhere)),
         (("a pair", "of spaces"), {}),
     ],
 )
-def test_an_environments_class_says_what_a_memory_must_know(env_cls: Any, known: dict[str, Any]) -> None:
+def test_an_environments_class_says_what_a_memory_must_know(env_cls, known):
     assert known_from_env(env_cls) == known
 
 
-def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it() -> None:
+def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it():
     known = {"act_buf_len": 2, "frame_stack": {0: 4}, "gamma": 0.5}
     agent = partial(Agent, gamma=0.5)
     assert fitted(ReplayMemory, Env, agent).keywords == known

@@ -3,20 +3,19 @@
 import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from tmrl_like.base.files import link_atomically, remove_drafts, write_atomically
 
 
-def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
+def test_a_reader_never_meets_half_a_file(tmp_path):
     path = tmp_path / "f"
     contents = [bytes([i]) * 200_000 for i in range(2)]
     write_atomically(path, contents[0])
     stop = threading.Event()
 
-    def write() -> None:
+    def write():
         i = 0
         while not stop.is_set():
             write_atomically(path, contents[i % 2])
@@ -32,17 +31,15 @@ def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
-def test_private_files_are_private(tmp_path: Path) -> None:
+def test_private_files_are_private(tmp_path):
     write_atomically(tmp_path / "secret", b"x", private=True)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monkeypatch):
     replace, refusals = os.replace, [PermissionError("in use"), PermissionError("in use")]
 
-    def busy(source: Path, target: Path) -> None:
+    def busy(source, target):
         if refusals:
             raise refusals.pop()
         replace(source, target)
@@ -58,7 +55,7 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(
 
 
 @pytest.mark.fault("clocks", "the clock jumps ahead while a file is written", "what is about to be written stays")
-def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path, monkeypatch):
     mine, dead = (tmp_path / f".policy.safetensors.{pid}.0123abcd.tmp" for pid in (os.getpid(), 1 << 30))
     real = time.time
     for jump_s, left in ((0.0, {mine, dead}), (3600.0, {mine}), (-3600.0, {mine, dead}), (90_000.0, set())):

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from msgspec import Meta
@@ -42,7 +42,7 @@ class More(Owner):
     name: str = ""
 
 
-def test_what_was_given_stands_in_for_what_the_page_says() -> None:
+def test_what_was_given_stands_in_for_what_the_page_says():
     assert with_given(More, More(size=3, name="a"), size=None, rate_hz=5.0) == More(size=3, rate_hz=5.0, name="a")
 
 
@@ -60,12 +60,12 @@ def test_what_was_given_stands_in_for_what_the_page_says() -> None:
         ({"mode": "d"}, "mode is 'd'; expected a, b or c"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(wrong: dict[str, Any], problem: str) -> None:
+def test_a_value_that_cannot_be_is_named(wrong, problem):
     with pytest.raises(ConfigError, match=problem):
         with_given(Owner, Owner(size=None, share=0.5, port=65535), **wrong)
 
 
-def test_each_field_has_its_sentence_those_of_the_bases_too() -> None:
+def test_each_field_has_its_sentence_those_of_the_bases_too():
     assert sentences(More) == {
         "size": "how large; a second line.",
         "rate_hz": "how often.",
@@ -77,6 +77,6 @@ def test_each_field_has_its_sentence_those_of_the_bases_too() -> None:
 
 
 @pytest.mark.parametrize("options", [Owner(), {"size": 3}])
-def test_options_of_another_page_are_refused(options: Any) -> None:
+def test_options_of_another_page_are_refused(options):
     with pytest.raises(ConfigError, match=r"the type of options is .*; expected More"):
         with_given(More, options)

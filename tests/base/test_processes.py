@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -44,7 +42,7 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 
 @pytest.fixture
-def stubborn() -> Iterator[psutil.Process]:
+def stubborn():
     """A process that does not end when it is asked to."""
     with subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -53,9 +51,7 @@ def stubborn() -> Iterator[psutil.Process]:
         process.kill()
 
 
-def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(
-    tmp_path: Path, until: Callable[..., None]
-) -> None:
+def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(tmp_path, until):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
@@ -67,7 +63,7 @@ def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it
     until(lambda: not any(map(is_alive, started)))
 
 
-def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn: psutil.Process) -> None:
+def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn):
     guard = ProcessGuard()
     assert guard.pid == 0
     guard.add(stubborn.pid)
@@ -78,13 +74,13 @@ def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_pro
     assert not is_alive(reaper)
 
 
-def test_a_process_that_does_not_end_when_asked_is_killed(stubborn: psutil.Process) -> None:
+def test_a_process_that_does_not_end_when_asked_is_killed(stubborn):
     assert end_processes(family_of(stubborn.pid), 0.1, 60.0) == []
     assert not is_alive(stubborn)
     assert family_of(stubborn.pid) == []
 
 
-def test_a_process_has_ended_although_its_parent_takes_no_note_of_it() -> None:
+def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():
     command = [sys.executable, "-S", "-c", CARELESS]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as careless:
         assert careless.stdout is not None
@@ -93,7 +89,7 @@ def test_a_process_has_ended_although_its_parent_takes_no_note_of_it() -> None:
         careless.kill()
 
 
-def test_a_script_imports_what_its_parent_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_imports_what_its_parent_can(tmp_path, monkeypatch):
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "only_here.py").write_text("answer = 42")
     (tmp_path / "script.py").write_text("import only_here; print(only_here.answer)")

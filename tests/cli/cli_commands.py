@@ -1,7 +1,5 @@
 """Commands in processes of their own, that end with the test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+from kit.waiting import until
 
 HERE = Path(__file__).parent
 TINY = str(HERE / "tiny.yaml")
@@ -16,42 +15,49 @@ DEADLINE_S = 60.0
 
 
 class Command:
-    """A running `tmrl-like …`; its output goes to a file."""
+    """A running `tmrl-like …`, started by a `module`; its output goes to a file."""
 
-    def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
+    def __init__(self, arguments, folder, module=()):
         self._file = folder / f"output-{time.monotonic_ns()}.txt"
-        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONUNBUFFERED": "1"}
         with self._file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tmrl_like", *arguments],
+                [sys.executable, "-m", *module, "tmrl_like", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONUNBUFFERED": "1"},
                 cwd=folder,
             )
 
     @property
-    def output(self) -> str:
+    def output(self):
         return self._file.read_text(encoding="utf-8", errors="replace")
 
-    def wait_for(self, words: str, within_s: float = DEADLINE_S) -> str:
+    def wait_for(self, words):
         """Wait until the output holds `words`; returns the line."""
-        deadline = time.monotonic() + within_s
-        while words not in self.output:
-            assert self.process.poll() is None, f"ended without {words!r}:\n{self.output}"
-            assert time.monotonic() < deadline, f"no {words!r} within {within_s} s:\n{self.output}"
-            time.sleep(0.02)
+
+        def is_said():
+            assert words in self.output or self.process.poll() is None, f"ended without {words!r}:\n{self.output}"
+            return words in self.output
+
+        until(is_said, repr(words), DEADLINE_S)
         return next(line for line in self.output.splitlines() if words in line)
 
-    def ends(self, within_s: float = DEADLINE_S) -> int:
+    def ends(self):
         """Wait for the end; returns the exit code."""
-        return self.process.wait(within_s)
+        return self.process.wait(DEADLINE_S)
 
-    def family(self) -> list[psutil.Process]:
+    def family(self):
         """The processes that it started."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def part(self, name: str) -> psutil.Process:
+    def part(self, name):
         """The process of one of its parts."""
         return next(p for p in self.family() if name in p.cmdline())
+
+    def kill(self):
+        """End it and what it started, if it is alive."""
+        if self.process.poll() is None:
+            for process in (*self.family(), self.process):
+                process.kill()
+            self.process.wait()

@@ -35,72 +35,72 @@ class Machine:
     until_end: contextlib.ExitStack
 
 
-def home_is_a_file(machine: Machine) -> None:
+def home_is_a_file(machine):
     """As one that cannot be written to; root, who runs tests in containers, may write everywhere else."""
     (machine.folder / "file").touch()
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "file" / "data"))
 
 
-def disk_is_full(machine: Machine) -> None:
+def disk_is_full(machine):
     fill = machine.full_disk()
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "disk" / "data"))
     KeyFolder(default_keys_folder()).server_keys()
     fill()
 
 
-def with_weights_of_another_network(machine: Machine) -> None:
+def with_weights_of_another_network(machine):
     paths = Settings(run_name="tiny").paths
     TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
     assert main(["config", TINY, "--actor.width", "3"]) == 0
 
 
-def with_a_run_of_another_network(machine: Machine) -> None:
+def with_a_run_of_another_network(machine):
     once = ("--trainer.rounds", "1", "--trainer.steps", "1", "--actor.width", "3")
     assert main(["run", TINY, "--in-process", *once]) == 0
 
 
-def port_is_taken(machine: Machine) -> None:
+def port_is_taken(machine):
     machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
 
 
-def key_is_damaged(machine: Machine) -> None:
+def key_is_damaged(machine):
     KeyFolder(default_keys_folder()).server_keys()
     (default_keys_folder() / "peer.json").write_text("{")
 
 
-def key_is_of_another_server(machine: Machine) -> None:
+def key_is_of_another_server(machine):
     machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "other"))
 
 
-def server_is_newer(machine: Machine) -> None:
+def server_is_newer(machine):
     machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
     machine.patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", m.WIRE_VERSION + 1)
 
 
-def without_mujoco(patch: pytest.MonkeyPatch) -> None:
+def without_mujoco(patch):
     patch.setitem(sys.modules, "mujoco", None)
 
 
-def without_tlspyo(patch: pytest.MonkeyPatch) -> None:
+def without_tlspyo(patch):
     for name in [name for name in sys.modules if "tlspyo" in name]:
         patch.delitem(sys.modules, name)
     patch.setitem(sys.modules, "tlspyo", None)
 
 
-def run_is_finished(patch: pytest.MonkeyPatch) -> None:
+def run_is_finished(patch):
     patch.setattr("tmrl_like.trainer.schedule.TrainingOffline.epoch", 1)
 
 
-def agent_diverges(patch: pytest.MonkeyPatch) -> None:
+def agent_diverges(patch):
     patch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
 
 
-def faults_are_soon_over(patch: pytest.MonkeyPatch) -> None:
+def faults_are_soon_over(patch):
     patch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
 
 
-def gives_up_soon(patch: pytest.MonkeyPatch) -> None:
+def gives_up_soon(patch):
     patch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
 
 

@@ -1,7 +1,7 @@
-from collections.abc import Callable
+"""`tmrl-like record`: data sets and laps."""
+
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,132 +12,120 @@ from tiny import TinyActor, TinyEnv
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.envs.trajectory import load_trajectory
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.testing.fakes import CountingEnv
 
-CommandLine = Callable[..., int]
+CIRCLE = "--env=filmed.Circle"
+LAP = ("--lap", "script")
 
 
-def test_what_a_random_policy_did_starts_a_run(tmp_path: Path, command_line: CommandLine, free_port: int) -> None:
-    assert command_line("record", TINY, "--random", "--episodes", "6", "--out", str(tmp_path / "data")) == 0
-    memory = ReplayMemory(dataset_path=tmp_path / "data")
+def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
+    data = tmp_path / "data"
+    said = typed("record", TINY, "--random", "--episodes", "6", "--out", data, "--memory.memory_size=5")
+    assert f"start a run with it: --memory.dataset_path {data}" in said.out
+    memory = ReplayMemory(dataset_path=data)
     actions = [float(memory.get_transition(k).act[0]) for k in range(len(memory))]
-    assert 6 * 3 <= len(actions) <= 6 * 10
+    assert 6 * 3 <= len(actions) <= 6 * 10  # more than the experiment's memory holds
     assert len(set(actions)) > 10
-    path = f"--memory.init_args.dataset_path={tmp_path / 'data'}"
-    assert command_line("trainer", TINY, f"--server.port={free_port}", path, "--trainer.steps", "5") == 0
+    path = f"--memory.init_args.dataset_path={data}"
+    typed("trainer", TINY, f"--server.port={free_port}", path, "--trainer.steps", "5")
 
 
-def test_a_folder_with_a_data_set_is_refused_before_anything_else(
-    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert command_line("record", TINY, "--random", "--episodes", "1", "--out", str(tmp_path / "data")) == 0
-    assert f"start a run with it: --memory.dataset_path {tmp_path / 'data'}" in capsys.readouterr().out
-    monkeypatch.setattr("tmrl_like.cli.record.prepare", lambda *_: pytest.fail("the experiment was imported"))
-    assert command_line("record", TINY, "--random", "--episodes", "1", "--out", str(tmp_path / "data")) == 2
-    assert "holds samples already: choose another folder" in capsys.readouterr().err
-
-
-def test_what_a_stored_policy_did_is_recorded(tmp_path: Path, command_line: CommandLine) -> None:
+def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
+    assert "there is no policy" in refused("record", TINY, "--out", tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []
     actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
     actor.pedal.data.fill_(1.0)
     actor.save(tmp_path / "policy")
-    out = ("--out", str(tmp_path / "data.tmrl"), "--episodes", "2")
-    assert command_line("record", TINY, "--policy", str(tmp_path / "policy"), *out) == 0
-    memory = ReplayMemory(dataset_path=tmp_path / "data.tmrl")
+    typed("record", TINY, "--policy", tmp_path / "policy", "--out", tmp_path / "data", "--episodes", "2")
+    memory = ReplayMemory(dataset_path=tmp_path / "data")
     ends = [memory.get_transition(k).terminated for k in range(len(memory))]
     assert ends == [False, False, True] * 2
 
 
-def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(
-    tmp_path: Path, command_line: CommandLine
-) -> None:
+def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_path, typed):
     experiment = tmp_path / "experts.yaml"
     plain = "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
     mixed = "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: tmrl_like.replay.ReplayMemory}"
     experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
-    done = command_line("record", str(experiment), "--expert", "--episodes", "2", "--out", str(tmp_path))
-    assert done == 0
+    typed("record", experiment, "--expert", "--episodes", "2", "--out", tmp_path)
     assert len(ReplayMemory(dataset_path=tmp_path)) == 20
 
 
-def test_no_policy_is_one_line(tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line("record", TINY, "--out", str(tmp_path)) == 2
-    err = capsys.readouterr().err
-    assert "there is no policy" in err
-    assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("in_the_way", ["data/0000000001.log", "data"])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
+    tmp_path, refused, monkeypatch, in_the_way
+):
+    monkeypatch.setattr("tiny.TinyEnv.step", lambda *_: pytest.fail("it moves"))
+    file = tmp_path / in_the_way
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"samples of yesterday")
+    assert str(tmp_path / "data") in refused("record", TINY, "--random", "--out", tmp_path / "data")
+    assert file.read_bytes() == b"samples of yesterday"
 
 
-def test_more_samples_than_the_memory_of_the_experiment_holds_are_recorded_all(
-    tmp_path: Path, command_line: CommandLine
-) -> None:
-    arguments = "--random", "--episodes", "2", "--out", str(tmp_path), "--memory.init_args.memory_size=5"
-    assert command_line("record", TINY, *arguments) == 0
-    assert sum(map(len, read_data_set(tmp_path))) > 5
+def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(tmp_path, typed, monkeypatch):
+    steps, step = [], TinyEnv.step
 
-
-@pytest.mark.parametrize("in_the_way", ["0000000001.log", None])
-def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_first_episode(
-    tmp_path: Path,
-    command_line: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    in_the_way: str | None,
-) -> None:
-    steps: list[float] = []
-    monkeypatch.setattr("tiny.TinyEnv.step", lambda env, action: steps.append(env.steps))
-    out = tmp_path / "data"
-    if in_the_way:
-        out.mkdir()
-        (out / in_the_way).write_bytes(b"samples of yesterday")
-    else:
-        out.write_bytes(b"a file")
-    assert command_line("record", TINY, "--random", "--episodes", "2", "--out", str(out)) == 2
-    assert steps == []
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("tmrl-like: error: ")
-    assert str(out) in line
-    assert not in_the_way or (out / in_the_way).read_bytes() == b"samples of yesterday"
-
-
-def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
-    tmp_path: Path,
-    command_line: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    steps, step = 0, TinyEnv.step
-
-    def failing(env: TinyEnv, action: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 25:  # in the third episode
+    def failing(env, action):
+        steps.append(action)
+        if len(steps) == 25:  # in the third episode
             raise OSError("the arm is gone")
         return step(env, action)
 
     monkeypatch.setattr("tiny.TinyEnv.step", failing)
-    monkeypatch.setattr("tmrl_like.cli.record.RandomActor.act", lambda actor, obs, test=False: np.zeros(1, np.float32))
-    out = tmp_path / "data"
-    assert command_line("record", TINY, "--random", "--episodes", "5", "--out", str(out)) != 0
-    assert sum(map(len, read_data_set(out))) == 2 * 11
-    error = capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.setattr("tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32))
+    printed = typed("record", TINY, "--random", "--episodes", "5", "--out", tmp_path / "data", code=1)
+    error = printed.err.splitlines()[-1]
+    assert sum(map(len, read_data_set(tmp_path / "data"))) == 2 * 11
     assert "the arm is gone" in error
-    assert f"kept in {out}: 2 of 5 episodes" in error
+    assert f"kept in {tmp_path / 'data'}: 2 of 5 episodes" in error
 
 
-def test_an_episode_of_any_size_is_taken_whole() -> None:
+def test_an_episode_of_any_size_is_taken_whole():
     class Pictures(CountingEnv):
-        def __init__(self, episode_steps: int) -> None:
-            super().__init__(episode_steps)
+        def __post_init__(self):
+            super().__post_init__()
             self.observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
 
-        def _obs(self) -> Any:
+        def _obs(self):
             return np.zeros(1 << 20, np.uint8)
 
     tight = OutboxOptions(max_bytes=1 << 20, window_bytes=1 << 20)
     with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None) as worker:
         (traffic,) = traffic_of_episodes(worker, 1, tight)
         assert traffic.samples == 31
+
+
+def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
+    file = tmp_path / "way.npz"
+    lap = ("record", TINY, CIRCLE, *LAP, "--out", file)
+    said = typed(*lap).out
+    small = load_trajectory(file)
+    assert f"{len(small)} points from" in said
+    assert len(small) == pytest.approx(63, abs=2)
+    assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
+    typed(*lap, "--spacing", "2.5", "--env.radius", "25")
+    large = load_trajectory(file)
+    assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
+    assert len(large) == pytest.approx(63, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([CIRCLE, "--lap", "ghost"], "there is no 'ghost'"),
+        ([CIRCLE, *LAP, "--spacing", "-1"], "--spacing is -1.0; expected more than 0"),
+        ([CIRCLE, *LAP, "--spacing", "1000"], "choose another spacing"),
+        ([CIRCLE, *LAP, "--spacing", "1e-12"], "choose another spacing"),
+        ([CIRCLE, *LAP, "--out", "."], "expected the name of a file"),
+        (["--env=filmed.Still", *LAP], "the lap did not end within 300 steps"),
+    ],
+)
+def test_a_mistake_in_recording_a_lap_leaves_no_file(given, message, tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("record", TINY, "--out", "way.npz", *given)
+    assert list(tmp_path.iterdir()) == []

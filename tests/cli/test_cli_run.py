@@ -1,3 +1,5 @@
+"""`tmrl-like run`: all parts, in processes of their own or in one thread."""
+
 import contextlib
 import json
 import re
@@ -6,12 +8,10 @@ import signal
 import sys
 import types
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
-from cli_commands import TINY, Command
+from cli_commands import TINY
 from kit.waiting import until
 
 from tmrl_like.config.run_lock import use_run
@@ -19,29 +19,37 @@ from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
 
-Start = Callable[..., Command]
+ENDLESS = ("--trainer.epochs", ".inf")
 
 
-def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
-    command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[str] = []
+@pytest.fixture
+def folder(own_home):
+    """Of the run tiny."""
+    return own_home / ".tmrl_like" / "runs" / "tiny"
+
+
+@pytest.fixture
+def checkpoint_in_the_way(folder):
+    """The last checkpoint of a run cannot be written."""
+    (folder / "checkpoints" / "training" / "checkpoint-1").mkdir(parents=True)
+
+
+def all_gone(family):
+    return not psutil.wait_procs(family, 60.0)[1]
+
+
+def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(command_line, monkeypatch, capsys):
+    said = []
     stand_in = types.ModuleType("train")
-    stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0  # type: ignore[attr-defined]
+    stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0
     monkeypatch.setitem(sys.modules, "tmrl_like.cli.train", stand_in)
     monkeypatch.setattr("tmrl_like.cli.train", stand_in, raising=False)
     assert command_line("run", TINY, "--in-process") == 0
     assert said == [f"run tiny ({TINY}) starts: torch is loaded first\n"]
 
 
-def all_gone(family: list[psutil.Process], within_s: float = 60.0) -> bool:
-    return not psutil.wait_procs(family, within_s)[1]
-
-
-def test_a_run_trains_proves_it_and_leaves_nothing_behind(
-    start: Start, own_home: Path, command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = start("run", TINY, "--proof", "--run_name", "r6")
+def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
+    run = start("run", TINY, "--proof")
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests, one after the other, import torch each
@@ -51,7 +59,6 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
     assert tests == sorted(tests, reverse=True)  # the untrained policy's are over before the trained one's begin
     assert set(tests) == {"untrained", "trained"}
-    folder = own_home / ".tmrl_like" / "runs" / "r6"
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "best" / "rollout.npz").is_file()
@@ -61,12 +68,11 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     assert "worker" in (folder / "run.log").read_text()
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
-    assert command_line(*hint, "--episodes", "1") == 0
-    assert str(folder) in "".join(capsys.readouterr().out.split())
+    assert str(folder) in "".join(typed(*hint, "--episodes", "1").out.split())
 
     again = start(
         *("run", TINY, "--proof", "--workers", "2", "--agent.gain", "0.0", "--trainer.rounds", "1"),
-        *("--proof.episodes", "2", "--run_name", "r6"),
+        *("--proof.episodes", "2"),
     )
     assert again.ends() == 1, again.output
     assert "the earlier run of this name is now" in again.output
@@ -75,8 +81,8 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     assert len(list(folder.parent.iterdir())) == 2
 
 
-def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start: Start, own_home: Path) -> None:
-    run = start("run", TINY, "--page", "--trainer.epochs", ".inf")
+def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
+    run = start("run", TINY, "--page", *ENDLESS)
     url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()
     run.wait_for("samples")
     with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
@@ -93,18 +99,17 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start: St
     assert run.ends() == 130, run.output
     assert all_gone(family)
     assert "Traceback" not in run.output
-    folder, given = own_home / ".tmrl_like" / "runs" / "tiny", f"{TINY} --trainer.epochs=.inf"
-    assert f"everything of this run is in {folder}; try: tmrl-like test {given}" in run.output
+    hint = f"try: tmrl-like test {TINY} --trainer.epochs=.inf"
+    assert f"everything of this run is in {folder}; {hint}" in run.output
     (begun,) = read_starts(folder)
     assert (begun.task, begun.ended, begun.experiment_file) == ("TinyEnv", "stopped", TINY)
     assert begun.command.endswith(f"run {TINY} --page --trainer.epochs .inf")
     assert "run_name: tiny" in begun.experiment
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start: Start, own_home: Path) -> None:
-    folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
-    (folder / "checkpoint-1").mkdir(parents=True)  # in the way
-    run = start("run", TINY, "--trainer.epochs", ".inf")
+@pytest.mark.usefixtures("checkpoint_in_the_way")
+def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
+    run = start("run", TINY, *ENDLESS)
     run.wait_for("samples")
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 1, run.output
@@ -114,8 +119,8 @@ def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(s
 
 @pytest.mark.fault("processes", "`tmrl-like run` is killed", "its server, worker and trainer end")
 @pytest.mark.long
-def test_parts_do_not_outlive_a_run_that_was_killed(start: Start) -> None:
-    run = start("run", TINY, "--trainer.epochs", ".inf")
+def test_parts_do_not_outlive_a_run_that_was_killed(start):
+    run = start("run", TINY, *ENDLESS)
     run.wait_for("training return")
     family = run.family()
     run.process.kill()
@@ -123,60 +128,49 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start: Start) -> None:
     assert all_gone(family)
 
 
+@pytest.mark.usefixtures("checkpoint_in_the_way")
 @pytest.mark.parametrize(
-    ("changes", "cause"),
+    ("changes", "code", "cause"),
     [
         pytest.param(
             ["--agent.fails", "true"],
+            1,
             "the trainer died: ended with exit code 1: ZeroDivisionError: the agent of this",
             marks=pytest.mark.long,
         ),
-        (["--env.ends_by", "signal"], "the worker died: ended by signal SIGKILL"),
-        (["--agent.gian", "1"], "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?"),
+        (["--env.ends_by", "signal"], 1, "the worker died: ended by signal SIGKILL"),
+        (["--agent.gian", "1"], 2, "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?"),
     ],
 )
-def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
-    changes: list[str], cause: str, start: Start, own_home: Path
-) -> None:
-    where = ["--run_name", "r6"]
-    (own_home / ".tmrl_like/runs/r6/checkpoints/training/checkpoint-1").mkdir(parents=True)  # in the way
-    run = start("run", TINY, "--trainer.epochs", ".inf", *where, *changes)
-    assert run.ends() == (2 if "gian" in cause else 1)
+def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
+    run = start("run", TINY, *ENDLESS, *changes)
+    assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
     assert ("the trainer, too: the last checkpoint of this training is missing" in run.output) == ("signal" in changes)
 
 
 @pytest.mark.fault("people", "a second run of the same name is started", "it is refused before anything starts")
-def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(
-    start: Start,
-    own_home: Path,
-    command_line: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    until: Callable[..., None],
-) -> None:
-    def is_free() -> bool:
+def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(start, folder, typed):
+    def is_free():
         with contextlib.suppress(ConfigError), use_run(Settings(run_name="tiny").paths, "run", alone=True):
             return True
         return False
 
-    run = start("run", TINY, "--trainer.epochs", ".inf")
+    run = start("run", TINY, *ENDLESS)
     run.wait_for("run tiny")
     for second in (["run", TINY], ["run", TINY, "--fresh"], ["run", TINY, "--proof"], ["trainer", TINY]):
-        assert command_line(*second, "--server.port=0") == 2
-        output = capsys.readouterr()
-        assert f"the run tiny is in use by process {run.process.pid} (run, since 2" in output.err
-        assert output.err.count("\n") == 1
-        assert not output.out
+        printed = typed(*second, "--server.port=0", code=2)
+        assert f"the run tiny is in use by process {run.process.pid} (run, since 2" in printed.err
+        assert (printed.err.count("\n"), printed.out) == (1, "")
     run.process.kill()
     run.ends()
-    until(is_free, within_s=60.0)
-    assert len(list((own_home / ".tmrl_like" / "runs").glob("*"))) <= 1
+    until(is_free)
+    assert len(list(folder.parent.glob("*"))) <= 1
 
 
-def test_a_run_on_a_taken_port_touches_nothing(start: Start, own_home: Path, free_port: int) -> None:
+def test_a_run_on_a_taken_port_touches_nothing(start, folder, free_port):
     start("server", TINY, f"--server.port={free_port}").wait_for("listening")
-    folder = own_home / ".tmrl_like" / "runs" / "tiny"
     folder.mkdir(parents=True)
     run = start("run", TINY, "--fresh", f"--server.port={free_port}")
     assert run.ends() == 1

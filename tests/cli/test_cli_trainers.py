@@ -1,17 +1,13 @@
 """Several trainers, from the command line."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
-from cli_commands import HERE, TINY, Command
+from cli_commands import TINY, Command
 
 Start = Callable[..., Command]
 ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
@@ -19,17 +15,17 @@ ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
 pytestmark = pytest.mark.long
 
 
-def ranks(run: Command) -> list[psutil.Process]:
+def ranks(run):
     """The trainers of a run, by rank."""
     trainers = [process for process in run.family() if "trainer" in process.cmdline()]
     return sorted(trainers, key=lambda process: process.environ()["RANK"])
 
 
-def updates(home: Path) -> str:
+def updates(home):
     return (home / ".tmrl_like/runs/tiny/metrics.jsonl").read_text()
 
 
-def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home: Path) -> None:
+def test_two_trainers_train_as_one_and_go_on_as_one_alone(start, own_home):
     run = start("run", TINY, "--trainers", "2", "--workers", "2", "--proof")
     assert run.ends() == 0, run.output
     assert "proof passed: mean return" in run.output
@@ -42,7 +38,7 @@ def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_rank_that_is_gone_ends_all(how: str, start: Start, own_home: Path) -> None:
+def test_a_rank_that_is_gone_ends_all(how, start, own_home):
     run = start("run", TINY, *ENDLESS, "--trainer.distributed.timeout_s", "5")
     run.wait_for("training return")
     family = run.family()
@@ -60,7 +56,7 @@ def test_a_rank_that_is_gone_ends_all(how: str, start: Start, own_home: Path) ->
     assert not psutil.wait_procs(family, 10)[1]
 
 
-def test_ctrl_c_ends_all_after_the_same_step(start: Start, own_home: Path) -> None:
+def test_ctrl_c_ends_all_after_the_same_step(start, own_home):
     run = start("run", TINY, *ENDLESS)
     run.wait_for("training return")
     run.process.send_signal(signal.SIGINT)
@@ -69,34 +65,13 @@ def test_ctrl_c_ends_all_after_the_same_step(start: Start, own_home: Path) -> No
     assert "checkpoint written" in run.output
 
 
-def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start: Start, own_home: Path, free_port: int) -> None:
-    server = start("server", TINY, f"--server.port={free_port}")
-    server.wait_for("listening")
-    workers = [start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}") for k in (1, 2)]
-    output = own_home / "torchrun.txt"
-    with output.open("wb") as file:
-        torchrun = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-                *("--max-restarts=3", "-m", "tmrl_like", "trainer", TINY, f"--server.port={free_port}"),
-                *("--trainer.epochs", ".inf"),
-            ],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])},
-        )
-    try:
-        deadline = time.monotonic() + 100
-        while output.read_text().count("training_steps") < 1 and "round" not in output.read_text():
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.1)
-        psutil.Process(torchrun.pid).children()[1].terminate()
-        assert torchrun.wait(60) == 0, output.read_text()
-        assert not re.search("RankError|Traceback", output.read_text())
-    finally:
-        for process in psutil.Process(torchrun.pid).children() if torchrun.poll() is None else ():
-            process.kill()
-        torchrun.kill()
-        torchrun.wait()
-        for part in (*workers, server):
-            part.process.terminate()
+def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free_port):
+    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+    for k in (1, 2):
+        start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}")
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m")
+    trainers = start("trainer", TINY, f"--server.port={free_port}", "--trainer.epochs", ".inf", module=torchrun)
+    trainers.wait_for("round")
+    psutil.Process(trainers.process.pid).children()[1].terminate()
+    assert trainers.ends() == 0, trainers.output
+    assert not re.search("RankError|Traceback", trainers.output)

@@ -1,24 +1,36 @@
-from __future__ import annotations
+"""An environment is drawn while it acts: in a window, wherever there is something to draw on, and in a film."""
 
-from collections.abc import Callable
-from pathlib import Path
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from cli_commands import TINY
 
-from tmrl_like.envs.trajectory import load_trajectory
+from tmrl_like.cli import window
+from tmrl_like.cli.window import Window
 
-CommandLine = Callable[..., int]
-FILMED = "--env=filmed.Filmed"
-CIRCLE = "--env=filmed.Circle"
+FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
+elsewhere = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there is always a display")
 
 
-def test_the_first_test_episode_is_filmed(tmp_path: Path, command_line: CommandLine) -> None:
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+
+
+@pytest.fixture
+def dead_display(monkeypatch):
+    """One that does not answer."""
+    monkeypatch.setenv("DISPLAY", ":977")
+
+
+def test_the_first_test_episode_is_filmed(tmp_path, typed):
     import cv2
 
     file = tmp_path / "drive.mp4"
-    assert command_line("test", TINY, FILMED, "--untrained", "--episodes", "2", "--video", str(file)) == 0
+    typed("test", TINY, *FILMED, "--episodes", "2", "--video", file)
     video = cv2.VideoCapture(str(file))
     pictures = []
     while (read := video.read())[0]:
@@ -28,51 +40,43 @@ def test_the_first_test_episode_is_filmed(tmp_path: Path, command_line: CommandL
     assert [p.mean() for p in pictures] == pytest.approx(20.0 * np.arange(1, 11), abs=6)
 
 
-def test_an_environment_without_a_picture_is_one_line_and_no_file(
-    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "drive.mp4"
-    assert command_line("test", TINY, "--untrained", "--video", str(file)) == 2
-    error = capsys.readouterr().err
-    assert "there is nothing to draw" in error
-    assert len([line for line in error.splitlines() if "error" in line]) == 1
-    assert not file.exists()
+@pytest.mark.usefixtures("dead_display")
+def test_an_environment_without_a_picture_is_one_line_and_no_file(tmp_path, refused):
+    for how in (["--video", tmp_path / "drive.mp4"], ["--window"]):
+        error = refused("test", TINY, "--untrained", *how)
+        assert "there is nothing to draw: the environment's render() raised NotImplementedError" in error
+    assert not (tmp_path / "drive.mp4").exists()
 
 
-def test_the_way_of_a_lap_is_recorded(
-    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "way.npz"
-    lap = ("record", TINY, "--env=filmed.Circle", "--lap", "script", "--out", str(file))
-    assert command_line(*lap) == 0
-    said = capsys.readouterr().out
-    small = load_trajectory(file)
-    assert f"{len(small)} points from" in said
-    assert len(small) == pytest.approx(63, abs=2)
-    assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
-    assert command_line(*lap, "--spacing", "2.5", "--env.radius", "25") == 0
-    large = load_trajectory(file)
-    assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.1)
-    assert len(large) == pytest.approx(63, abs=2)
+@elsewhere
+def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refused):
+    error = refused("test", TINY, *FILMED, "--window")
+    assert "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film" in error
 
 
-def test_mistakes_in_recording_are_one_line_each(
-    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lap = ("--lap", "script")
-    out = (*lap, "--out", str(tmp_path / "way.npz"))
-    for arguments, message in [
-        ((TINY, *out), "script drives no lap of TinyEnv; expected nobody"),
-        ((TINY, CIRCLE, *lap), "--out"),
-        ((TINY, CIRCLE, *out, "--lap", "ghost"), "there is no 'ghost'"),
-        ((TINY, CIRCLE, *out, "--spacing", "-1"), "--spacing is -1.0; expected more than 0"),
-        ((TINY, CIRCLE, *out, "--spacing", "1000"), "choose another spacing"),
-        ((TINY, CIRCLE, *out, "--spacing", "1e-12"), "choose another spacing"),
-        ((TINY, CIRCLE, *lap, "--out", str(tmp_path)), "expected the name of a file"),
-        ((TINY, "--env=filmed.Still", *out), "the lap did not end within 300 steps"),
-    ]:
-        assert command_line("record", *arguments) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert len([line for line in error.splitlines() if "INFO" not in line]) == 1
-    assert list(tmp_path.iterdir()) == []
+@elsewhere
+@pytest.mark.usefixtures("dead_display")
+def test_a_display_that_does_not_answer_ends_nothing(typed):
+    out = typed("test", TINY, *FILMED, "--window", "--episodes", "20").out
+    assert out.count("no window can be shown: the display does not answer") == 1
+    assert "episode 20:" in out
+
+
+@pytest.mark.usefixtures("dead_display")
+def test_a_window_that_the_user_closes_ends_the_episodes(typed, tmp_path, monkeypatch):
+    script = tmp_path / "window.py"
+    script.write_text("import sys\nsys.stdin.buffer.read(4 + 96 * 128 * 3)\n")
+
+    def start(shown, **streams):
+        assert shown.is_file()
+        return subprocess.Popen([sys.executable, str(script)], bufsize=0, **streams)
+
+    monkeypatch.setattr(window, "start_script", start)
+    typed("test", TINY, *FILMED, "--window")
+
+
+@pytest.mark.usefixtures("dead_display")
+def test_a_screen_can_be_closed_twice():
+    shown = Window(lambda: None)
+    shown.close()
+    shown.close()

@@ -15,27 +15,27 @@ MODULE = "parts_for_tests"
 SPACES = ("observation_space", "action_space", "device")
 
 
-def resolve(arguments: dict[str, Any], path: str = "Agent", supplied: tuple[str, ...] = SPACES) -> Any:
+def resolve(arguments, path="Agent", supplied=SPACES):
     data = {"part": {"class_path": f"{MODULE}.{path}", "init_args": arguments}}
     return resolve_component(Document("x.yaml", data, {("part",): "x.yaml:7"}), ("part",), supplied)
 
 
-def agent(**arguments: Any) -> Any:
+def agent(**arguments):
     return resolve(arguments)("obs", "act")
 
 
-def test_a_factory_makes_the_object_with_what_file_and_caller_give() -> None:
+def test_a_factory_makes_the_object_with_what_file_and_caller_give():
     made = agent(lr=1, sizes=[5], betas=[0.1, 0.2])
     assert (made.lr, list(made.sizes), made.betas) == (1, [5], (0.1, 0.2))
 
 
-def test_arguments_of_base_classes_are_known() -> None:
+def test_arguments_of_base_classes_are_known():
     assert agent(depth=4).depth == 4
     with pytest.raises(ConfigError, match=r"part\.init_args\.depht: Agent has no such argument; did you mean depth\?"):
         agent(depht=4)
 
 
-def test_numbers_written_as_text_are_numbers() -> None:
+def test_numbers_written_as_text_are_numbers():
     assert agent(lr="3e-4").lr == 3e-4
 
 
@@ -70,9 +70,7 @@ def test_numbers_written_as_text_are_numbers() -> None:
         ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
 )
-def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(
-    arguments: dict[str, Any], problem: str
-) -> None:
+def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(arguments, problem):
     with pytest.raises(ConfigError) as refused:
         resolve(arguments)
     assert problem in str(refused.value)
@@ -80,7 +78,7 @@ def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(
     assert "\n" not in str(refused.value)
 
 
-def test_code_inside_arguments_becomes_what_the_annotation_asks_for() -> None:
+def test_code_inside_arguments_becomes_what_the_annotation_asks_for():
     net = {"class_path": f"{MODULE}.Net", "init_args": {"width": 8}}
     made = agent(net_cls=net, net=net, extra={"deep": [net]})
     assert made.net_cls().width == 8
@@ -89,44 +87,44 @@ def test_code_inside_arguments_becomes_what_the_annotation_asks_for() -> None:
     assert made.extra["deep"][0]().width == 8
 
 
-def test_keys_with_values_become_the_dataclass_that_the_annotation_names() -> None:
+def test_keys_with_values_become_the_dataclass_that_the_annotation_names():
     made = agent(options={"period_s": "1e-2", "names": ["a"], "size": [1, 2]})
     assert made.options == parts.Options(period_s=0.01, names=("a",), size=(1, 2))
     assert agent(options=None, limit=None).options is None
 
 
-def test_an_object_may_be_named_by_its_path_alone() -> None:
+def test_an_object_may_be_named_by_its_path_alone():
     assert isinstance(agent(net=f"{MODULE}.Net").net, parts.Net)
     assert isinstance(agent(options=f"{MODULE}.Options").options, parts.Options)
     assert isinstance(agent(options={"net": f"{MODULE}.Net"}).options.net, parts.Net)
     assert isinstance(agent(change=f"{MODULE}.Doubled").change, parts.Doubled)
 
 
-def test_a_callable_may_be_named_by_its_path_alone() -> None:
+def test_a_callable_may_be_named_by_its_path_alone():
     assert agent(net_cls=f"{MODULE}.Net").net_cls is parts.Net
 
 
 @pytest.mark.parametrize("named", [f"{MODULE}.Sized", {"class_path": f"{MODULE}.Sized"}])
-def test_what_is_called_without_arguments_is_given_all_of_them(named: Any) -> None:
+def test_what_is_called_without_arguments_is_given_all_of_them(named):
     with pytest.raises(ConfigError, match=r"make_net\.init_args\.size is missing: Sized needs it"):
         agent(make_net=named)
     assert agent(net_cls=named).net_cls is parts.Sized
     assert agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size == 2
 
 
-def test_a_missing_argument_is_named_unless_the_framework_supplies_it() -> None:
+def test_a_missing_argument_is_named_unless_the_framework_supplies_it():
     with pytest.raises(ConfigError, match=r"part\.init_args\.size is missing: Memory needs it"):
         resolve({}, "Memory", ("nb_steps", "device"))
     with pytest.raises(ConfigError, match=r"init_args\.size is missing"):
         agent(net={"class_path": f"{MODULE}.Memory", "init_args": {"nb_steps": 1, "device": "cpu"}})
 
 
-def test_a_class_that_takes_anything_takes_anything() -> None:
+def test_a_class_that_takes_anything_takes_anything():
     assert resolve({"whatever": 3}, "Open")().anything == {"whatever": 3}
     assert signature_of(parts.Open).open_ended
 
 
-def test_functions_and_nested_classes_can_be_named() -> None:
+def test_functions_and_nested_classes_can_be_named():
     assert resolve({}, "preprocess") is parts.preprocess
     assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner
     with pytest.raises(ConfigError, match="Outer has no Iner; did you mean Inner"):
@@ -145,7 +143,7 @@ def test_functions_and_nested_classes_can_be_named() -> None:
         ("..Agent", "expected an import path"),
     ],
 )
-def test_what_cannot_be_imported_is_reported_in_one_line(path: str, problem: str) -> None:
+def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
     document = Document("x.yaml", {"part": {"class_path": path}})
     with pytest.raises(ConfigError) as refused:
         resolve_component(document, ("part",))
@@ -161,9 +159,7 @@ def test_what_cannot_be_imported_is_reported_in_one_line(path: str, problem: str
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_users_module_that_fails_is_named_with_its_line(
-    content: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_path, monkeypatch):
     module = f"broken_{abs(hash(content))}"
     (tmp_path / f"{module}.py").write_text(f"# a comment\n{content}\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -191,7 +187,7 @@ def test_a_users_module_that_fails_is_named_with_its_line(
         ("a forward reference", 3, 3),
     ],
 )
-def test_values_of_the_right_type_pass(annotation: Any, value: Any, expected: Any) -> None:
+def test_values_of_the_right_type_pass(annotation, value, expected):
     assert check_value(Document("x"), ("k",), annotation, value) == expected
 
 
@@ -208,12 +204,12 @@ def test_values_of_the_right_type_pass(annotation: Any, value: Any, expected: An
         (list[int], ["a"]),
     ],
 )
-def test_values_of_a_wrong_type_do_not(annotation: Any, value: Any) -> None:
+def test_values_of_a_wrong_type_do_not(annotation, value):
     with pytest.raises(ConfigError, match="k: expected"):
         check_value(Document("x"), ("k",), annotation, value)
 
 
-def test_types_are_named_as_people_write_them() -> None:
+def test_types_are_named_as_people_write_them():
     assert type_name(int | None) == "a whole number or none"
     assert type_name(Literal["a", "b"]) == "one of a, b"
     assert type_name(float | Literal["all"]) == "a number or all"

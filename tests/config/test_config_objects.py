@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +21,13 @@ trainer: {epochs: 3, device: cpu}
 
 
 @pytest.fixture(autouse=True)
-def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def experiment(tmp_path, monkeypatch):
     (tmp_path / "x.yaml").write_text(EXPERIMENT)
     monkeypatch.setattr(cfg, "EXPERIMENT", tmp_path / "x.yaml", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def test_the_objects_are_those_of_the_experiment_that_is_named() -> None:
+def test_the_objects_are_those_of_the_experiment_that_is_named():
     assert cfg_obj.ENV_CLS.func is CountingEnv
     assert cfg_obj.ACTOR is cfg_obj.POLICY is SquashedGaussianActor
     assert cfg_obj.AGENT.keywords == {"actor_cls": SquashedGaussianActor, "gamma": 0.5}
@@ -37,19 +36,19 @@ def test_the_objects_are_those_of_the_experiment_that_is_named() -> None:
     assert cfg_obj.OBS_PREPROCESSOR is None
 
 
-def test_the_trainer_is_the_whole_training() -> None:
+def test_the_trainer_is_the_whole_training():
     training = cfg_obj.TRAINER()
     assert isinstance(training, TrainingOffline)
     assert isinstance(training.memory, ReplayMemory)
     assert (training.epochs, training.memory.memory_size, training.agent.gamma) == (3, 100, 0.5)
 
 
-def test_without_an_experiment_one_line_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_experiment_one_line_says_how_to_name_one(monkeypatch):
     monkeypatch.setattr(cfg, "EXPERIMENT", None)
     with pytest.raises(ConfigError, match=r"set cfg\.EXPERIMENT or the variable TMRL_LIKE_EXPERIMENT"):
         cfg_obj.TRAINER  # noqa: B018 - asking is what fails
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'INT'"):
         cfg_obj.INT  # noqa: B018

@@ -4,7 +4,7 @@ from tmrl_like.config.document import Document, parse_document, parse_value, spl
 from tmrl_like.errors import ConfigError
 
 
-def test_each_key_knows_its_line() -> None:
+def test_each_key_knows_its_line():
     document = parse_document("a: 1\nb:\n  c:\n    - d: 2\n", "x.yaml")
     assert document.where(("a",)) == "x.yaml:1"
     assert document.where(("b", "c", 0, "d")) == "x.yaml:4"
@@ -13,17 +13,17 @@ def test_each_key_knows_its_line() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("-2.5E+4", -25000.0), ("1.5e2", 150.0), ("3", 3)])
-def test_numbers_are_numbers_with_or_without_a_point(text: str, value: float) -> None:
+def test_numbers_are_numbers_with_or_without_a_point(text, value):
     assert parse_document(f"a: {text}", "x").data == {"a": value}
     assert parse_value(text) == value
 
 
 @pytest.mark.parametrize("text", ["1e", "e3", "v1e3", "1.2.3"])
-def test_words_that_look_like_numbers_stay_words(text: str) -> None:
+def test_words_that_look_like_numbers_stay_words(text):
     assert parse_value(text) == text
 
 
-def test_an_empty_file_is_an_experiment_without_keys() -> None:
+def test_an_empty_file_is_an_experiment_without_keys():
     assert parse_document("# nothing\n", "x").data == {}
 
 
@@ -40,36 +40,36 @@ def test_an_empty_file_is_an_experiment_without_keys() -> None:
         ("? [a]\n: 1", "x.yaml:1: is not valid YAML: a key must be a word"),
     ],
 )
-def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text: str, problem: str) -> None:
+def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text, problem):
     with pytest.raises(ConfigError) as refused:
         parse_document(text, "x.yaml")
     assert str(refused.value).startswith(problem)
     assert "\n" not in str(refused.value)
 
 
-def test_merged_keys_are_not_duplicates() -> None:
+def test_merged_keys_are_not_duplicates():
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n"
     assert parse_document(text, "x").data["other"] == {"a": 1, "b": 3}
 
 
-def test_overrides_are_distinguished_from_the_commands_own_arguments() -> None:
+def test_overrides_are_distinguished_from_the_commands_own_arguments():
     arguments = ["x.yaml", "--trainer.epochs", "3", "--log-level", "debug", "--run_name=r", "--server.port=1"]
     overrides, others = split_overrides(arguments, ["run_name"])
     assert overrides == [(("trainer", "epochs"), "3"), (("run_name",), "r"), (("server", "port"), "1")]
     assert others == ["x.yaml", "--log-level", "debug"]
 
 
-def test_negative_values_are_values() -> None:
+def test_negative_values_are_values():
     assert split_overrides(["--a.b", "-3"], []) == ([(("a", "b"), "-3")], [])
 
 
 @pytest.mark.parametrize("arguments", [["--a.b"], ["--a.b", "--c.d=1"]])
-def test_an_override_without_a_value_is_refused(arguments: list[str]) -> None:
+def test_an_override_without_a_value_is_refused(arguments):
     with pytest.raises(ConfigError, match=r"--a\.b needs a value"):
         split_overrides(arguments, [])
 
 
-def test_an_override_replaces_what_the_file_says_and_where_it_says_so() -> None:
+def test_an_override_replaces_what_the_file_says_and_where_it_says_so():
     document = parse_document("a:\n  b: 1\n", "x")
     document.override(("a", "b"), 2)
     document.override(("c", "d"), 3)
@@ -77,7 +77,7 @@ def test_an_override_replaces_what_the_file_says_and_where_it_says_so() -> None:
     assert document.where(("a", "b")) == document.where(("c", "d")) == "command line"
 
 
-def test_an_override_below_a_plain_value_is_refused() -> None:
+def test_an_override_below_a_plain_value_is_refused():
     document = Document("x", {"a": 1})
     with pytest.raises(ConfigError, match="a is 1, which has no keys"):
         document.override(("a", "b"), 2)

@@ -3,7 +3,6 @@ import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import parts_for_tests as parts
 import pytest
@@ -45,24 +44,24 @@ trainer:
 
 
 @pytest.fixture(autouse=True)
-def module_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def module_path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(TEXT)
     return path
 
 
-def changed(file: Path, old: str, new: str) -> Path:
+def changed(file, old, new):
     assert old in TEXT
     file.write_text(TEXT.replace(old, new))
     return file
 
 
-def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None:
+def test_a_file_becomes_the_objects_that_a_script_would_make(file):
     experiment = load_experiment(file)
     assert experiment.run_name == "r1"
     assert experiment.env is parts.Env
@@ -75,24 +74,22 @@ def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None
     assert experiment.worker == WorkerSection()
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_without_an_agent_an_actor_that_ships_is_the_one_that_needs_no_torch(file: Path, short: bool) -> None:
+def test_without_an_agent_an_actor_that_ships_is_the_one_that_needs_no_torch(file):
     path = "tmrl_like.agents.SquashedGaussianActor"
-    text = f"actor: {path}\n" if short else f"actor:\n  class_path: {path}\n  init_args: {{hidden_sizes: [8]}}\n"
-    changed(file, f"actor:\n  class_path: {MODULE}.Actor\n", text)
-    actor = load_experiment(file, parts=["actor"]).actor
-    assert getattr(actor, "func", actor) is NumpyGaussianActor
-    if not short:
-        assert list(actor.keywords["hidden_sizes"]) == [8]
-        messages = []
-        for parts_ in (["actor"], ["actor", "agent"]):
-            with pytest.raises(ConfigError) as caught:
-                load_experiment(file, [(("actor", "hidden_size"), "8")], parts_)
-            messages.append(str(caught.value))
-        assert messages[0].replace("Numpy", "Squashed") == messages[1]
+    for written in (path, f"{{class_path: {path}, init_args: {{hidden_sizes: [8]}}}}"):
+        changed(file, f"actor:\n  class_path: {MODULE}.Actor\n", f"actor: {written}\n")
+        actor = load_experiment(file, parts=["actor"]).actor
+        assert getattr(actor, "func", actor) is NumpyGaussianActor
+    assert list(actor.keywords["hidden_sizes"]) == [8]
+    messages = []
+    for parts_ in (["actor"], ["actor", "agent"]):
+        with pytest.raises(ConfigError) as caught:
+            load_experiment(file, [(("actor", "hidden_size"), "8")], parts_)
+        messages.append(str(caught.value))
+    assert messages[0].replace("Numpy", "Squashed") == messages[1]
 
 
-def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
+def test_a_memory_that_ships_needs_no_compressor_beside_it(file):
     file.write_text(
         TEXT[: TEXT.index("memory:")]
         + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n"
@@ -104,7 +101,7 @@ def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
     assert load_experiment(file).compressor is None
 
 
-def test_memories_nest(file: Path) -> None:
+def test_memories_nest(file):
     inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
     file.write_text(
         TEXT[: TEXT.index("memory:")]
@@ -127,7 +124,7 @@ WORKERS_PARTS = ("env", "actor", "sample_compressor")
 TRAINERS_PARTS = ("spaces", "agent", "memory")
 
 
-def test_what_other_parts_know_the_memory_need_not_be_told(file: Path) -> None:
+def test_what_other_parts_know_the_memory_need_not_be_told(file):
     file.write_text(ENV_AND_MEMORY)
     experiment = load_experiment(file)
     assert experiment.memory_cls.keywords == {"act_buf_len": 3, "gamma": 0.5, "n_steps": 2, "time_step_duration": 0.05}
@@ -136,7 +133,7 @@ def test_what_other_parts_know_the_memory_need_not_be_told(file: Path) -> None:
     assert load_experiment(file).as_data()["memory"]["init_args"]["act_buf_len"] == 3
 
 
-def test_an_object_among_the_arguments_is_made_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_among_the_arguments_is_made_once(file, monkeypatch):
     made = []
     monkeypatch.setattr(parts.Net, "__init__", lambda self: made.append(self))
     changed(file, "    lr: 0.5\n", f"    net: {{class_path: {MODULE}.Net}}\n")
@@ -144,7 +141,7 @@ def test_an_object_among_the_arguments_is_made_once(file: Path, monkeypatch: pyt
     assert len(made) == 1
 
 
-def test_what_the_memory_says_itself_stays(file: Path) -> None:
+def test_what_the_memory_says_itself_stays(file):
     file.write_text(ENV_AND_MEMORY)
     experiment = load_experiment(file, [(("memory", "act_buf_len"), "2")])
     assert experiment.memory_cls.keywords["act_buf_len"] == 2
@@ -152,22 +149,22 @@ def test_what_the_memory_says_itself_stays(file: Path) -> None:
     assert "act_buf_len" not in experiment.memory_cls.keywords
 
 
-def test_an_environment_that_is_elsewhere_tells_what_the_file_has_of_it(file: Path) -> None:
+def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
     file.write_text(ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env"))
-    with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.frame_stack is missing: it is the env"):
-        load_experiment(file, parts=TRAINERS_PARTS)
-    with pytest.raises(ConfigError, match=r"env.init_args: expected keys with values, got 3"):
-        load_experiment(file, [(("env", "init_args"), "3")], TRAINERS_PARTS)
-    memory = load_experiment(file, [(("memory", "frame_stack"), "0")], TRAINERS_PARTS).memory_cls
-    assert memory.keywords == {"act_buf_len": 3, "frame_stack": 0, "gamma": 0.5, "n_steps": 2}
+    told = [(("memory", "act_buf_len"), "3"), (("memory", "frame_stack"), "0")]
+    for number in range(len(told)):
+        with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.\w+ is missing: it is the environment's"):
+            load_experiment(file, told[:number], TRAINERS_PARTS)
+    memory = load_experiment(file, told, TRAINERS_PARTS).memory_cls
+    assert memory.keywords["act_buf_len"] == 3
 
 
-def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Path) -> None:
+def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file):
     changed(file, f"sample_compressor:\n  class_path: {MODULE}.Compressor\n  init_args: {{number: 2}}\n", "")
     assert load_experiment(file).compressor is None
 
 
-def test_what_the_memorys_compressor_refuses_is_reported_with_the_line(file: Path) -> None:
+def test_what_the_memorys_compressor_refuses_is_reported_with_the_line(file):
     file.write_text(
         TEXT[: TEXT.index("memory:")]
         + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n  init_args: {frame_stack: -1}\n"
@@ -176,7 +173,7 @@ def test_what_the_memorys_compressor_refuses_is_reported_with_the_line(file: Pat
         load_experiment(file)
 
 
-def test_any_value_can_be_given_on_the_command_line(file: Path) -> None:
+def test_any_value_can_be_given_on_the_command_line(file):
     overrides = [
         (("server", "host"), "10.0.0.5"),
         (("trainer", "epochs"), "3"),
@@ -195,19 +192,19 @@ def test_any_value_can_be_given_on_the_command_line(file: Path) -> None:
     assert (experiment.worker.device, experiment.seed) == ("cuda:1", 4)
 
 
-def test_a_whole_part_can_be_replaced_on_the_command_line(file: Path) -> None:
+def test_a_whole_part_can_be_replaced_on_the_command_line(file):
     experiment = load_experiment(file, [(("agent",), f"{MODULE}.Open"), (("env",), f"{MODULE}.Env")], ["env"])
     assert experiment.env is parts.Env
     assert open_experiment(file, [(("agent",), "a.B")]).data["agent"] == {"class_path": "a.B"}
 
 
-def test_modules_beside_the_file_can_be_named(file: Path) -> None:
+def test_modules_beside_the_file_can_be_named(file):
     (file.parent / "robot_beside_the_file.py").write_text("class Robot:\n    def reset(self): ...\n    step = reset\n")
     experiment = load_experiment(changed(file, f"{MODULE}.Env", "robot_beside_the_file.Robot"))
     assert experiment.env.__name__ == "Robot"
 
 
-def test_only_the_parts_that_were_asked_for_are_imported(file: Path) -> None:
+def test_only_the_parts_that_were_asked_for_are_imported(file):
     changed(file, f"{MODULE}.Agent", "not_on_this_machine.Agent")
     assert load_experiment(file, parts=["env", "actor"]).env is parts.Env
     with pytest.raises(ConfigError, match="there is no module 'not_on_this_machine'"):
@@ -221,7 +218,6 @@ RATIO = "max_training_steps_per_env_step"
     ("old", "new", "problem"),
     [
         ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_name?"),
-        ("trainer:", "trainr:", ":19: trainr: there is no such key; did you mean trainer?"),
         ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
         ("port: 8000", "port: 80000", ":18: server.port is 80000; expected 0 to 65535"),
@@ -253,13 +249,12 @@ RATIO = "max_training_steps_per_env_step"
             "keep_policies_s: 9",
             ":20: trainer.keep_policies_s: there is no such key; an earlier version had",
         ),
+        ("run_name: r1", "on_trainer_rollout: a.b", ":2: on_trainer_rollout: there is no such key; an earlier version"),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],
 )
-def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(
-    file: Path, old: str, new: str, problem: str
-) -> None:
+def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(file, old, new, problem):
     changed(file, old, new)
     with pytest.raises(ConfigError) as refused:
         load_experiment(file)
@@ -267,25 +262,25 @@ def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(
     assert "\n" not in str(refused.value)
 
 
-def test_a_mistake_on_the_command_line_says_so(file: Path) -> None:
+def test_a_mistake_on_the_command_line_says_so(file):
     with pytest.raises(ConfigError, match=r"^command line: trainer\.epoch: there is no such key; did you mean epochs"):
         load_settings(file, [(("trainer", "epoch"), "3")])
 
 
-def test_a_file_that_is_not_there_suggests_its_neighbour(file: Path) -> None:
+def test_a_file_that_is_not_there_suggests_its_neighbour(file):
     with pytest.raises(ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"):
         load_settings(file.with_name("y.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         load_settings(file.parent)
 
 
-def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(file):
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
         load_settings(file)
 
 
-def test_the_printed_configuration_is_complete_and_means_the_same(file: Path, tmp_path: Path) -> None:
+def test_the_printed_configuration_is_complete_and_means_the_same(file, tmp_path):
     printed = as_yaml(load_experiment(file, [(("trainer", "rounds"), "9")]).as_data())
     content = yaml.safe_load(printed)
     assert tuple(content) == TOP_LEVEL
@@ -303,7 +298,7 @@ CARLA = pytest.mark.skipif(find_spec("carla") is None, reason="there is no wheel
 
 
 @pytest.mark.parametrize("name", ["drone", "pendulum", "robot", "trackmania", pytest.param("carla", marks=CARLA)])
-def test_the_experiments_that_ship_are_valid(name: str) -> None:
+def test_the_experiments_that_ship_are_valid(name):
     experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
     env = experiment.env()
     actor = experiment.actor(observation_space=env.observation_space, action_space=env.action_space)
@@ -321,7 +316,7 @@ memory:
 """
 
 
-def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path: Path) -> None:
+def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text(RACING)
     mirror = load_experiment(file).memory_cls.keywords["sample_preprocessor"]
@@ -339,53 +334,26 @@ def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path: Path) -> Non
     assert load_experiment(file).memory_cls.keywords["sample_preprocessor"] is math.dist
 
 
-def test_the_defaults_let_a_worker_wait_for_training(file: Path) -> None:
+def test_the_defaults_let_a_worker_wait_for_training(file):
     changed(file, "  epochs: .inf", "  epochs: 1\nworker: {synchronous: true}")
     assert load_settings(file).worker.synchronous
 
 
-def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file: Path) -> None:
+def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
     changed(file, "  epochs: .inf", f"  {RATIO}: .inf\nworker: {{synchronous: true}}")
     with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is inf; .* expected a finite number"):
         load_settings(file)
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        ("auto", r"got 'auto'; an earlier version had it: use a number, and raise it"),
-        ("{points: {0: 0.5, 100: 0.1}}", r"got \{.*\}; an earlier version had it: use a number; an agent_scheduler or"),
-    ],
-)
-def test_an_automatic_ratio_and_a_number_on_a_schedule_are_refused_with_what_to_use(
-    file: Path, value: str, hint: str
-) -> None:
-    changed(file, "  epochs: .inf", f"  {RATIO}: {value}")
-    with pytest.raises(ConfigError, match=rf":20: trainer\.{RATIO}: expected a number, {hint}"):
-        load_settings(file)
-    if value != "auto":
-        changed(file, "lr: 0.5", f"lr: {value}")
-        with pytest.raises(ConfigError, match=rf":9: agent\.init_args\.lr: expected a number, {hint}"):
-            load_experiment(file)
-
-
 class Told:
     """Stands in for an agent."""
 
-    def tune(self, **values: float) -> None:
+    def tune(self, **values):
         self.values = values
 
 
-def test_a_key_that_is_gone_is_refused_with_its_heir(file: Path) -> None:
-    file.write_text(f"{file.read_text()}\non_trainer_rollout: builtins.print\n")
-    with pytest.raises(ConfigError, match="there is no such key; an earlier version had it: use on_worker_rollout"):
-        load_settings(file)
-    with pytest.raises(ConfigError, match=r"there is no such key; .*: use worker\.rollout_observations"):
-        load_settings(shipped()["drone"], [(("trainer", "rollout_observations"), "true")])
-
-
 @pytest.mark.parametrize("name", ["racing_iqn", "vizdoom_iqn", "trackmania_iqn"])
-def test_an_experiment_of_iqn_explores_less_and_less(name: str) -> None:
+def test_an_experiment_of_iqn_explores_less_and_less(name):
     scheduler, agent, shares = load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler, Told(), []
     for epoch in (0, 1, 10, 1000):
         scheduler(agent, epoch)
@@ -405,10 +373,10 @@ def test_an_experiment_of_iqn_explores_less_and_less(name: str) -> None:
         ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
     ],
 )
-def test_a_server_for_this_machine_listens_to_nobody_else(section: dict[str, Any], listens_on: str) -> None:
+def test_a_server_for_this_machine_listens_to_nobody_else(section, listens_on):
     assert ServerSection(**section).listens_on == listens_on
 
 
 @pytest.mark.parametrize("cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions])
-def test_every_key_has_a_sentence(cls: type) -> None:
+def test_every_key_has_a_sentence(cls):
     assert {field.name for field in dataclasses.fields(cls)} <= sentences(cls).keys()

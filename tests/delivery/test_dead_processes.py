@@ -172,14 +172,3 @@ def test_those_that_are_too_many_at_once_wait(outbox, monkeypatch, caplog):
         box.outbox.close()
     assert taker.rows == {1: [1, 2], 2: [1, 2]}
     assert sum("samples of too many processes: the rest waits" in r.message for r in caplog.records) == 1
-
-
-@pytest.mark.parametrize("name", ["0000000001.log", "000007.rows"])
-def test_a_spool_of_an_older_version_is_named_and_left_alone(outbox, caplog, name):
-    box = outbox(1)
-    (box.folder.path / name).write_bytes(b"samples")
-    box.kill()
-    box = outbox(2)
-    (line,) = (r.message for r in caplog.records if "wire version 12 or older" in r.message)
-    assert line.endswith(f"or remove {name}")
-    assert (box.folder.path / name).read_bytes() == b"samples"

@@ -6,8 +6,7 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 
 import pytest
-from disk import PowerDisk
-from kit.episodes import episode
+from disk import PowerDisk, end_at_each_operation
 from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
 
 from tmrl_like.base.files import disk, lock_folder, write_whole
@@ -139,23 +138,13 @@ def test_a_file_whose_name_is_none_of_ours_is_left_as_it_is(opened, folder, name
     assert files(folder) == [name]
 
 
-@pytest.mark.parametrize(
-    ("content", "version"),
-    [
-        (b"tPL\x01" + bytes(8) + b"\x00\x0c" + b"an older head", 12),
-        (None, m.WIRE_VERSION + 1),
-    ],
-)
-def test_files_of_another_version_are_refused_and_not_taken_for_damage(opened, folder, monkeypatch, content, version):
-    if content is None:
-        with monkeypatch.context() as patch:
-            patch.setattr(m, "WIRE_VERSION", version)
-            store = opened()
-            put_each(store, 1)
-            store.close()
-    else:
-        folder.mkdir()
-        (folder / "0000000001.log").write_bytes(content)
+def test_files_of_another_version_are_refused_and_not_taken_for_damage(opened, monkeypatch):
+    version = m.WIRE_VERSION + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(m, "WIRE_VERSION", version)
+        store = opened()
+        put_each(store, 1)
+        store.close()
     store = opened()
     for read in (lambda: store.run, lambda: list(store.files())):
         with pytest.raises(m.WireVersionError, match=f"wire version {version} where"):
@@ -218,23 +207,6 @@ def test_joined_files_go_as_one(opened, folder, few):
     assert numbers(store) == [5, 6]
 
 
-def test_a_large_file_of_reports_alone_goes_with_the_next_one(opened):
-    store = opened(small_bytes=1)
-    for entry, samples in ((1, 3), (4, 0), (5, 0), (6, 3), (9, 0)):
-        reports = () if samples else (episode(),)
-        put(store, packet_of(entry, *[numbered(entry)] * samples, reports=reports))
-    assert entries(store) == [1, 6, 9]
-
-
-def test_a_file_that_could_not_be_read_is_not_taken_for_one_of_reports(opened, folder):
-    store = opened(small_bytes=1)
-    put_each(store, 1)
-    store.close()
-    store = opened(small_bytes=1)
-    put_each(store, 2, 3)
-    assert numbers(store) == [1, 2, 3]
-
-
 def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, power, folder):
     for every_s, shortest_s in ((0.25, 0.25), (0.0, 0.01)):
         store = opened(every_s)
@@ -258,56 +230,30 @@ def test_what_is_stored_is_on_the_disk_with_its_name(opened, power):
     assert kinds == ["open", "write", "sync", "rename", "sync_folder"]
 
 
-class Cut(BaseException):
-    """The power fails, or the process is killed."""
-
-
-def live(opened, power, at, is_cut, rng):
-    """Write packets of one sample, until it ends at this operation; how many were promised, None: it did not end."""
-
-    def end(number):
-        if number == at:
-            power.is_off = True
-            raise Cut
-
-    power.before = end
-    promised = 0
-    store = None
-    try:
-        store = opened(EVERY_S)
-        for number in range(1, 12):
-            put(store, packet_of(number, numbered(number)))
-            promised = number
-        return None
-    except Cut:
-        return promised
-    finally:
-        power.before = lambda number: None
-        if store is not None:
-            store.close()
-        power.is_off = False
-        if is_cut:
-            power.cut(rng)
-
-
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
 def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, is_cut):
-    rng = random.Random(7)
-    for at in range(1000):
-        root = tmp_path / str(at)
-        root.mkdir()
-        with ExitStack() as stack, PowerDisk(root) as power:
-            opened = Stores(root / "log", stack)
-            opened.options = {"small_files": 4}
-            promised = live(opened, power, at, is_cut, rng)
-            if promised is None:
-                break
-            found = samples_of(opened, EVERY_S)
-            assert found == list(range(1, len(found) + 1)), at
-            assert promised <= len(found) <= promised + 1, at
-            power.cut(rng)  # what the next process acknowledges survives another cut
-            assert samples_of(opened, EVERY_S) == found, at
-    assert at > 60
+    def stores(root, stack):
+        opened = Stores(root / "log", stack)
+        opened.options = {"small_files": 4}
+        return opened
+
+    def work(root, promise):
+        with ExitStack() as stack:
+            store = stores(root, stack)(EVERY_S)
+            for number in range(1, 12):
+                put(store, packet_of(number, numbered(number)))
+                promise(number)
+
+    def check(root, promised):
+        with ExitStack() as stack:
+            found = samples_of(stores(root, stack), EVERY_S)
+            assert found == list(range(1, len(found) + 1))
+            assert len(promised) <= len(found) <= len(promised) + 1
+            with PowerDisk(root) as power:
+                power.cut(random.Random(1))  # what the next process acknowledges survives another cut
+            assert samples_of(stores(root, stack), EVERY_S) == found
+
+    assert end_at_each_operation(tmp_path, work, check, is_cut) > 60
 
 
 def test_files_that_were_joined_when_the_process_was_killed_are_read_once(opened, folder, few, monkeypatch):
@@ -501,7 +447,7 @@ def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
 
 
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 3000)
+    monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 10_000)
     taker = Taker(opened(EVERY_S))
     for entry in range(1, 11):
         message = packet_of(entry, numbered(entry))

@@ -10,10 +10,3 @@ def node(tmp_path: Path) -> Iterator[Nodes]:
     """An engine of one node."""
     with Nodes(tmp_path / "engine") as nodes:
         yield nodes
-
-
-@pytest.fixture
-def three_nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """An engine of three nodes; some seconds."""
-    with Nodes(tmp_path / "engine", 3) as nodes:
-        yield nodes

@@ -154,22 +154,6 @@ def left_in_stream(nodes):
     return stream and stream["state"]["messages"]
 
 
-def test_samples_come_from_the_stream_are_acknowledged_and_leave_it(rig):
-    site, trainer = rig.site(), rig.trainer()
-    site.publish(*(packet("w1", n) for n in range(1, 21)))
-    assert taken(trainer, 20) == of("w1", *range(1, 21))
-    site.acked(("w1", 7), 20)
-    until(lambda: left_in_stream(rig.nodes) == 0)
-
-
-def test_what_a_worker_left_before_any_trainer_came_is_taken(rig):
-    trainer = rig.trainer()
-    until(lambda: left_in_stream(rig.nodes) == 0)
-    trainer.close()
-    rig.site().publish(*(packet("w1", n) for n in range(1, 6)))
-    assert taken(rig.trainer(name="next"), 5) == of("w1", 1, 2, 3, 4, 5)
-
-
 def test_what_a_trainer_had_not_stored_comes_to_its_successor_and_the_rest_does_not(rig):
     site, first = rig.site(), rig.trainer()
     site.publish(*(packet("w1", n) for n in range(1, 11)))
@@ -185,24 +169,6 @@ def test_what_a_trainer_had_not_stored_comes_to_its_successor_and_the_rest_does_
     assert taken(rig.trainer(receiver, "second"), 5) == of("w1", 16, 17, 18, 19, 20)
     site.acked(("w1", 7), 20)
     until(lambda: left_in_stream(rig.nodes) == 0)
-
-
-def test_a_second_trainer_waits_for_the_seat_and_takes_over(rig, caplog):
-    site, first = rig.site(), rig.trainer(name="first")
-    assert first.session.wait_connected(PATIENCE_S)
-    receiver = Receiver()
-    second = rig.trainer(receiver, name="second")
-    until(lambda: "a trainer is connected already (first)" in caplog.text)
-    site.publish(packet("w1", 1))
-    assert taken(first, 1) == of("w1", 1)
-    site.acked(("w1", 7), 1)
-    assert not second.session.connected
-    assert not second.retrieve()
-    receiver.note_stored([Receipt("w1", 7, 1)])
-    first.close()
-    assert second.session.wait_connected(PATIENCE_S)
-    site.publish(packet("w1", 2))
-    assert taken(second, 1) == of("w1", 2)
 
 
 def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog, monkeypatch):
@@ -254,19 +220,6 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     site.publish(packet("w1", 1))
     assert taken(trainer, 1) == of("w1", 1)
     assert trainer.session.connected
-    until(lambda: left_in_stream(rig.nodes) == 0)
-
-
-def test_a_node_that_is_killed_and_comes_back_costs_nothing(rig):
-    site, trainer = rig.site(), rig.trainer()
-    site.publish(*(packet("w1", n) for n in range(1, 4)))
-    assert taken(trainer, 3) == of("w1", 1, 2, 3)
-    site.publish(*(packet("w1", n) for n in range(4, 6)))
-    rig.nodes.kill(0)
-    rig.nodes.start(0)
-    site.publish(*(packet("w1", n) for n in range(6, 8)))
-    assert taken(trainer, 4) == of("w1", 4, 5, 6, 7)
-    site.acked(("w1", 7), 7)
     until(lambda: left_in_stream(rig.nodes) == 0)
 
 

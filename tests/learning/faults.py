@@ -74,7 +74,7 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
         patch.setattr(racing, "RacingGame", ClocklessRacingGame)
         reward = {"forward_limit": 15, "backward_limit": 5, "max_distance": 12, "failure_countdown": 16}
         reward |= {"min_steps": 50, "reward_per_point": 0.1, "end_of_track_reward": 10}
-        self._interface = racing.RacingInterface("lidar", history=1, reward=reward)
+        self._interface = racing.RacingInterface("lidar", history=1, reward=racing.RewardOptions(**reward))
         self.action_space = self._interface.get_action_space()
         inner = self._interface.get_observation_space().spaces
         self.observation_space = spaces.Tuple((*inner, self.action_space))

@@ -149,8 +149,8 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
     places = [rng.uniform(*np.transpose(robot.TARGETS_RAD)) for _ in range(8)]
 
     def seen(place: Any, target: Any, speed: float) -> list[Any]:
-        interface._target = target
-        return interface._observation(RobotState(0, 0.0, tuple(place), (speed, 0.0), False))
+        interface.target_m = target
+        return interface.observe(RobotState(0, 0.0, tuple(place), (speed, 0.0), False))
 
     def batch(speed: float) -> tuple[Any, ...]:
         rows = zip(*(seen(place, target, speed) for place, target in zip(places, targets, strict=True)), strict=True)

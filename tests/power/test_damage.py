@@ -1,6 +1,5 @@
 """A byte that has changed on the disk, anywhere in a file that is kept: it is found, and nothing wrong is loaded."""
 
-import itertools
 import logging
 
 import gymnasium
@@ -8,11 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from disk import PowerDisk
 from hypothesis import given
 from hypothesis import strategies as st
-from kept_run import KeptRun
-from numbered_packets import end_of
 from safetensors.numpy import save_file
 
 from tmrl_like.base.checked import checked_json, read_checked
@@ -211,26 +207,3 @@ def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
         assert {identity.name for identity in AuthorizedKeys(keys).identities.values()} == {"local"}, where
         (record,) = caplog.records
         one_line(record.getMessage(), path, "this key is refused")
-
-
-def test_a_damaged_log_costs_the_packet_that_is_damaged(tmp_path, caplog):
-    root = tmp_path / "run"
-    root.mkdir()
-    with PowerDisk(root):
-        run = KeptRun(root)
-        for number in range(1, 5):
-            list(run.take("a", number, 0.0))
-        run.kept.close()
-    _, path = sorted((root / "training" / "log").glob("*.log"))
-    size = path.stat().st_size
-    packets = [{*range(end_of(k - 1), end_of(k))} for k in range(2, 5)]  # the first has a file of its own
-    neighbours = [one | other for one, other in itertools.pairwise(packets)]  # which 64 zeros may hit at once
-    for where in damaged(path, range(0, size, size // 12)):
-        caplog.clear()
-        run = KeptRun(root)
-        lost = {*range(end_of(4))} - {*run.memory.numbers["a"]}
-        run.kept.close()
-        assert run.memory.damaged == 0, where
-        if "cut" not in where:
-            assert lost in (set(), *packets, *(neighbours if "zeros" in where else ())), where
-        assert all("\n" not in record.getMessage() for record in caplog.records)

@@ -189,18 +189,3 @@ def kill_groups(world):
     for training in world.trainings:
         training.sizes = (1, 2, 3)
     world.only(silence_or_kill, 0.02)
-
-
-def connect_in_another_order(world):
-    """All connections break, and are there again before anybody looks, with the numbers of others."""
-
-    def swap(world):
-        connections = list(world.network.connections)
-        for connection in connections:
-            world.network.cut(connection)
-        for connection in world.rng.sample(connections, len(connections)):
-            if connection.link.may_dial:
-                world.network.connect(connection.link)
-
-    world.network.numbers_again = True
-    world.only(swap, 0.1)

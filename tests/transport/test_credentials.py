@@ -139,19 +139,6 @@ def test_a_line_that_was_not_copied_whole_is_refused(folder: KeyFolder, cut: int
     assert not (car.path / "peer.json").exists()
 
 
-def test_files_that_did_not_change_are_not_read_again(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    for i in range(3):
-        folder.invite(f"car-{i}")
-    keys = AuthorizedKeys(folder)
-    folder.invite("car-3")
-    read: list[str] = []
-    read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or read_bytes(path))
-    keys.refresh(now=1.0)
-    keys.refresh(now=2.0)
-    assert read == ["car-3.json"]
-
-
 def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(
     folder: KeyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

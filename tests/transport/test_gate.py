@@ -218,19 +218,6 @@ def test_what_strangers_send_takes_64_mb_at_most(
         assert psutil.Process(program.pid).memory_info().rss - before < 64e6
 
 
-def test_a_folder_that_is_away_for_a_moment_revokes_nobody(machines: Machines) -> None:
-    server = machines.listen()
-    folder = machines.machine("car")
-    peer = machines.connect(server, folder)
-    introduce(server, peer)
-    away = machines.keys.path.with_name("away")
-    machines.keys.path.rename(away)
-    with closing(machines.connect(server, folder)) as late:  # let in from memory
-        introduce(server, late)
-    away.rename(machines.keys.path)
-    introduce(server, peer)
-
-
 @pytest.mark.usefixtures("hasty")
 def test_what_breaks_the_gate_surfaces_at_the_server(
     machines_for: Callable[[str], Machines], monkeypatch: pytest.MonkeyPatch

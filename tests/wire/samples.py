@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from hypothesis.extra import numpy as hnp
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, SampleBlock, columns_in, decode_body, encode_rows
-
-BIG_ENDIAN = ">" if sys.byteorder == "little" else "<"
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),

@@ -15,15 +15,12 @@ import zstandard
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire.messages import MAX_BODY_BYTES
-from tmrl_like.wire.packet import Compressor, PacketLimits, decode_body
+from tmrl_like.wire.packet import MAX_HEAD_BYTES, decode_body
 from tmrl_like.wire.schema import MAX_DEPTH, MAX_NODES
 
 from .samples import announce, drone_sample, received, sent, written
 
 MEGABYTE = 1 << 20
-
-
-GENEROUS = PacketLimits(ratio=1 << 20)  # so that what is said of the ratio hides nothing else
 
 
 def drone_columns() -> bytes:
@@ -46,7 +43,7 @@ COLUMNS = {"drone": (drone_columns(), 20), "mixed": (mixed_columns(), 12)}
 def decode_all(columns: bytes, samples: int) -> None:
     """Everything that a trainer does with a packet; DecodingError is the only way to fail."""
     try:
-        block = decode_body(announce(columns, samples), columns, GENEROUS)
+        block = decode_body(announce(columns, samples), columns)
         for segment in block.segments:
             segment.tree()
         assert len(block.samples()) == samples
@@ -78,11 +75,10 @@ def test_flipped_bytes_do_no_harm_even_where_the_checksum_is_right(columns: byte
 
 @pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
 def test_truncated_packets_are_refused(columns: bytes, samples: int) -> None:
-    size = len(columns.rstrip(b"\0"))
-    for length in (*range(0, size - 1, 7), size - 1):
+    for length in (*range(0, len(columns) - 1, 7), len(columns) - 1):
         for announced in (columns[:length], columns):
             with pytest.raises(DecodingError):
-                decode_body(announce(announced, samples), columns[:length], GENEROUS)
+                decode_body(announce(announced, samples), columns[:length])
 
 
 def test_another_number_of_samples_than_announced_is_refused() -> None:
@@ -162,14 +158,14 @@ def test_a_lying_packet_is_refused_without_allocating(lie: str) -> None:
     body = LIES[lie]()
     before = _rss()
     with pytest.raises(DecodingError):
-        decode_body(announce(body, 1), body, GENEROUS)
+        decode_body(announce(body, 1), body)
     assert _rss() - before < 100 * MEGABYTE
 
 
 def test_the_forger_can_also_tell_the_truth() -> None:
     timing = bytes(32) + struct.pack("<2q2B2B", 1, 2, 0, 3, 128 + 99, 7)
     body = forged(six(("a", "<f4", [2])), 2, (), bytes(16), timing)
-    block = decode_body(announce(body, 2), body, GENEROUS)
+    block = decode_body(announce(body, 2), body)
     assert block.samples()[1].act.tolist() == [0, 0]
     assert block.timing.policy_version.tolist() == [1, 2]
     assert block.timing.source.tolist() == [0, 3]
@@ -180,11 +176,11 @@ def test_the_forger_can_also_tell_the_truth() -> None:
 # sizes
 
 
-BOMB_BYTES = 100 * MEGABYTE
+BOMB_BYTES = MAX_BODY_BYTES + MEGABYTE
 
 
 @pytest.mark.parametrize("writes_size", [True, False])
-@pytest.mark.parametrize("claimed", [0, 1, 1000, BOMB_BYTES, BOMB_BYTES + 1, MAX_BODY_BYTES, 2**63 - 1])
+@pytest.mark.parametrize("claimed", [0, 1, 1000, MAX_BODY_BYTES])
 def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size: bool, claimed: int) -> None:
     bomb = zstandard.ZstdCompressor(level=1, write_content_size=writes_size).compress(bytes(BOMB_BYTES))
     before = _peak()
@@ -193,47 +189,9 @@ def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size: bool, 
     assert _peak() - before < BOMB_BYTES // 2
 
 
-def columns_of_20(value: Any) -> tuple[bytes, int]:
-    rows = written([(value, 0, 0.0, False, False, {})] * 20).rows()
-    return rows.encode(), rows.extra_bytes
-
-
-@pytest.mark.parametrize("value", [np.zeros(100_000, np.uint8), ("ab" * 20,) * 50], ids=["picture", "texts"])
-def test_what_shrinks_much_is_refused_unless_zeros_follow_as_ours_do(value: Any) -> None:
-    columns, extra_bytes = columns_of_20(value)
-    ours, is_compressed = Compressor()(columns, extra_bytes)
-    assert is_compressed
-    assert len(decode_body(announce(ours, 20, raw_bytes=len(columns)), ours)) == 20
-    for small in (zstandard.ZstdCompressor(level=1).compress(columns), ours[:-1]):
-        with pytest.raises(OversizeError, match=f"comes from {len(small)} bytes to"):
-            decode_body(announce(small, 20, raw_bytes=len(columns)), small)
-
-
-@pytest.mark.parametrize("value", [("ä",) * 50, ((),) * 200], ids=["texts", "containers"])
-def test_what_is_much_in_few_bytes_is_refused_unless_zeros_follow_as_ours_do(value: Any) -> None:
-    columns, _ = columns_of_20(value)
-    assert len(decode_body(announce(columns, 20), columns)) == 20
-    with pytest.raises(OversizeError, match=f"comes from {len(columns) - 1} bytes to"):
-        decode_body(announce(columns[:-1], 20), columns[:-1])
-
-
-@pytest.mark.parametrize(
-    ("limits", "text"),
-    [
-        (PacketLimits(head_bytes=MAX_NODES), f"at most {MAX_NODES} are allowed"),
-        (PacketLimits(ratio=1), "at most 1 times"),
-    ],
-)
-def test_a_packet_above_a_limit_is_refused_with_both(limits: PacketLimits, text: str) -> None:
-    columns = written([((0,) * 2000, 0, 0.0, False, False, {})] * 20).rows().encode()
-    decode_body(announce(columns, 20), columns)
-    with pytest.raises(OversizeError, match=text):
-        decode_body(announce(columns, 20), columns, limits)
-
-
-def test_a_head_that_is_too_large_for_what_was_sent_is_not_read() -> None:
-    columns = struct.pack("<I", 10_000) + b"\xff" * 10_000
-    with pytest.raises(OversizeError, match=f"comes from {len(columns)} bytes to 330004 in memory"):
+def test_a_head_above_its_limit_is_not_read() -> None:
+    columns = struct.pack("<I", MAX_HEAD_BYTES + 1) + b"\xff" * (MAX_HEAD_BYTES + 1)
+    with pytest.raises(OversizeError, match=f"at most {MAX_HEAD_BYTES} are allowed"):
         decode_body(announce(columns, 1), columns)
 
 
@@ -245,9 +203,9 @@ def test_a_packet_that_holds_more_than_it_announces_is_refused() -> None:
 
 def test_what_takes_no_bytes_counts_as_well() -> None:
     schema = ("t", [("t", [("t", []), NONE] * 1000), *[NONE] * 5])
-    body = forged(schema, 1000)
-    with pytest.raises(OversizeError, match=r"to 25\d{7} in memory"):
-        decode_body(announce(body, 1000), body)
+    body = forged(schema, 2000)
+    with pytest.raises(OversizeError, match=r"a packet of 5\d{8} bytes in memory"):
+        decode_body(announce(body, 2000), body)
 
 
 def test_a_structure_is_checked_before_its_columns_are_made() -> None:
@@ -258,7 +216,7 @@ def test_a_structure_is_checked_before_its_columns_are_made() -> None:
         raise OversizeError("not this one")
 
     with pytest.raises(OversizeError, match="not this one"):
-        decode_body(announce(columns[:head_bytes], samples), columns[:head_bytes], GENEROUS, refuse)
+        decode_body(announce(columns[:head_bytes], samples), columns[:head_bytes], refuse)
 
 
 def test_compressed_nonsense_is_refused() -> None:

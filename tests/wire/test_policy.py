@@ -91,12 +91,6 @@ def test_pieces_of_two_policies_of_one_version_and_size_do_not_become_one(first_
         assembled([*one[: first_of_other + 1], *other[first_of_other + 1 :]])
 
 
-def test_pieces_that_came_in_another_order_are_refused() -> None:
-    begin, (first, a), (second, b), (third, c) = frames_of(b"".join(bytes([i]) * FRAME_BYTES for i in range(3)))
-    with pytest.raises(DecodingError, match="different policies"):
-        assembled([begin, (first, a), (second, c), (third, b)])
-
-
 def test_frames_that_do_not_add_up_are_refused() -> None:
     frames = frames_of(b"a" * (FRAME_BYTES + 10))
     for announced, memory_bytes, problem in (

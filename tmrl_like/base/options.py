@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -24,6 +25,7 @@ AboveZero = Annotated[float, Meta(gt=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 _Page = TypeVar("_Page")
+_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 class Options:
@@ -34,14 +36,30 @@ class Options:
 
     def __post_init__(self) -> None:
         page = next(cls for cls in type(self).__mro__ if "__dataclass_fields__" in vars(cls))
-        for name, kind in _hints(page).items():
-            value = getattr(self, name, None)
-            for part in (kind, *typing.get_args(kind)) if value is not None else ():
-                if typing.get_origin(part) is typing.Literal:
-                    choices = typing.get_args(part)
-                    expect(value in choices, name, value, " or ".join([", ".join(choices[:-1]), choices[-1]]))
-                elif typing.get_origin(part) is Annotated:
-                    expect_in_range(name, value, *typing.get_args(part)[:2])
+        _expect_in_ranges(page, {name: getattr(self, name, None) for name in _hints(page)})
+
+
+def in_ranges(init: _Init) -> _Init:
+    """Decorate a constructor whose arguments must be in the ranges of their annotations, as those of `Options`."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        _expect_in_ranges(init, signature.bind(self, *args, **kwargs).arguments)
+        init(self, *args, **kwargs)
+
+    return typing.cast(_Init, checked)
+
+
+def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    for name, kind in _hints(annotated).items():
+        value = values.get(name)
+        for part in (kind, *typing.get_args(kind)) if value is not None else ():
+            if typing.get_origin(part) is typing.Literal:
+                choices = typing.get_args(part)
+                expect(value in choices, name, value, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+            elif typing.get_origin(part) is Annotated:
+                expect_in_range(name, value, *typing.get_args(part)[:2])
 
 
 def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
@@ -58,7 +76,7 @@ def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
 
 
 @functools.lru_cache
-def _hints(page: type) -> dict[str, Any]:
+def _hints(page: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(page, include_extras=True)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from tmrl_like.base.folders import data_folder
 from tmrl_like.base.text import nearest
 from tmrl_like.config.document import Document, find_experiment, shipped
-from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, open_kept, settings_of
-from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.config.loading import Overrides, open_experiment, open_kept, settings_of
+from tmrl_like.errors import ConfigError
 
 _IN_A_RUN = ("run.json", "metrics.jsonl", "policies")
 TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
@@ -34,50 +31,24 @@ class Place:
     file: Path | None = None
     run: Path | None = None
 
-    def open(self, overrides: Overrides = (), only_to_drive: bool = False) -> Document:
-        """The experiment: from its file, or as the run's newest start has kept it.
-
-        Args:
-            overrides: keys and values (as text) that replace the experiment's.
-            only_to_drive: the environment and the actor are enough, which is all that is known of a script's run.
+    def open(self, overrides: Overrides = ()) -> Document:
+        """The experiment, from its file or as the run's newest start has kept it; `overrides` replace its values.
 
         Raises:
-            ConfigError: it cannot be read, or nobody knows the run's environment; one line.
+            ConfigError: it cannot be read, or the run has kept none; one line.
         """
         if self.file is not None:
             return open_experiment(self.file, overrides)
         from tmrl_like.metrics.starts import read_starts
 
         assert self.run is not None
-        start = next((start for start in reversed(read_starts(self.run)) if start.experiment or start.env), None)
+        start = next((start for start in reversed(read_starts(self.run)) if start.experiment), None)
         if start is None:
             raise ConfigError(
-                f"{self.run} says of no environment to drive it in (run.json): expected a run that was trained here; "
-                "`tmrl-like runs` lists all, and a YAML file is an experiment, too"
+                f"{self.run} has kept no experiment (run.json): it was trained by a script, or elsewhere; name a YAML "
+                f"file, and its policy with --policy {self.run.name}@{self.version or 'newest'}"
             )
-        if start.experiment:
-            return open_kept(start.experiment, start.experiment_file, overrides)
-        if not only_to_drive:
-            raise ConfigError(f"{self.run} was trained by a script, not from a file: only `tmrl-like test` can read it")
-        from tmrl_like.policies.policy_file import read_card
-        from tmrl_like.policies.policy_store import NEWEST, PolicyStore
-
-        try:
-            policy = PolicyStore(self.run / "policies").find(self.version or NEWEST)
-        except PolicyError as error:
-            raise ConfigError(str(error)) from None
-        card = read_card(policy)
-        parts = {"env": start.env, "actor": card.actor if card else "its file holds weights alone"}
-        if card and card.obs_preprocessor:
-            parts["obs_preprocessor"] = card.obs_preprocessor
-        script = next((word for word in shlex.split(start.command) if word.endswith(".py")), "the script")
-        for name, part in parts.items():
-            why = part if isinstance(part, str) else ""
-            if "__main__." in str(part):
-                why = f"it is in {script} itself: put it into a module of its own, and train again"
-            if why:
-                raise ConfigError(f"{policy} was trained by a script, and its {name} cannot be made again: {why}")
-        return open_kept(as_yaml(msgspec.to_builtins(parts)), str(Path(start.folder, script)), overrides, TO_DRIVE)
+        return open_kept(start.experiment, start.experiment_file, overrides)
 
     def folder(self) -> Path:
         """The run's folder; of an experiment that of its `run_name`."""

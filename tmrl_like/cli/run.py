@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import io
 import socket
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
@@ -17,7 +16,7 @@ from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
-from tmrl_like.cli.supervise import ERROR_PREFIX, Child, ChildLine, Family
+from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.run_lock import use_run
@@ -102,14 +101,13 @@ class Run:
         self._early_lines = io.StringIO()  # until the run has a folder
         self._log: TextIO = self._early_lines
         self._port = 0
-        self._ready: set[Child] = set()
-        self._episodes: dict[Child, list[EpisodeStats]] = {}
 
     def run(self) -> int:
         """Start, watch, end, and prove what was asked to be proved."""
         try:
             server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
             self._wait_until_ready(server)  # if the port is taken, nothing else was touched
+            self._port = int(server.said[0].split()[1])
             folder = self._prepare_folder()
             trainers = self._start_trainers(self._arguments.trainers)
             for trainer in trainers:
@@ -122,9 +120,7 @@ class Run:
                 self._turn()
             self._turn()
             self._progress.finish()
-            self._family.stop(*self._parts("page", "worker"), within_s=_ENDS_WITHIN_S)
-            self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
-            self._hear_last_words()
+            self._end_all()
             self._state = "done"
             self._view.show(self._state, self._progress)
             code = self._prove(folder) if self._arguments.proof else 0
@@ -150,7 +146,7 @@ class Run:
 
     def _wait_until_ready(self, child: Child) -> None:
         """Wait until a part has started: what starts after it does not take its processor meanwhile."""
-        while child not in self._ready:
+        while not child.said:
             self._turn()
 
     def _prepare_folder(self) -> Path:
@@ -202,12 +198,11 @@ class Run:
         """The episodes of a test of a policy, one test after the other: two games cannot have one screen."""
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
-        episodes = self._episodes.setdefault(child, [])
         while child.exit_code is None:
-            self._state = f"proof: {len(episodes)} of {asked} {role}s"
+            self._state = f"proof: {len(child.said)} of {asked} {role}s"
             self._turn()
         self._hear_last_words()
-        return episodes
+        return [msgspec.json.decode(said.removeprefix("episode "), type=EpisodeStats) for said in child.said]
 
     def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
         level = self._arguments.log_level
@@ -218,8 +213,7 @@ class Run:
 
     def _turn(self) -> None:
         """One look at everything; raises PartDiedError where a part has ended, and not because it was done."""
-        for line in self._family.lines(_TURN_S):
-            self._hear(line)
+        self._hear(_TURN_S)
         for record in self._tail.records() if self._tail else ():
             self._progress.add(record)
         self._view.show(self._state, self._progress)
@@ -232,29 +226,18 @@ class Run:
     def _has_died(self, child: Child) -> bool:
         if child.role == "page" or child.is_asked or child.exit_code is None:
             return False
-        may_be_done = child in self._episodes or child.role.startswith("trainer")
-        return child.exit_code != 0 or not may_be_done
+        return child.exit_code != 0 or not child.role.startswith(("trainer", *_TESTED))
 
-    def _hear(self, line: ChildLine) -> None:
-        name, _, rest = line.text.partition(" ")
-        if line.is_data and name == "ready":
-            self._ready.add(line.child)
-            self._port = int(rest) if rest else self._port
-        elif line.is_data and name == "episode":
-            self._episodes[line.child].append(msgspec.json.decode(rest, type=EpisodeStats))
-        elif not line.is_data:
-            self._log.write(f"{line.text}\n")
-            if not line.text.startswith(ERROR_PREFIX):
-                self._view.line(line.child.role, line.text)
+    def _hear(self, wait_s: float = 0.0) -> None:
+        """Log and show what the parts have said; waits for the first line."""
+        for child, text in self._family.lines(wait_s):
+            self._log.write(f"{text}\n")
+            if not text.startswith(ERROR_PREFIX):
+                self._view.line(child.role, text)
 
     def _hear_last_words(self) -> None:
-        until = time.monotonic() + 1.0
-        while time.monotonic() < until:
-            lines = list(self._family.lines(0.2))
-            for line in lines:
-                self._hear(line)
-            if not lines:
-                return
+        self._family.wait_for_last_words()
+        self._hear()
 
     def _say(self, text: str) -> None:
         self._log.write(f"{text}\n")
@@ -272,7 +255,7 @@ class Run:
         self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
         is_broken = any(child.exit_code for child in trainers)
         self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
+        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)  # last, so that the others can take leave
         self._hear_last_words()
 
     def _prove(self, folder: Path) -> int:

@@ -19,25 +19,38 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO
 
 from tmrl_like.base.children import start_child
 from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
+_FOR_PARENT = ("ready", "episode ")
 _LAST_WORDS = 20
 _KILL_WAIT_S = 2.0
+_READ_WITHIN_S = 1.0
 
 
 @dataclass(eq=False)
 class Child:
-    """A part that runs in a process of its own."""
+    """A part that runs in a process of its own.
+
+    Attributes:
+        role: what it is called.
+        process: it.
+        said: its lines on standard output that are for the parent: "ready …" or "episode …".
+        last_words: its newest ones on standard error.
+        error: what it complained about, without the prefix.
+        is_asked: to end; one that is asked twice ends at once, without its last checkpoint.
+        readers: threads that read what it says.
+    """
 
     role: str
     process: subprocess.Popen[str]
+    said: list[str] = field(default_factory=list)
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
-    error: str = ""  # what it complained about, without the prefix
-    is_asked: bool = False  # to end; one that is asked twice ends at once, without its last checkpoint
+    error: str = ""
+    is_asked: bool = False
+    readers: list[threading.Thread] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int | None:
@@ -54,22 +67,12 @@ class Child:
         return f"ended {how}: {last.strip()}"
 
 
-@dataclass(frozen=True)
-class ChildLine:
-    """What a child said: `is_data` on standard output (for the parent), else on standard error."""
-
-    child: Child
-    text: str
-    is_data: bool
-
-
 class Family:
     """The children of one parent. Use it as a context manager: on leaving, no child is alive."""
 
     def __init__(self) -> None:
         self.children: list[Child] = []
-        self._lines: queue.SimpleQueue[ChildLine] = queue.SimpleQueue()
-        self._readers: list[threading.Thread] = []
+        self._lines: queue.SimpleQueue[tuple[Child, str]] = queue.SimpleQueue()
 
     def start(self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None) -> Child:
         """Start `tmrl-like` with `arguments`, and `further` variables in its environment.
@@ -86,19 +89,26 @@ class Family:
             raise no_process(role, error) from None
         child = Child(role, process)
         self.children.append(child)
-        for stream, is_data in ((process.stdout, True), (process.stderr, False)):
-            assert stream is not None
-            self._readers.append(start_thread(partial(self._read, child, stream, is_data), f"tmrl-{role}"))
+        for read in (self._read_output, self._read_errors):
+            child.readers.append(start_thread(partial(read, child), f"tmrl-{role}"))
         return child
 
-    def lines(self, wait_s: float = 0.0) -> Iterator[ChildLine]:
-        """What the children said since the last call; waits up to `wait_s` for the first line."""
+    def lines(self, wait_s: float = 0.0) -> Iterator[tuple[Child, str]]:
+        """What children said on standard error since the last call; waits up to `wait_s` for the first line."""
         try:
             yield self._lines.get(timeout=wait_s)
             while True:
                 yield self._lines.get_nowait()
         except queue.Empty:
             return
+
+    def wait_for_last_words(self) -> None:
+        """Return when all that children which have ended said is read; a second is enough for that."""
+        until = time.monotonic() + _READ_WITHIN_S
+        for child in self.children:
+            if child.exit_code is not None:
+                for reader in child.readers:
+                    reader.join(max(0.0, until - time.monotonic()))
 
     def ask_to_end(self, *children: Child) -> None:
         """Ask children to end, each once; does not wait."""
@@ -125,18 +135,24 @@ class Family:
         """End everything that is still alive, at once."""
         for child in self.children:
             _end_group(child.process)
-        for reader in self._readers:
-            reader.join(_KILL_WAIT_S)
+        self.wait_for_last_words()
 
-    def _read(self, child: Child, stream: IO[str], is_data: bool) -> None:
-        with contextlib.suppress(ValueError, OSError), stream:
-            for raw in stream:
-                text = raw.rstrip("\r\n")
-                if not is_data:
-                    child.last_words.append(text)
+    def _read_output(self, child: Child) -> None:
+        assert child.process.stdout is not None
+        with contextlib.suppress(ValueError, OSError), child.process.stdout as stream:
+            for line in stream:
+                if line.startswith(_FOR_PARENT):  # the user's code may print, too
+                    child.said.append(line.rstrip("\r\n"))
+
+    def _read_errors(self, child: Child) -> None:
+        assert child.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError), child.process.stderr as stream:
+            for line in stream:
+                text = line.rstrip("\r\n")
+                child.last_words.append(text)
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
-                self._lines.put(ChildLine(child, text, is_data))
+                self._lines.put((child, text))
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -81,12 +81,6 @@ class Outbox:
             log.info("sending %d samples that earlier processes left in %s", left, self._path)
         if dead > len(self.takes_over):
             log.warning("%s holds samples of too many processes: the rest waits", self._path)
-        old = [file for file in self._path.glob("*") if file.suffix in (".log", ".rows") and file.stem.isdecimal()]
-        if old:
-            line = (
-                "%s holds samples of a tmrl_like that speaks wire version 12 or older: start that one to send them, or "
-            )
-            log.error(line + "remove %s", self._path, ", ".join(sorted(file.name for file in old)))
 
     @property
     def lost_samples(self) -> int:
@@ -157,7 +151,7 @@ class Outbox:
             self._let_go(ack.incarnation)
 
     def _let_go(self, incarnation: int) -> None:
-        """Remove what a dead process left, if all of it is stored."""
+        """Forget what is stored; of a dead process that has nothing else all goes."""
         sender = self._senders[incarnation]
         sender.source.forget(sender.stored)
         if sender.source.is_dead and sender.source.is_empty:

@@ -311,7 +311,7 @@ class Receiver:
         progress.received = packet.last
         if not is_admitted:
             progress.begin_stretch(packet.last + 1)
-        size_bytes = len(data) + packet.body_bytes + _PACKET_BYTES
+        size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
         message = data if is_admitted else None
         with self._lock:
             self._waiting.append(_Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes))

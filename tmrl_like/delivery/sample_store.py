@@ -50,8 +50,6 @@ _RETRY_S = 2.0
 _SLOW_S = 1.0  # a group that takes longer is worth a line
 _SLOW_AGAIN_S = 600.0
 _MAGIC = b"tPS\x01"
-_OLD_MAGIC = b"tPL\x01"  # of wire version 12 and older; the version is the byte behind a record's frame and a zero
-_OLD_VERSION_AT = 13
 _FRAME = struct.Struct("<4sBII")  # magic, wire version, length of the head, CRC-32 of the head from the version on
 
 
@@ -127,13 +125,11 @@ class StoredFile:
             log.error("%s is damaged in %d places: packets in it are lost", self.path, damaged)
 
 
-@dataclass(slots=True)
-class _Counts:
-    """What of a file is needed to know when it goes."""
+class _Counts(NamedTuple):
+    """What of a file is needed to know when it is joined with others, and when it goes."""
 
     size_bytes: int
-    samples: int = 0
-    is_known: bool = False  # it was read, or written here
+    samples: int = 0  # as far as it was read
 
 
 class SampleStore:
@@ -196,10 +192,10 @@ class SampleStore:
 
     def files(self) -> Iterator[StoredFile]:
         """Read all that earlier processes left, oldest first; WireVersionError: another version wrote it."""
-        for number, counts in self._files.items():
+        for number, counts in list(self._files.items()):
             file = read_file(self._path(number))
             if file is not None:
-                counts.samples, counts.is_known = file.head.held, True
+                self._files[number] = _Counts(counts.size_bytes, file.head.held)
                 yield file
 
     @property
@@ -296,13 +292,13 @@ class SampleStore:
         write_atomically(self._path(number), data, synced=self._is_synced)
         if self._is_synced:
             disk.sync_folder(self.folder)
-        self._files[number] = _Counts(len(data), head.held, is_known=True)
+        self._files[number] = _Counts(len(data), head.held)
 
     def _join_small_files(self) -> None:
         """Make one file of the newest, where they are many and small. It comes first: what follows it is known."""
         small: list[int] = []
         for number, counts in reversed(self._files.items()):
-            if counts.size_bytes >= self._small_bytes or not counts.is_known:
+            if counts.size_bytes >= self._small_bytes:
                 break
             small.insert(0, number)
         if len(small) < self._small_files:
@@ -311,7 +307,7 @@ class SampleStore:
         for number in small:
             file = read_file(self._path(number))
             if file is None:
-                self._files[number].is_known = False
+                self._files[number] = _Counts(self._small_bytes)  # it is left alone
                 return
             files.append(file)
         messages = [message for file in files for message in file.messages]
@@ -324,12 +320,9 @@ class SampleStore:
             self._remove(number)
 
     def _remove_old_files(self) -> None:
-        """Keep the newest samples, and no large file without any."""
-        *before_newest, _ = self._files.items()
+        """Keep the newest samples."""
         held = sum(counts.samples for counts in self._files.values())
-        for number, counts in before_newest:
-            if counts.is_known and not counts.samples and counts.size_bytes >= self._small_bytes:
-                self._remove(number)
+        *before_newest, _ = self._files.items()
         for number, counts in before_newest:
             if held - counts.samples < self.keep_samples:
                 return
@@ -389,8 +382,6 @@ def read_file(path: Path) -> StoredFile | None:
 def _head_of(data: memoryview) -> tuple[StoreHead, int]:
     """The head of a file, and where its messages begin."""
     end = len(data) - _FRAME.size
-    if data[:4] == _OLD_MAGIC and end > 0:
-        raise m.WireVersionError(data[_OLD_VERSION_AT])
     for frame_at in (0, end):
         if end < _FRAME.size:
             break

@@ -129,10 +129,13 @@ class Source:
             if kind == STRUCTURE:
                 found.size_bytes += size  # the packet has it in its head
             elif kind in (ROW, FREE_ROW):
-                room = -(-(max_bytes - found.size_bytes) // size)
+                assert cursor.form is not None
+                weight = max(size, cursor.form.layout.memory(1) // 16)  # a packet's memory has a limit, too
+                room = -(-(max_bytes - found.size_bytes) // weight)
                 room = max(1, min(max_samples - found.samples, max(room, min_samples - found.samples)))
                 found.is_ended = room <= count
                 count = min(count, room)
+                found.size_bytes += count * weight
                 self._add_rows(found, kind, at, size, count)
             elif kind == REPORT:
                 found.episodes.append((cursor.entry, _report_decoder.decode(cursor.segment.content(at, size))))
@@ -154,7 +157,6 @@ class Source:
             piece = cursor.segment.content(at, size)
         found.rows[-1][1].append(piece)
         found.samples += count
-        found.size_bytes += count * size
 
     def encode(self, found: Gathered, awaits: bool = False, epoch_s: float = 0.0) -> bytes:
         """The message of a packet; `awaits` and `epoch_s` as in `SamplePacket`."""

@@ -35,13 +35,6 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         duration = getattr(self.env.unwrapped, "time_step_duration", None)
         return float(duration) if duration else None
 
-    @property
-    def overrun_after_s(self) -> float | None:
-        """A step that takes at least this long broke its deadline; None where there is none."""
-        if self.time_step_s is None:
-            return None
-        return self.time_step_s * (1.0 + float(getattr(self.env.unwrapped, "time_step_timeout_factor", 1.0)))
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)

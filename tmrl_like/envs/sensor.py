@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tmrl_like.base.options import AboveZero, in_ranges
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import EnvironmentFaultError, expect
+from tmrl_like.errors import EnvironmentFaultError
 
 Value = TypeVar("Value")
 
@@ -32,8 +33,9 @@ class Sensor(Generic[Value]):
         name: for what goes wrong with it: "the wrist camera".
     """
 
+    @in_ranges
     def __init__(
-        self, name: str, read: Callable[[], Value], silent_after_s: float = 1.0, first_within_s: float = 10.0
+        self, name: str, read: Callable[[], Value], silent_after_s: AboveZero = 1.0, first_within_s: AboveZero = 10.0
     ) -> None:
         """Begin to read, and wait for the first value.
 
@@ -46,8 +48,6 @@ class Sensor(Generic[Value]):
         Raises:
             EnvironmentFaultError: it is not, or `read` raised.
         """
-        for argument, value in (("silent_after_s", silent_after_s), ("first_within_s", first_within_s)):
-            expect(value > 0.0, argument, value, "more than 0")
         self.name = name
         self._read, self._silent_after_s = read, silent_after_s
         self._newest: _Reading[Value] | None = None

@@ -5,22 +5,22 @@ The demonstration is cut into equally spaced points. The reward of a step is how
 
 from __future__ import annotations
 
-import inspect
 import io
 import math
-import numbers
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.base.text import suggestion
+from tmrl_like.base.options import AboveZero, Natural, Options, Positive
 from tmrl_like.envs.way import Points, Way, checked_points
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 
 _MOST_PIECES = 10_000_000
+_Reward = Annotated[float, Meta(ge=-1e6, le=1e6)]
 
 
 def resample(positions: Any, spacing: float) -> Points:
@@ -37,19 +37,13 @@ def resample(positions: Any, spacing: float) -> Points:
     Raises:
         ConfigError: the positions are not a path, or one shorter than a piece.
     """
-    way = checked_points(np.asarray(positions), "the recorded positions")
-    if not spacing > 0.0:
-        raise ConfigError(f"the spacing of a trajectory must be positive, not {spacing}")
-    lengths = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(way.astype(np.float64), axis=0), axis=1))])
-    length = float(lengths[-1])
-    pieces = length / spacing
-    if not 0.5 < pieces < _MOST_PIECES:
+    way = Way(positions)
+    if not 0.5 * spacing < way.length < _MOST_PIECES * spacing:
         raise ConfigError(
-            f"the recorded way is {length:.3g} long, that is {pieces:.3g} pieces of {spacing:g}; expected 1 to "
-            f"{_MOST_PIECES:g}: choose another spacing, or record more"
+            f"the recorded way is {way.length:.3g} long; expected 1 to {_MOST_PIECES:g} pieces of {spacing:g}: choose "
+            "another spacing, or record more"
         )
-    at = np.linspace(0.0, length, round(pieces) + 1)
-    return np.stack([np.interp(at, lengths, axis) for axis in way.T], axis=1).astype(np.float32)
+    return way.ahead(np.linspace(0.0, way.length, round(way.length / spacing) + 1)).astype(np.float32)
 
 
 def save_trajectory(file: str | Path, points: Any) -> None:
@@ -59,7 +53,7 @@ def save_trajectory(file: str | Path, points: Any) -> None:
         ConfigError: they are not a trajectory, or the file cannot be written.
     """
     content = io.BytesIO()
-    np.savez_compressed(content, points=checked_points(np.asarray(points), "the points"))
+    np.savez_compressed(content, points=checked_points(points))
     try:
         write_atomically(Path(file), content.getvalue())
     except OSError as error:
@@ -80,12 +74,37 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{file} is not an .npz file with `points` ({reason}): record it again") from None
-    points = checked_points(points, f"{file}: points")
+    points = checked_points(points, f"{file}: ")
     if dimensions not in (None, points.shape[1]):
         raise ConfigError(
             f"{file}: its positions have {points.shape[1]} coordinates, this environment's {dimensions}: record it here"
         )
     return points
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardOptions(Options):
+    """What progress along a demonstration is worth, and what ends an episode.
+
+    Attributes:
+        forward_limit: points that one step can pass; no less than the fastest step does.
+        backward_limit: points that one step can fall back.
+        failure_countdown: steps in a row without progress that end an episode.
+        min_steps: steps of an episode before that is counted.
+        max_distance: further from all points within the limits than that, none is passed.
+        reward_per_point: for each point passed; lost for each fallen back.
+        end_of_track_reward: added at the last point.
+        constant_penalty: added at each step; negative.
+    """
+
+    forward_limit: Positive = 50
+    backward_limit: Natural = 10
+    failure_countdown: Positive = 20
+    min_steps: Natural = 70
+    max_distance: AboveZero = math.inf
+    reward_per_point: _Reward = 0.01
+    end_of_track_reward: _Reward = 100.0
+    constant_penalty: _Reward = 0.0
 
 
 class TrajectoryReward(Way):
@@ -99,64 +118,21 @@ class TrajectoryReward(Way):
     def __init__(
         self,
         points: Any,
-        forward_limit: int = 50,
-        backward_limit: int = 10,
-        failure_countdown: int = 20,
-        min_steps: int = 70,
-        max_distance: float = math.inf,
-        reward_per_point: float = 0.01,
-        end_of_track_reward: float = 100.0,
-        constant_penalty: float = 0.0,
+        options: RewardOptions = RewardOptions(),
         half_width: float = 1.0,
     ) -> None:
         """Begin at the first point.
 
         Args:
             points: [N, D], see `resample`.
-            forward_limit: points that one step can pass; no less than the fastest step does.
-            backward_limit: points that one step can fall back.
-            failure_countdown: steps in a row without progress that end an episode.
-            min_steps: steps of an episode before that is counted.
-            max_distance: further from all points within the limits than that, none is passed.
-            reward_per_point: for each point passed; lost for each fallen back.
-            end_of_track_reward: added at the last point.
-            constant_penalty: added at each step; negative.
+            options: what progress is worth.
             half_width: of the road; the unit of the potential in `info`.
 
         Raises:
-            ConfigError: an argument that makes no sense.
+            ConfigError: the points are not a way.
         """
-        whole = {"forward_limit": (forward_limit, 1), "failure_countdown": (failure_countdown, 1)}
-        for name, (value, least) in (
-            whole | {"backward_limit": (backward_limit, 0), "min_steps": (min_steps, 0)}
-        ).items():
-            is_fine = isinstance(value, int | np.integer) and bool(value >= least)
-            expect(is_fine, f"the reward's {name}", value, f"a whole number, {least} or more")
-        rewards = {"reward_per_point": reward_per_point, "end_of_track_reward": end_of_track_reward}
-        for name, number in (rewards | {"constant_penalty": constant_penalty}).items():
-            is_fine = isinstance(number, numbers.Real) and math.isfinite(number)
-            expect(is_fine, f"the reward's {name}", number, "a finite number")
-        is_distance = isinstance(max_distance, numbers.Real) and max_distance > 0.0
-        expect(is_distance, "the reward's max_distance", max_distance, "a number, more than 0")
-        is_width = isinstance(half_width, numbers.Real) and 0.0 < half_width < math.inf
-        expect(is_width, "the reward's half_width", half_width, "a finite number, more than 0")
-        self._failure_countdown, self._min_steps = failure_countdown, min_steps
-        self._reward_per_point = reward_per_point
-        self._end_of_track_reward, self._constant_penalty = end_of_track_reward, constant_penalty
-        self._half_width = half_width
-        super().__init__(points, forward_limit, backward_limit, max_distance)
-
-    @classmethod
-    def along(cls, points: Any, arguments: Mapping[str, Any]) -> TrajectoryReward:
-        """Make one from the arguments of an experiment.
-
-        Raises:
-            ConfigError: an argument that it does not have, or that makes no sense.
-        """
-        known = [name for name in inspect.signature(cls).parameters if name != "points"]
-        for name in [name for name in arguments if name not in known]:
-            raise ConfigError(f"the reward has no argument {name!r}; {suggestion(name, known)}")
-        return cls(points, **arguments)
+        self._options, self._half_width = options, half_width
+        super().__init__(points, options.forward_limit, options.backward_limit, options.max_distance)
 
     def reset(self) -> None:
         """Begin at the first point again."""
@@ -179,17 +155,15 @@ class TrajectoryReward(Way):
 
     def __call__(self, position: Any) -> tuple[float, bool]:
         """The reward of a step that ended at `position`, [D], and whether the episode terminates."""
-        before, furthest = self.index, self.furthest
+        options, before, furthest = self._options, self.index, self.furthest
         self.follow(position)
         self._steps += 1
-        if self.furthest > furthest or self._steps <= self._min_steps:
-            self._steps_without_progress = 0
-        else:
-            self._steps_without_progress += 1
-        reward = (self.index - before) * self._reward_per_point + self._constant_penalty
+        is_stuck = self.furthest <= furthest and self._steps > options.min_steps
+        self._steps_without_progress = self._steps_without_progress + 1 if is_stuck else 0
+        reward = (self.index - before) * options.reward_per_point + options.constant_penalty
         if self.is_at_end:
-            return reward + self._end_of_track_reward, True
-        return reward, self._steps_without_progress >= self._failure_countdown
+            return reward + options.end_of_track_reward, True
+        return reward, self._steps_without_progress >= options.failure_countdown
 
 
 class Lap:

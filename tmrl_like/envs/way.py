@@ -30,7 +30,7 @@ class Way:
         distance: how far along he is: the place nearest to him on the two lines that meet at that point.
     """
 
-    def __init__(self, points: Any, forward: int, backward: int, max_distance: float = math.inf) -> None:
+    def __init__(self, points: Any, forward: int = 1, backward: int = 0, max_distance: float = math.inf) -> None:
         """Begin at the first of the points, [N, 2] or [N, 3].
 
         Whoever is further than `max_distance` from all of them stays where he was.
@@ -38,7 +38,7 @@ class Way:
         Raises:
             ConfigError: they are not a way.
         """
-        self._points = checked_points(np.asarray(points), "the points of a trajectory").astype(np.float64)
+        self._points = checked_points(points).astype(np.float64)
         self._forward, self._backward, self._max_distance = forward, backward, max_distance
         self._lines = np.diff(self._points, axis=0)
         self._lengths = np.linalg.norm(self._lines, axis=1)
@@ -107,14 +107,13 @@ class Way:
         }
 
 
-def checked_points(points: NDArray[Any], what: str) -> Points:
-    """The points of a way, [N, 2] or [N, 3]; ConfigError: they are none."""
-    if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2 or points.dtype.kind not in "fiu":
-        found = f"{points.dtype} {list(points.shape)}"
+def checked_points(points: Any, whose: str = "") -> Points:
+    """The points of a way, [N, 2] or [N, 3]; ConfigError: they are none, and `whose` begins the line."""
+    found: NDArray[Any] = np.asarray(points)
+    is_way = found.ndim == 2 and found.shape[1] in (2, 3) and len(found) > 1 and found.dtype.kind in "fiu"
+    if not is_way or not np.isfinite(found).all():
         raise ConfigError(
-            f"{what} must be numbers [N, 2] or [N, 3] with N of 2 or more, not {found}: record them again"
+            f"{whose}the points of a way must be finite numbers [N, 2] or [N, 3] with N of 2 or more, not "
+            f"{found.dtype} {list(found.shape)}: record them again"
         )
-    points = points.astype(np.float32)
-    if not np.isfinite(points).all():
-        raise ConfigError(f"{what} hold values that are not finite: record them again")
-    return points
+    return found.astype(np.float32)

@@ -39,7 +39,6 @@ class Start(msgspec.Struct, kw_only=True):
         command: the command line.
         folder: the working folder.
         experiment: the experiment, as YAML; a script has none.
-        env: what makes the environment of a script, as an experiment names it; text says why that is not known.
         experiment_file: its path.
         task: the environment.
         tmrl_like: version of this package.
@@ -58,7 +57,6 @@ class Start(msgspec.Struct, kw_only=True):
     folder: str = ""
     experiment: str = ""
     experiment_file: str = ""
-    env: dict[str, object] | str = ""
     task: str = ""
     tmrl_like: str = ""
     packages: dict[str, str] = {}

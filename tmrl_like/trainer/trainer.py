@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Unpack
 
-import msgspec
 import torch
 
 import tmrl_like.config.config_constants as cfg
@@ -32,7 +31,7 @@ from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageEr
 from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.metrics.starts import Start, StartFields, describe_start, read_starts, write_starts
-from tmrl_like.policies.policy_file import code_of, describe, read_policy
+from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore, find_policy
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.trainer.checkpoints import Checkpoints, Dump, Load, Make, Updater
@@ -299,7 +298,7 @@ class Trainer:
     def _start_noted(self, about: StartFields) -> Iterator[None]:
         """Say in run.json that this run begins, and how it ends; a disk that is full is logged."""
         gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
-        start = describe_start(**{**_env_of(self.training), "gpu": gpu, **about})
+        start = describe_start(**{"task": _task_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)
         try:
@@ -344,13 +343,12 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
     log.info("this training starts from the policy %s", path)
 
 
-def _env_of(training: TrainingOffline) -> StartFields:
-    """What run.json says of the environment."""
+def _task_of(training: TrainingOffline) -> str:
+    """The environment's name; empty: the trainer knows its spaces alone."""
     if isinstance(training.env_cls, Sequence):
-        return {"task": "", "env": "the trainer knows its spaces alone"}
+        return ""
     name = argument_of(training.env_cls, "id")
-    task = name if isinstance(name, str) else name_of(taken_apart(training.env_cls)[0])
-    return {"task": task, "env": msgspec.to_builtins(code_of(training.env_cls))}
+    return name if isinstance(name, str) else name_of(taken_apart(training.env_cls)[0])
 
 
 @contextlib.contextmanager

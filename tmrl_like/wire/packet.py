@@ -9,9 +9,6 @@ connection or a disk, compares it. The columns, before compression::
     timing    one column after the other: `wire.rows.TIMING`
 
 A segment holds consecutive samples of one structure; most packets have one.
-
-Zeros may follow, before and after compression: whoever wants much memory of the receiver has to send much, see
-`PacketLimits`.
 """
 
 from __future__ import annotations
@@ -39,23 +36,10 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _FIELDS = (6, 7)  # of a sample; the seventh is for CRC debugging, the transition as produced
 
+MAX_HEAD_BYTES = 1 << 20
+MAX_MEMORY_BYTES = MAX_BODY_BYTES
+"""What one packet may come to in memory, body and head and all. It is compared before anything is unpacked or made."""
 _BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes 7 bytes of the head at least
-
-
-@dataclass(frozen=True, kw_only=True)
-class PacketLimits:
-    """What one packet may cost the one who reads it. All of it is compared before anything is unpacked or made.
-
-    Attributes:
-        ratio: a packet may come to so many times its size in memory. Senders keep to it: see `Compressor`.
-        head_bytes: of the head.
-    """
-
-    ratio: int = 16
-    head_bytes: int = 1 << 20
-
-
-LIMITS = PacketLimits()
 _KEPT_BYTES = 16 << 10  # of an encoded structure: larger ones are worked out each time they come
 
 
@@ -103,12 +87,14 @@ class SampleBlock:
         is_reset: bool [N], True for the samples of a reset.
         episode: uint8 [N], the episode's number in its lane modulo 100.
         timing: N steps.
+        size_bytes: what its packet comes to in memory, about.
     """
 
     segments: tuple[Columns, ...]
     is_reset: Array
     episode: Array
     timing: Timing
+    size_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.is_reset)
@@ -130,7 +116,7 @@ class SampleBlock:
                 segments.append(segment.after(max(0, skip - start)))
             start += segment.rows
         timing = Timing(*(column[skip:] for column in self.timing))
-        return SampleBlock(tuple(segments), self.is_reset[skip:], self.episode[skip:], timing)
+        return SampleBlock(tuple(segments), self.is_reset[skip:], self.episode[skip:], timing, self.size_bytes)
 
 
 def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepTiming) -> Sample:
@@ -147,7 +133,6 @@ class PacketRows:
         samples: how many.
         observed_at_s: Unix time of the first observation; 0: there is none.
         policy_version: the oldest published version that chose an action; 0: none did.
-        extra_bytes: what they come to in memory beside the body, about, where they are received.
     """
 
     def __init__(self, segments: Sequence[RowColumns]) -> None:
@@ -156,8 +141,6 @@ class PacketRows:
         head = [_Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments]
         self._head = _encoder.encode(head)
         self.samples = sum(part.rows for part in segments)
-        self.extra_bytes = _BYTES_PER_HEAD_BYTE * len(self._head)
-        self.extra_bytes += sum(part.format.layout.memory(part.rows) for part in segments)
         columns = zip(*(part.timing for part in segments), strict=True)
         self._timing: list[Any] = [np.concatenate(column) for column in columns]
         self.observed_at_s, self.policy_version = 0.0, 0
@@ -173,10 +156,9 @@ class PacketRows:
         return _block_of((part.columns() for part in self._segments), Timing(*steps), episode)
 
     def encode(self) -> bytes:
-        """The columns, uncompressed; with as many zeros behind them as `PacketLimits.ratio` asks for."""
+        """The columns, uncompressed."""
         buffers = (buffer for part in self._segments for buffer in part.buffers)
-        columns = b"".join((len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing))
-        return columns.ljust(-(-self.extra_bytes // (LIMITS.ratio - 1)), b"\0")
+        return b"".join((len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing))
 
 
 class PacketWriter:
@@ -207,8 +189,7 @@ class PacketWriter:
 class Compressor:
     """zstandard at its fastest level, as long as it pays.
 
-    After columns that shrink by less than a tenth, the next `PAUSE` are sent as they are. What shrinks by more than
-    `PacketLimits.ratio` allows (black pictures) is made longer by zeros.
+    After columns that shrink by less than a tenth, the next `PAUSE` are sent as they are.
     """
 
     PAUSE = 50
@@ -217,13 +198,12 @@ class Compressor:
         self._zstd = zstandard.ZstdCompressor(level=1, write_checksum=False)
         self._pause = 0
 
-    def __call__(self, columns: bytes, extra_bytes: int) -> tuple[bytes, bool]:
-        """Return (bytes to send, whether they are compressed); `extra_bytes` are those of `PacketRows`."""
+    def __call__(self, columns: bytes) -> tuple[bytes, bool]:
+        """Return (bytes to send, whether they are compressed)."""
         if self._pause:
             self._pause -= 1
             return columns, False
-        least_bytes = -(-(len(columns) + extra_bytes) // LIMITS.ratio)
-        small = self._zstd.compress(columns).ljust(least_bytes, b"\0")
+        small = self._zstd.compress(columns)
         if len(small) > 0.9 * len(columns):
             self._pause = self.PAUSE
             return columns, False
@@ -240,7 +220,7 @@ def encode_packet(packet: SamplePacket, columns: bytes = b"") -> bytes:
 def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
     """The message of a packet with these samples; `header`: what of `SamplePacket` does not follow from them."""
     body = rows.encode()
-    columns, is_compressed = compress(body, rows.extra_bytes)
+    columns, is_compressed = compress(body)
     packet = SamplePacket(
         samples=rows.samples,
         body_bytes=len(body),
@@ -285,7 +265,6 @@ def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
 def decode_body(
     packet: SamplePacket,
     columns: bytes | memoryview,
-    limits: PacketLimits = LIMITS,
     check: Callable[[Node], None] | None = None,
 ) -> SampleBlock:
     """Turn one packet's columns, as they were sent, back into samples.
@@ -294,20 +273,19 @@ def decode_body(
     structure of each segment before its columns are made, and raises what shall be raised.
 
     Raises:
-        OversizeError: it costs more than `limits`.
+        OversizeError: it comes to more than `MAX_MEMORY_BYTES`.
         DecodingError: damaged, or not what its packet announces.
     """
-    memory = packet.body_bytes
-    _refuse_above(limits, memory, len(columns))
     data = _unpacked(packet, columns)
     head_bytes = int.from_bytes(data[:4], "little")
-    if head_bytes > limits.head_bytes:
-        raise OversizeError(f"a packet head of {head_bytes} bytes; at most {limits.head_bytes} are allowed")
-    memory += _BYTES_PER_HEAD_BYTE * head_bytes
-    _refuse_above(limits, memory, len(columns))
+    if head_bytes > MAX_HEAD_BYTES:
+        raise OversizeError(f"a packet head of {head_bytes} bytes; at most {MAX_HEAD_BYTES} are allowed")
     end = 4 + head_bytes
     parts = [(part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")]
-    _refuse_above(limits, memory + sum(layout.memory(part.rows) for part, layout in parts), len(columns))
+    size_bytes = packet.body_bytes + _BYTES_PER_HEAD_BYTE * head_bytes
+    size_bytes += sum(layout.memory(part.rows) for part, layout in parts)
+    if size_bytes > MAX_MEMORY_BYTES:
+        raise OversizeError(f"a packet of {size_bytes} bytes in memory; at most {MAX_MEMORY_BYTES} are allowed")
     if sum(part.rows for part, _ in parts) != packet.samples:
         raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
     segments = []
@@ -318,11 +296,11 @@ def decode_body(
         segments.append(segment)
         end += size
     timing, episode = _timing_in(data[end:], packet.samples)
-    return _block_of(segments, timing, episode)
+    return _block_of(segments, timing, episode, size_bytes)
 
 
-def _block_of(segments: Iterable[Columns], timing: Timing, episode: Array) -> SampleBlock:
-    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing)
+def _block_of(segments: Iterable[Columns], timing: Timing, episode: Array, size_bytes: int = 0) -> SampleBlock:
+    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, size_bytes)
 
 
 def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
@@ -333,14 +311,6 @@ def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
     if samples and (timing.policy_version.min() < 0 or timing.source.max() >= len(ActionSource)):
         raise DecodingError("policy versions or sources of actions that do not exist")
     return timing, episode
-
-
-def _refuse_above(limits: PacketLimits, memory_bytes: int, sent_bytes: int) -> None:
-    if memory_bytes > limits.ratio * sent_bytes:
-        raise OversizeError(
-            f"a packet that comes from {sent_bytes} bytes to {memory_bytes} in memory; at most {limits.ratio} times its"
-            " size is allowed"
-        )
 
 
 def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:

@@ -92,13 +92,6 @@ def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock() -> None:
     assert on.judge(state(2.9, time_s=9.1), 0.0, 0)[1] == "stuck"
 
 
-def test_a_route_that_comes_back_beside_itself_has_no_short_cut() -> None:
-    there = [(x, 0.0) for x in np.arange(0, 102, 2.0)]
-    back = [(x, 3.0) for x in np.arange(100, -2, -2.0)]
-    on = Drive(RouteOptions(off_route_m=10), Way(there + back, 10, 5), state())
-    assert on.judge(state(4.0, 3.0), 0.0, 0)[0] == 4.0
-
-
 def test_what_is_ahead_is_seen_from_the_car() -> None:
     on = drive(ahead_m=(5.0, 10.0))
     assert on.route_ahead(state(yaw=90.0)).tolist() == pytest.approx([0, 0, -5, -10], abs=1e-5)

@@ -22,10 +22,9 @@ from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterf
 from tmrl_like.envs.desktop.desktop_game import GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
+from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import LinearActor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
@@ -45,7 +44,7 @@ class SquareGame(DesktopGameInterface):
 
     def __init__(self, command: list[str], **kwargs: Any) -> None:
         keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
-        telemetry = {"telemetry_layout": "<2f", "telemetry_port": int(command[-1])}
+        telemetry = {"telemetry": partial(Telemetry, "<2f", int(command[-1]))}
         super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
 
     def judge(self, frame: Any, record: Any) -> Any:
@@ -67,45 +66,46 @@ def square_in(obs: Any) -> float:
 
 
 def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -> None:
-    obs, _ = env.reset()
-    assert env.observation_space.contains(obs)
-    middle = square_in(obs)
-    for _ in range(200):
+    where = [square_in(env.reset()[0])]
+    assert where[0] == pytest.approx(0.5, abs=0.05)
+    while where[-1] > where[0] - 0.1 and len(where) < 200:
         obs, left_rew, *_ = env.step(LEFT)
-        if square_in(obs) < middle - 0.1:
-            break
-    assert middle == pytest.approx(0.5, abs=0.05)
-    assert square_in(obs) < middle - 0.1
+        where.append(square_in(obs))
+    assert where[-1] < where[0] - 0.1
     assert len({picture.tobytes() for picture in obs[0]}) > 1
-    for _ in range(400):
-        obs, rew, terminated, _, info = env.step(RIGHT)
-        if terminated:
-            break
-    assert terminated
+    terminated = False
+    while not terminated:
+        obs, rew, terminated, *_ = env.step(RIGHT)
     assert left_rew < rew == 1.0
     assert square_in(obs) > 0.85
     assert keys_down() == 0
-    obs, _ = env.reset()  # by the restart key
-    assert square_in(obs) == pytest.approx(0.5, abs=0.05)
+    assert square_in(env.reset()[0]) == pytest.approx(0.5, abs=0.05)  # by the restart key
     env.step(RIGHT)
     env.step(RIGHT)  # the first one acts now
     assert keys_down() == 1
     env.close()
     assert keys_down() == 0
-    assert not psutil.pid_exists(info["pid"])
 
 
-def test_a_game_that_ends_is_a_fault_and_the_next_reset_has_a_new_one(env: DesktopGameEnv) -> None:
-    env.reset()
-    *_, info = env.step(STILL)
-    os.kill(info["pid"], signal.SIGKILL)
-    with pytest.raises(EnvironmentFaultError, match=r"ended with exit code -9"):
-        for _ in range(100):
-            env.step(RIGHT)
+@pytest.mark.parametrize(
+    ("sent", "telemetry", "told"),
+    [
+        (signal.SIGKILL, True, "ended with exit code -9"),
+        (signal.SIGSTOP, True, "no telemetry from the game"),
+        (signal.SIGSTOP, False, "the game hangs: its picture has not changed for 1 s"),
+    ],
+)
+def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
+    screen: str, command: list[str], sent: signal.Signals, telemetry: bool, told: str, until: Callable[..., None]
+) -> None:
+    interface = SquareGame(command, **({} if telemetry else {"telemetry": None}))
+    interface.reset()
+    interface.send_control(RIGHT)
+    os.kill(interface.get_obs_rew_terminated_info()[3]["pid"], sent)
+    with pytest.raises(EnvironmentFaultError, match=told):
+        until(lambda: interface.get_obs_rew_terminated_info() is None)
     assert keys_down() == 0
-    env.reset()
-    *_, again = env.step(STILL)
-    assert again["pid"] != info["pid"]
+    interface.close()
 
 
 def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) -> None:
@@ -127,62 +127,44 @@ def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) ->
         other.close()
 
 
-def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
-    screen: str, command: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    pids: list[int] = []
-
-    class Actor(LinearActor):
-        def act(self, obs: Any, test: bool = False) -> Any:
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # the first game, which is ending
-                    if str(GAME) in process.cmdline() and process.pid not in pids:
-                        pids.append(process.pid)
-            if len(pids) == 1:
-                os.kill(pids[0], signal.SIGSTOP)
-            return STILL
-
-    interface = partial(SquareGame, command=command, telemetry_layout="")
-    make = partial(DesktopGameEnv, interface=interface, time_step_duration=STEP_S, ep_max_length=500)
-    with RolloutWorker(make, Actor, standalone=True) as worker:
-        assert worker.run_episode().fault
-        assert not worker.run_episode(max_samples=5).fault
-    assert any("the game hangs: its picture has not changed for 1 s" in record.message for record in caplog.records)
-    assert len(pids) == 2
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
 def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
     screen: str, command: list[str], until: Callable[..., None]
 ) -> None:
-    game, grabber = GameProcess(command), Screen()
-    game.start()
-    window = find_window(TITLE, within_s=20)
-    try:
-        window.place(Region(100, 50, 320, 200))
-        region = window.region()
-        assert region == Region(100, 50, 320, 200)
-        frame = grabber.grab(region)
-        assert frame.dtype == np.uint8
-        assert frame.shape == (200, 320, 3)
-        until(lambda: grabber.grab(region)[-5, -5].tolist() == [0, 0, 60])  # RGB
-        with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
-            grabber.grab(Region(1200, 700, 300, 300))
-        game.close()
-        for call in (window.region, window.has_focus, lambda: focus(window)):
-            with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
-                call()
-    finally:
-        window.close()
-        grabber.close()
-        game.close()
+    place = Region(100, 50, 320, 200)
+    with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
+        game.start()
+        with contextlib.closing(find_window(TITLE, within_s=20)) as window:
+            window.place(place)
+            assert window.region() == place
+            assert grabber.grab(place).shape == (200, 320, 3)
+            until(lambda: grabber.grab(place)[-5, -5].tolist() == [0, 0, 60])  # RGB
+            with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
+                grabber.grab(Region(1200, 700, 300, 300))
+            game.close()
+            for call in (window.region, window.has_focus, lambda: focus(window)):
+                with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
+                    call()
+
+
+def test_keys_are_held_and_released_by_name(screen: str) -> None:
+    keyboard, down = Keyboard(), []
+    for keys in (["w", "space"], ["w"]):
+        keyboard.hold(keys)
+        down.append(keys_down())
+    keyboard.tap("enter", 0.0)
+    down.append(keys_down())
+    with pytest.raises(ConfigError, match="there is no key 'strg'"):
+        keyboard.hold(["strg"])
+    keyboard.close()
+    keyboard.close()
+    assert [*down, keys_down()] == [2, 1, 1, 0]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pynput's own farewell to the screen
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
     mortal_screen: "subprocess.Popen[bytes]", command: list[str]
 ) -> None:
-    interface = SquareGame(command, telemetry_layout="")
+    interface = SquareGame(command, telemetry=None)
     interface.reset()
     interface.send_control(RIGHT)
     game = interface._game
@@ -235,9 +217,9 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
         ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
-        ({"start_within_s": float("inf")}, "start_within_s is inf"),
+        ({"start_within_s": float("nan")}, "start_within_s is nan"),
         ({"frozen_after_s": 0.0}, "frozen_after_s is 0"),
-        ({"size": (0, 64)}, "no pixels"),
+        ({"size": (0, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], message: str) -> None:
@@ -269,21 +251,6 @@ def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: s
     interface.reset()
     assert keys_down() == 0
     interface.close()
-
-
-def test_keys_are_held_and_released_by_name(screen: str) -> None:
-    keyboard = Keyboard()
-    keyboard.hold(["w", "space"])
-    assert keys_down() == 2
-    keyboard.hold(["w"])
-    assert keys_down() == 1
-    keyboard.tap("enter", 0.0)
-    assert keys_down() == 1
-    with pytest.raises(ConfigError, match="there is no key 'strg'"):
-        keyboard.hold(["strg"])
-    keyboard.close()
-    keyboard.close()
-    assert keys_down() == 0
 
 
 @pytest.mark.long

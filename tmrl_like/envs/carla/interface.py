@@ -23,32 +23,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from gymnasium import spaces
-from rtgym import RealTimeGymInterface
+from msgspec import Meta
 
 from tmrl_like.base.factories import said_to_memory
+from tmrl_like.base.options import AboveZero, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
-from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
+from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
-from tmrl_like.errors import EnvironmentFaultError, expect
+from tmrl_like.envs.task import TaskInterface
+from tmrl_like.errors import EnvironmentFaultError
 
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
-_LONGEST_STEP_S = 0.1  # CARLA's physics: ten substeps of 10 ms
-
-Array = np.ndarray[Any, Any]
 
 
-class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
+class CarlaInterface(TaskInterface[VehicleState]):
     """rtgym interface of one car in CARLA.
 
     Observation: motion float32 [3] (m/s forward, m/s to the right, degrees/s to the right); route float32
@@ -66,31 +64,29 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def __init__(
         self,
-        simulator: SimulatorOptions | None = None,
-        sensors: SensorOptions | None = None,
-        route: RouteOptions | None = None,
+        simulator: SimulatorOptions = SimulatorOptions(),  # noqa: B008 - frozen, as the others
+        sensors: SensorOptions = SensorOptions(),  # noqa: B008
+        route: RouteOptions = RouteOptions(),  # noqa: B008
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
         """Prepare; the simulator is not needed before the first reset.
 
         Args:
-            simulator: which one, map, weather, vehicle.
+            simulator: which one, and which vehicle.
             sensors: what the car sees with.
             route: the task.
             client_cls: makes CARLA's client; none: `carla.Client`.
 
         Raises:
             MissingExtraError: CARLA's client is not installed.
-            ConfigError: no such weather.
         """
+        super().__init__()
         require_carla()
-        self._simulator, self._sensors = simulator or SimulatorOptions(), sensors or SensorOptions()
-        self._task, self._client_cls = route or RouteOptions(), client_cls
-        weather_of(self._simulator)
-        self._random = np.random.default_rng()
+        self._simulator, self._sensors, self._task, self._client_cls = simulator, sensors, route, client_cls
         self._world: CarlaWorld | None = None
         self._car: Car  # from the first reset on, as the drive
         self._drive: Drive
+        self._ended_by = ""
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         ahead_m = np.repeat(max(self._task.ahead_m) + self._task.off_route_m, 2 * len(self._task.ahead_m))
@@ -100,37 +96,40 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def get_default_action(self) -> Array:
-        return np.zeros(2, np.float32)
+    def send_control(self, control: Any) -> None:
+        self._car.act(VehicleAction.from_policy(control))
 
-    def send_control(self, control: Array | None) -> None:
-        if control is not None:
-            self._car.act(VehicleAction.from_policy(control))
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def begin(self) -> VehicleState:
         """Put the car on a free spawn point, drawn at random, at rest.
 
         Raises:
             EnvironmentAwayError: no simulator, or another version.
             EnvironmentFaultError: it refuses, or no spawn point is free and has a way to go.
         """
-        if seed is not None:
-            self._random = np.random.default_rng(seed)
         world = self._world or self._connect()
-        for place in world.free_spawn_points(self._random):
-            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self._random)
+        for place in world.free_spawn_points(self.random):
+            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self.random)
             if route is not None:
                 state = self._car.put(place)
-                self._drive = Drive(self._task, route, state)
-                return self._observation(state), self._drive.info(state)
+                self._drive, self._ended_by = Drive(self._task, route, state), ""
+                return state
         raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
 
-    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        state = self._car.see()
+    def look(self) -> VehicleState:
+        return self._car.see()
+
+    def judge(self, state: VehicleState) -> tuple[float, bool]:
         impulse, lines = self._car.sensors.take_events(self._drive.began_in_frame)
-        reward, ended_by = self._drive.judge(state, impulse, lines)
-        info = self._drive.info(state) | ({"ended_by": ended_by} if ended_by else {})
-        return self._observation(state), np.float32(reward), bool(ended_by), info
+        reward, self._ended_by = self._drive.judge(state, impulse, lines)
+        return reward, bool(self._ended_by)
+
+    def observe(self, state: VehicleState) -> list[Any]:
+        motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
+        return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
+
+    def describe(self, state: VehicleState) -> dict[str, Any]:
+        info = self._drive.info(state)
+        return info | {"ended_by": self._ended_by} if self._ended_by else info
 
     def wait(self) -> None:
         """Brake, between two episodes."""
@@ -155,25 +154,21 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             raise
         return world
 
-    def _observation(self, state: VehicleState) -> list[Array]:
-        motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
-        return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
-
 
 class CarlaEnv(RealTimeEnv):
     """CARLA in real time: the simulator goes on by its own clock, whatever the policy does."""
 
     @also_takes(CarlaInterface)
+    @in_ranges
     def __init__(
         self,
-        time_step_duration: float = 0.05,
+        time_step_duration: AboveZero = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
         inputs: Inputs | None = None,
         **car: Any,
     ) -> None:
         """As `CarlaInterface` and `RealTimeEnv`."""
-        expect(0 < time_step_duration < math.inf, "time_step_duration", time_step_duration, "seconds, more than 0")
         interface = partial(CarlaInterface, **car)
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
 
@@ -195,16 +190,19 @@ class CarlaSyncEnv(ClockedGym):
         return said_to_memory(arguments)
 
     @also_takes(CarlaInterface)
+    @in_ranges
     def __init__(
         self,
-        step_s: float = 0.05,
+        step_s: Annotated[float, Meta(gt=0, le=0.1)] = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
         inputs: Inputs | None = None,
         **car: Any,
     ) -> None:
-        """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step, at most 0.1 s."""
-        expect(0 < step_s <= _LONGEST_STEP_S, "step_s", step_s, f"at most {_LONGEST_STEP_S} s, for CARLA's physics")
+        """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step.
+
+        CARLA's physics takes ten substeps of 10 ms at most.
+        """
         interface = partial(CarlaInterface, **car)
         super().__init__(
             {"interface": interface, "ep_max_length": ep_max_length, "act_buf_len": act_buf_len, "inputs": inputs}
@@ -225,10 +223,5 @@ class CarlaSyncEnv(ClockedGym):
         obs, reward, terminated, info = self.interface.get_obs_rew_terminated_info()
         self.act_buf.append(action)
         self.current_step += 1
-        return (
-            (*obs, *self.act_buf),
-            reward,
-            terminated,
-            not terminated and self.current_step >= self.ep_max_length,
-            info,
-        )
+        truncated = not terminated and self.current_step >= self.ep_max_length
+        return (*obs, *self.act_buf), reward, terminated, truncated, info

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
 
+from tmrl_like.base.options import NotNegative, Options
 from tmrl_like.envs.carla.vehicle import VehicleState
 from tmrl_like.envs.way import Way
 from tmrl_like.errors import expect
@@ -23,30 +26,29 @@ _GAIN_M = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteOptions:
+class RouteOptions(Options):
     """The task: how far to drive, what it earns, what ends it.
 
     A step's reward is the metres that the vehicle got on along its route, minus penalties.
+
+    Attributes:
+        length_m: of the route; it is shorter where the road ends, but begins nowhere less than 10 m before that.
+        ahead_m: the driver sees the points of the route that are so far ahead.
+        off_route_m: farther than this from the middle of the lane ends the episode.
+        stuck_after_s: no metre gained in this time, on the simulator's clock, ends the episode.
+        collision_penalty: for a collision, which ends the episode, too.
+        lane_penalty: for each line that is crossed.
     """
 
-    length_m: float = 300.0
-    """The route's length; it is shorter where the road ends, but begins nowhere less than 10 m before that."""
+    length_m: Annotated[float, Meta(ge=2 * _SPACING_M, le=1e5)] = 300.0
     ahead_m: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0)
-    """The driver sees the points of the route that are so far ahead."""
-    off_route_m: float = 4.0
-    """Farther than this from the middle of the lane ends the episode."""
-    stuck_after_s: float = 10.0
-    """No metre gained in this time, on the simulator's clock, ends the episode."""
-    collision_penalty: float = 20.0
-    """For a collision, which ends the episode, too."""
-    lane_penalty: float = 0.5
-    """For each line that is crossed."""
+    off_route_m: Annotated[float, Meta(ge=0.1)] = 4.0
+    stuck_after_s: Annotated[float, Meta(ge=0.1)] = 10.0
+    collision_penalty: NotNegative = 20.0
+    lane_penalty: NotNegative = 0.5
 
     def __post_init__(self) -> None:
-        least = {"length_m": 2 * _SPACING_M, "off_route_m": 0.1, "stuck_after_s": 0.1}
-        for name in (*least, "collision_penalty", "lane_penalty"):
-            value, low = getattr(self, name), least.get(name, 0)
-            expect(low <= value < math.inf, name, value, f"{low} or more, and finite")
+        super().__post_init__()
         are_ways = bool(self.ahead_m) and all(0 <= ahead_m < math.inf for ahead_m in self.ahead_m)
         expect(are_ways, "ahead_m", self.ahead_m, "metres, each 0 or more and finite")
 
@@ -100,10 +102,9 @@ class Drive:
         where = self._route.where((state.x_m, state.y_m), progress, self._task.off_route_m)
         return {"time_s": state.time_s} | where
 
-    def route_ahead(self, state: VehicleState) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def route_ahead(self, state: VehicleState) -> NDArray[np.float32]:
         """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
         x, y = self._route.ahead(self._task.ahead_m).T
         limit_m = max(self._task.ahead_m) + self._task.off_route_m
-        own = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))
-        seen: np.ndarray[Any, np.dtype[np.float32]] = np.clip(own, -limit_m, limit_m).astype(np.float32)
-        return seen
+        own: NDArray[np.float64] = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))
+        return own.clip(-limit_m, limit_m).astype(np.float32)

@@ -6,16 +6,18 @@ bounded length; whoever observes takes the newest from there and never waits for
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
+from msgspec import Meta
+from numpy.typing import NDArray
 
+from tmrl_like.base.options import Options
 from tmrl_like.envs.carla.world import CarlaWorld
 from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, expect
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 _ABOVE_ROOF_M = 0.5
 _LIDAR_CHANNELS = 16
-_MOST_BINS = 3600  # a tenth of a degree each
 _LIDAR_POINTS_PER_BIN = 40
 _LIDAR_TURNS_PER_S = 20.0
 _GROUND_M = 0.4  # lidar points below this height are the road
@@ -32,27 +33,29 @@ _OWN_BODY = 1.2  # and those in a box so much larger than the vehicle are the ve
 _MAX_SWEEPS = 16
 _MAX_EVENTS = 64
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensorOptions:
-    """What the vehicle sees with; collisions and crossed lines are always felt."""
+class SensorOptions(Options):
+    """What the vehicle sees with; collisions and crossed lines are always felt.
+
+    Attributes:
+        camera: height and width of the picture in pixels; none: no camera.
+        camera_fov_deg: the camera's horizontal field of view.
+        lidar_bins: directions of the lidar, clockwise from straight ahead, a tenth of a degree or more each; 0: no
+            lidar.
+        lidar_range_m: the lidar's reach, and what a direction says in which nothing is.
+    """
 
     camera: tuple[int, int] | None = (84, 84)
-    """Height and width of the picture in pixels; none: no camera."""
-    camera_fov_deg: float = 100.0
-    """The camera's horizontal field of view."""
-    lidar_bins: int = 0
-    """Directions of the lidar, clockwise from straight ahead; 0: no lidar."""
-    lidar_range_m: float = 40.0
-    """The lidar's reach, and what a direction says in which nothing is."""
+    camera_fov_deg: Annotated[float, Meta(gt=0, lt=180)] = 100.0
+    lidar_bins: Annotated[int, Meta(ge=0, le=3600)] = 0
+    lidar_range_m: Annotated[float, Meta(gt=0, le=1000)] = 40.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         expect(not self.camera or min(self.camera) >= 8, "camera", self.camera, "height and width of at least 8 pixels")
-        expect(0 < self.camera_fov_deg < 180, "camera_fov_deg", self.camera_fov_deg, "more than 0 and less than 180")
-        expect(0 <= self.lidar_bins <= _MOST_BINS, "lidar_bins", self.lidar_bins, f"0 (no lidar) to {_MOST_BINS}")
-        expect(0 < self.lidar_range_m < math.inf, "lidar_range_m", self.lidar_range_m, "metres, more than 0 and finite")
 
     def spaces(self) -> list[spaces.Box[Any]]:
         """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins] in metres."""

@@ -1,4 +1,4 @@
-"""The connection to a CARLA simulator: map, weather, clock, and the actors that are made in it.
+"""The connection to a CARLA simulator: its clock, and the actors that are made in it.
 
 Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own clock.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
+from msgspec import Meta
 
+from tmrl_like.base.options import Options
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, expect
 
 if TYPE_CHECKING:
@@ -26,31 +27,25 @@ _LAST_WORD_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatorOptions:
-    """Which simulator, and what world in it."""
+class SimulatorOptions(Options):
+    """Which simulator, and what world in it.
+
+    Attributes:
+        host: where the simulator runs.
+        port: of it; CARLA uses the next one as well.
+        timeout_s: a simulator that does not answer in this time is away.
+        vehicle: a blueprint of CARLA's library.
+        role_name: marks the actors of this worker: what is found with it at the start is left over, and destroyed.
+    """
 
     host: str = "127.0.0.1"
-    """Where the simulator runs."""
-    port: int = 2000
-    """Its port; CARLA uses the next one as well."""
-    timeout_s: float = 5.0
-    """A simulator that does not answer in this time is away."""
-    load_timeout_s: float = 60.0
-    """Loading a map may take this long."""
-    map_name: str | None = None
-    """Such as Town03; none: the one that is loaded."""
-    weather: str | None = None
-    """A preset of `carla.WeatherParameters` such as WetSunset; none: as it is."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 2000
+    timeout_s: Annotated[float, Meta(gt=0, le=60)] = 5.0
     vehicle: str = "vehicle.tesla.model3"
-    """A blueprint of CARLA's library."""
     role_name: str = "tmrl_like"
-    """Marks the actors of this worker: what is found with it at the start is left over, and destroyed."""
 
     def __post_init__(self) -> None:
-        expect(0 < self.port < 65536, "port", self.port, "1 to 65535")
-        expect(0 < self.timeout_s < math.inf, "timeout_s", self.timeout_s, "seconds, more than 0 and finite")
-        is_longer = self.timeout_s <= self.load_timeout_s < math.inf
-        expect(is_longer, "load_timeout_s", self.load_timeout_s, "seconds, finite and no less than timeout_s")
+        super().__post_init__()
         expect(self.vehicle.startswith("vehicle."), "vehicle", self.vehicle, "a blueprint such as vehicle.tesla.model3")
         expect(bool(self.role_name), "role_name", self.role_name, "a name by which this worker's actors are found")
 
@@ -63,18 +58,6 @@ def require_carla() -> None:
         raise MissingExtraError(
             "CARLA's client is not installed: pip install 'tmrl_like[carla]' (Linux or Windows, Python 3.12 at most)"
         ) from None
-
-
-def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
-    """The weather that is asked for; ConfigError: no such preset."""
-    import carla
-
-    if options.weather is None:
-        return None
-    presets = {n: v for n, v in vars(carla.WeatherParameters).items() if isinstance(v, carla.WeatherParameters)}
-    if options.weather not in presets:
-        raise ConfigError(f"simulator: weather is {options.weather!r}; CARLA has {', '.join(sorted(presets))}")
-    return presets[options.weather]
 
 
 class CarlaWorld:
@@ -96,7 +79,6 @@ class CarlaWorld:
 
         Raises:
             EnvironmentAwayError: no simulator answers, or one of another version.
-            ConfigError: it has no such map.
         """
         import carla
 
@@ -107,12 +89,9 @@ class CarlaWorld:
             self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
             self._client.set_timeout(options.timeout_s)
             self._check_version()  # before `get_world`, which waits with the interpreter's lock held
-            self._world = self._load_world()
+            self._world = self._client.get_world()
             self.map = self._world.get_map()
             self._remove_leftovers()
-            weather = weather_of(options)
-            if weather is not None:
-                self._world.set_weather(weather)
             self._before, settings = self._world.get_settings(), self._world.get_settings()
             settings.synchronous_mode, settings.fixed_delta_seconds = self.stands_still, fixed_step_s
             self._world.apply_settings(settings)
@@ -210,19 +189,6 @@ class CarlaWorld:
                 f"simulator of version {ours}"
             )
 
-    def _load_world(self) -> carla.World:
-        world, wanted = self._client.get_world(), self.options.map_name
-        if wanted is None or _base_name(world.get_map().name) == _base_name(wanted):
-            return world
-        known = sorted({_base_name(name) for name in self._client.get_available_maps()})
-        if _base_name(wanted) not in known:
-            raise ConfigError(f"simulator: map_name is {wanted!r}; this simulator has {', '.join(known)}")
-        log.info("loading the map %s", wanted)
-        self._client.set_timeout(self.options.load_timeout_s)
-        world = self._client.load_world(wanted)
-        self._client.set_timeout(self.options.timeout_s)
-        return world
-
     def _remove_leftovers(self) -> None:
         """Destroy what a worker that was killed has left."""
         role_name = self.options.role_name
@@ -250,7 +216,3 @@ class CarlaWorld:
     @property
     def _address(self) -> str:
         return f"{self.options.host}:{self.options.port}"
-
-
-def _base_name(map_name: str) -> str:
-    return map_name.rpartition("/")[2]

@@ -24,7 +24,6 @@ with `judge`, which says what a step was worth.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.factories import MISSING, argument_of, said_to_memory
+from tmrl_like.base.options import AboveZero, NotNegative, Positive, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
@@ -64,6 +64,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
     """
 
+    @in_ranges
     def __init__(
         self,
         title: str,
@@ -71,15 +72,14 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         environment: Mapping[str, str] | None = None,
         axes: Sequence[Axis] = (("left", "right"), ("down", "up")),
         restart_key: str = "",
-        restart_wait_s: float = 0.5,
+        restart_wait_s: NotNegative = 0.5,
         size: tuple[int, int] = (64, 64),
         grey: bool = True,
-        frames: int = 4,
+        frames: Positive = 4,
         place: tuple[int, int, int, int] | None = None,
-        telemetry_layout: str = "",
-        telemetry_port: int = 0,
-        start_within_s: float = 20.0,
-        frozen_after_s: float = 10.0,
+        telemetry: Callable[[], Telemetry] | None = None,
+        start_within_s: NotNegative = 20.0,
+        frozen_after_s: AboveZero = 10.0,
     ) -> None:
         """Prepare; touches neither screen nor game.
 
@@ -94,8 +94,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             grey: pictures without colour.
             frames: pictures in an observation.
             place: left, top, width and height that the window's contents shall have; None leaves it alone.
-            telemetry_layout: of a record that the game sends over TCP, as for `struct`; "" for none.
-            telemetry_port: where it listens.
+            telemetry: receives the records that the game sends; None: it sends none.
             start_within_s: the window is there so long after the start. Less than the worker's `hang_timeout_s`.
             frozen_after_s: a picture that did not change for so long is a game that hangs, telemetry that is silent
                 for so long, or 2 s, too; `.inf`: no picture is.
@@ -103,18 +102,13 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         Raises:
             ConfigError: an argument that makes no sense.
         """
+        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
+        expect(not place or min(place[2:]) > 0, "place", place, "left, top, width, height of a window")
         self._title = title
         self._place = Region(*place) if place else None
         self._axes = [tuple(axis) for axis in axes]
-        seconds = "0 seconds or more"
-        expect(frames >= 1, "frames", frames, "1 or more pictures")
-        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
-        expect(self._place is None or min(self._place[2:]) > 0, "place", place, "left, top, width, height of a window")
-        expect(0 <= restart_wait_s < math.inf, "restart_wait_s", restart_wait_s, seconds)
-        expect(0 <= start_within_s < math.inf, "start_within_s", start_within_s, seconds)
-        expect(frozen_after_s > 0, "frozen_after_s", frozen_after_s, "seconds, more than 0")
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
-        self._telemetry_layout, self._telemetry_port = telemetry_layout, telemetry_port
+        self._make_telemetry = telemetry
         self._start_within_s = start_within_s
         self._game = GameProcess(command, environment) if command else None
         self._frozen = FrozenWatch(frozen_after_s)
@@ -162,7 +156,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return spaces.Box(-1.0, 1.0, (len(self._axes),))
 
     def get_default_action(self) -> NDArray[np.float32]:
-        return np.zeros(self.get_action_space().shape, np.float32)
+        return np.zeros(len(self._axes), np.float32)
 
     def control(self, action: NDArray[np.float32]) -> None:
         """Let the game do this from now on."""
@@ -213,8 +207,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             frame, record = self.look()
             return self.observe(frame, record), self.describe(frame, record)
 
-    def send_control(self, control: NDArray[np.float32] | None) -> None:
-        if control is not None and self._window is not None:
+    def send_control(self, control: NDArray[np.float32]) -> None:
+        if self._window is not None:
             with self._closed_by_errors():
                 self.control(control)
 
@@ -267,18 +261,14 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._window.place(self._place)
         focus(self._window)
         self.open_controls()
-        if self._telemetry_layout:
-            self._telemetry = self.open_telemetry()
+        if self._make_telemetry is not None:
+            self._telemetry = self._make_telemetry()
             self._read_telemetry(_FIRST_RECORD_WITHIN_S)
 
     def open_controls(self) -> None:
         """Take hold of what the game is steered with."""
         self._keyboard = Keyboard()
         self._keyboard.free({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
-
-    def open_telemetry(self) -> Telemetry:
-        """Connect to the game's telemetry."""
-        return Telemetry(self._telemetry_layout, self._telemetry_port)
 
     def _read_telemetry(self, within_s: float) -> Record:
         if self._telemetry is None:

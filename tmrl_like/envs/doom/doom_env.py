@@ -30,20 +30,24 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-from rtgym import RealTimeGymInterface
+from msgspec import Meta
+from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
+from tmrl_like.base.options import Positive, in_ranges
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError, MissingExtraError, expect
 
 TIC_S = 1 / 35
 
 Buttons = Sequence[str]
+Picture = tuple[Frame, NDArray[np.float32]]  # what the game shows, and its variables
 TURN_AND_SHOOT: tuple[Buttons, ...] = (
     (),
     ("TURN_LEFT",),
@@ -55,7 +59,7 @@ TURN_AND_SHOOT: tuple[Buttons, ...] = (
 HEALTH_AND_AMMO = {"HEALTH": 100.0, "AMMO2": 30.0}
 
 
-class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
+class VizDoomInterface(TaskInterface[Picture]):
     """rtgym interface of a VizDoom scenario.
 
     Observation: the newest frames, uint8 [frames, height, width] (in colour [frames, height, width, 3]), newest last,
@@ -66,6 +70,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         game: the `vizdoom.DoomGame`.
     """
 
+    @in_ranges
     def __init__(
         self,
         scenario: str = "defend_the_center",
@@ -73,7 +78,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         variables: Mapping[str, float] = HEALTH_AND_AMMO,
         size: tuple[int, int] = (60, 80),
         grey: bool = True,
-        frames: int = 4,
+        frames: Positive = 4,
         reward_scale: float = 1.0,
     ) -> None:
         """Start the engine.
@@ -95,20 +100,17 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             import vizdoom
         except ImportError as error:
             raise MissingExtraError(f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})") from None
-        for name, most in variables.items():
-            if not most > 0:
-                raise ConfigError(f"the largest value of Doom's {name} is {most}; it must be positive")
-        if not math.isfinite(reward_scale):
-            raise ConfigError(f"Doom's reward_scale is {reward_scale}; it must be a number")
-        if not actions or frames < 1:
-            raise ConfigError(f"Doom needs at least one action and one frame, not {len(actions)} and {frames}")
+        expect(len(actions) > 0, "actions", actions, "a table of one or more")
+        expect(
+            all(most > 0 for most in variables.values()), "variables", variables, "each with a largest value above 0"
+        )
+        expect(math.isfinite(reward_scale), "reward_scale", reward_scale, "a finite number")
+        super().__init__()
         names = list(dict.fromkeys(button for held in actions for button in held))
         self._table = [[name in held for name in names] for held in actions]
         self._most = np.array(list(variables.values()), np.float32)
-        self._shrink = Shrink(size, grey=grey)
-        self._history = History(frames)
-        self._picture: Frame
-        self._variables = np.zeros(len(variables), np.float32)
+        self._shrink, self._history = Shrink(size, grey=grey), History(frames)
+        self._newest: Picture
         self._rewarded = 0.0
         self._reward_scale = reward_scale
         self.game = vizdoom.DoomGame()
@@ -130,39 +132,40 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_action_space(self) -> spaces.Discrete:
         return spaces.Discrete(len(self._table))
 
-    def get_default_action(self) -> np.int64:
-        return np.int64(0)
-
     def send_control(self, control: Any) -> None:
         """Hold these buttons from now on. Returns at the game's next tic: VizDoom cannot press without waiting."""
-        if control is not None and not self.game.is_episode_finished():
+        if not self.game.is_episode_finished():
             self.game.set_action(self._table[control])
             self.game.advance_action(1, False)
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def begin(self) -> Picture:
         """Begin a new episode; takes a third of a second."""
-        if seed is not None:
-            self.game.set_seed(seed)
+        self.game.set_seed(int(self.random.integers(2**32)))
         self.game.new_episode()
         self._rewarded = 0.0
         self._history.clear()
-        self._look()
-        return self._observation(), {}
+        self._newest = self._see()
+        return self._newest
 
-    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+    def look(self) -> Picture:
         """Wait for the game's next tic, and look. Raises if the engine is gone."""
         if not self.game.is_episode_finished():
             self.game.advance_action(1)
-        terminated = self.game.is_episode_finished()
-        if not terminated:  # then there is no new frame, and the history goes on with the newest
-            self._look()
-        rewarded = self.game.get_total_reward()
-        rew, self._rewarded = np.float32(self._reward_scale * (rewarded - self._rewarded)), rewarded
-        return self._observation(), rew, terminated, {}
+        if not self.game.is_episode_finished():  # else there is no new frame, and the history goes on with the newest
+            self._newest = self._see()
+        return self._newest
+
+    def judge(self, state: Picture) -> tuple[float, bool]:
+        before, self._rewarded = self._rewarded, self.game.get_total_reward()
+        return self._reward_scale * (self._rewarded - before), self.game.is_episode_finished()
+
+    def observe(self, state: Picture) -> list[Any]:
+        frame, variables = state
+        return [self._history(self._shrink(frame)), variables]
 
     def render(self) -> Frame:
         """The game's newest frame that the agent saw, uint8 [120, 160, 3] RGB."""
-        return self._picture
+        return self._newest[0]
 
     def wait(self) -> None:
         """Between two episodes nobody is at the controls."""
@@ -170,16 +173,10 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
     def close(self) -> None:
         self.game.close()
 
-    def _look(self) -> None:
+    def _see(self) -> Picture:
         state = self.game.get_state()
-        self._picture = state.screen_buffer
-        self._frame = self._shrink(self._picture)
-        if len(self._most):
-            assert state.game_variables is not None
-            self._variables = np.clip(state.game_variables, 0.0, self._most).astype(np.float32)
-
-    def _observation(self) -> list[Any]:
-        return [self._history(self._frame), self._variables]
+        variables = np.zeros(0) if state.game_variables is None else state.game_variables
+        return state.screen_buffer, np.clip(variables, 0.0, self._most).astype(np.float32)
 
 
 class VizDoomEnv(RealTimeEnv):
@@ -192,10 +189,11 @@ class VizDoomEnv(RealTimeEnv):
         return said_to_memory(arguments) | {"frame_stack": stack, "time_step_duration": time_step_s}
 
     @also_takes(VizDoomInterface)
-    def __init__(self, tics_per_step: int = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any) -> None:
-        """As `VizDoomInterface` and `RealTimeEnv`."""
-        if tics_per_step < 2:
-            raise ConfigError(f"tics_per_step is {tics_per_step}; to press and to look takes a tic each: 2 or more")
+    @in_ranges
+    def __init__(
+        self, tics_per_step: Annotated[int, Meta(ge=2)] = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any
+    ) -> None:
+        """As `VizDoomInterface` and `RealTimeEnv`; to press and to look takes a tic each."""
         interface = partial(VizDoomInterface, **game)
         last_tic_s = (tics_per_step - 1) * TIC_S  # the frame is that of the tic after it
         super().__init__(interface, tics_per_step * TIC_S, ep_max_length, act_buf_len, last_tic_s, wait_on_done=False)

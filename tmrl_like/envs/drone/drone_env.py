@@ -32,17 +32,20 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-from rtgym import DummyRCDrone, RealTimeGymInterface
+from rtgym import DummyRCDrone
 
 from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.vision import Frame, load_opencv
 
 REACHED_M = 0.01
 _NEAR_M = 0.01
 _IMAGE_PX = 400
 
+Position = tuple[float, float]  # x and y in m
 
-class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
+
+class DroneInterface(TaskInterface[Position]):
     """rtgym interface of the dummy RC drone.
 
     Observation: x and y of the drone in [-1, 1] m, x and y of the target in [-0.5, 0.5] m, each float32
@@ -51,8 +54,8 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def __init__(self) -> None:
         """Prepare; the drone starts with the first reset."""
+        super().__init__()
         self._drone: Any = None
-        self._random = np.random.default_rng()
         self._target = np.zeros(2, np.float32)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
@@ -63,25 +66,24 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-2.0, 2.0, (2,))
 
-    def get_default_action(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return np.zeros(2, np.float32)
-
     def send_control(self, control: Any) -> None:
-        if control is not None:
-            self._drone.send_control(control[0], control[1])
+        self._drone.send_control(control[0], control[1])
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
-        if seed is not None:
-            self._random = np.random.default_rng(seed)
-        if self._drone is None:
-            self._drone = DummyRCDrone()
-        self._target = self._random.uniform(-0.5, 0.5, 2).astype(np.float32)
-        return self._observation(self._drone.get_observation()), {}
+    def begin(self) -> Position:
+        self._drone = self._drone or DummyRCDrone()
+        self._target = self.random.uniform(-0.5, 0.5, 2).astype(np.float32)
+        return self.look()
 
-    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        position = self._drone.get_observation()
-        distance = np.linalg.norm(np.array(position, np.float32) - self._target)
-        return self._observation(position), np.float32(-distance), bool(distance < REACHED_M), {}
+    def look(self) -> Position:
+        position: Position = self._drone.get_observation()
+        return position
+
+    def judge(self, state: Position) -> tuple[float, bool]:
+        distance = np.linalg.norm(np.array(state, np.float32) - self._target)
+        return -float(distance), bool(distance < REACHED_M)
+
+    def observe(self, state: Position) -> list[Any]:
+        return [np.array([value], np.float32) for value in (*state, *self._target)]
 
     def render(self) -> Frame:
         """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
@@ -95,9 +97,6 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Let the drone's thread, which has no end, stand still: it would start another thread every 10 ms."""
         if self._drone is not None:
             self._drone._send_obs = lambda *position: threading.Event().wait()
-
-    def _observation(self, position: tuple[float, float]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
-        return [np.array([value], np.float32) for value in (*position, *self._target)]
 
 
 class DroneEnv(RealTimeEnv):

@@ -30,11 +30,25 @@ STATE = np.dtype(
         ("frame", np.uint8, FRAME_SHAPE),  # RGB; the car points up
     ]
 )
+COASTING = -0.5  # the pedal's position between brake and gas
+_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
+_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COMMAND = struct.Struct("<q3f")  # how often the car was put back to the start; steering, gas, brake
 _STARTS = struct.Struct("<q")  # the same, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
 _SILENT_FOR_S = 3.0
+
+
+def gas_and_brake(pedal: float) -> tuple[float, float]:
+    """What one pedal means, from full brake at -1 over nothing to full gas at 1."""
+    beyond = pedal - COASTING
+    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
+
+
+def pedal_of(gas: float, brake: float) -> float:
+    """Where the pedal is for that."""
+    return COASTING + (1.0 - COASTING) * gas / _FULL_GAS - (1.0 + COASTING) * brake / _FULL_BRAKE
 
 
 def require_game() -> None:
@@ -50,26 +64,20 @@ class RacingGame:
         """Start it; the car stands at the start of the track of this number, always the same one.
 
         Raises:
-            MissingExtraError: it is not installed.
             EnvironmentFaultError: it did not start.
         """
-        require_game()
         sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
         self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
         self._starts = 0
-
-    @property
-    def pid(self) -> int:
-        """Of the game's process."""
-        return self._process.pid
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))
 
-    def look(self) -> Any:
+    def look(self) -> np.void:
         """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
-        return np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
+        state: np.void = np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
+        return state
 
     def restart(self) -> None:
         """Put the car back to the start, and wait until it is there."""

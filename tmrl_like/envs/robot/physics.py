@@ -11,10 +11,11 @@ import random
 import struct
 import time
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tmrl_like.base.device import DeviceProgram, cycles
+from tmrl_like.base.options import NotNegative, Options
 
 CYCLE_S = 0.002
 MAX_VELOCITY = 2.0  # rad/s, each joint
@@ -54,7 +55,7 @@ _MODEL = f"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmOptions:
+class ArmOptions(Options):
     """What keeps the arm from doing, and the agent from knowing, exactly what was commanded.
 
     Attributes:
@@ -68,20 +69,14 @@ class ArmOptions:
         seed: of jitter and noise; none: a different one each time.
     """
 
-    sensor_latency_s: float = 0.015
-    command_latency_s: float = 0.015
-    jitter_s: float = 0.01
-    position_noise_rad: float = 0.001
-    velocity_noise_rad_s: float = 0.02
-    command_noise: float = 0.02
-    watchdog_s: float = 0.25
+    sensor_latency_s: NotNegative = 0.015
+    command_latency_s: NotNegative = 0.015
+    jitter_s: NotNegative = 0.01
+    position_noise_rad: NotNegative = 0.001
+    velocity_noise_rad_s: NotNegative = 0.02
+    command_noise: NotNegative = 0.02
+    watchdog_s: NotNegative = 0.25
     seed: int | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "seed" and not 0 <= value < math.inf:
-                raise ValueError(f"{field.name} is {value}; expected 0 or more, and finite")
 
 
 class Line:
@@ -111,8 +106,8 @@ class Arm:
         import mujoco
 
         self._step = mujoco.mj_step
-        self._model = mujoco.MjModel.from_xml_string(_MODEL)
-        self.data = mujoco.MjData(self._model)
+        self.model = mujoco.MjModel.from_xml_string(_MODEL)
+        self.data = mujoco.MjData(self.model)
         self.data.qpos[:] = [sum(limits) / 2 for limits in LIMITS]
         self.cycles = 0
         self.is_stopped = False
@@ -125,11 +120,8 @@ class Arm:
         self._heard_at_s = now_s
 
     def receive(self, now_s: float, message: bytes) -> None:
-        """Take in what the driver sent; anything but a command is dropped."""
-        if len(message) == COMMAND.size:
-            command = COMMAND.unpack(message)
-            if all(map(math.isfinite, command)):
-                self._commands.put(now_s, command)
+        """Take in what the driver sent."""
+        self._commands.put(now_s, COMMAND.unpack(message))
 
     def cycle(self, now_s: float) -> bytes | None:
         """Measure, control, move for `CYCLE_S`.
@@ -138,7 +130,7 @@ class Arm:
             The newest measurement that has arrived at the other end by now, if there is a new one.
         """
         self._control(now_s)
-        self._step(self._model, self.data)
+        self._step(self.model, self.data)
         self.cycles += 1
         self._measurements.put(now_s, self._measure(now_s))
         arrived: list[bytes] = self._measurements.arrived(now_s)

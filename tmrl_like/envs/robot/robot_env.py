@@ -35,10 +35,11 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-from rtgym import RealTimeGymInterface
+from numpy.typing import NDArray
 
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import EnvironmentFaultError
 
@@ -58,22 +59,23 @@ _AT_HOME_RAD = 0.05
 _HOME_WITHIN_S = 5.0
 _HOME_PERIOD_S = 0.02
 
-_Array = np.ndarray[Any, np.dtype[np.float32]]
 
-
-class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
+class RobotInterface(TaskInterface[RobotState]):
     """rtgym interface of an arm with two joints.
 
     Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
     the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
     float32 [2] in [-1.2, 1.2] rad/s.
+
+    Attributes:
+        target_m: x and y of the target, float32 [2].
     """
 
     def __init__(self, driver: RobotDriver) -> None:
         """Touches no robot; the first reset connects it. A trainer makes one, too, to see the spaces."""
+        super().__init__()
         self._driver = driver
-        self._random = np.random.default_rng()
-        self._target = np.zeros(2, np.float32)
+        self.target_m = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
 
     @property
@@ -88,27 +90,33 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-MAX_SPEED, MAX_SPEED, (2,))
 
-    def get_default_action(self) -> _Array:
-        return np.zeros(2, np.float32)
-
     def send_control(self, control: Any) -> None:
-        if control is not None:
-            self._move(control)
+        self._driver.send_command(RobotCommand((float(control[0]), float(control[1]))))
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
-        if seed is not None:
-            self._random = np.random.default_rng(seed)
+    def begin(self) -> RobotState:
         self._driver.connect()
         state = self._go_home()
-        self._target = tip_m(self._random.uniform(*np.transpose(TARGETS_RAD)))
-        return self._observation(state), {}
+        self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
+        return state
 
-    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        state = self._read_state()
-        observation = self._observation(state)
-        distance_m = np.linalg.norm(observation[3])
+    def look(self) -> RobotState:
+        state = self._driver.read_state()
+        if state.is_stopped:
+            raise EnvironmentFaultError("the robot's emergency stop is on")
+        return state
+
+    def judge(self, state: RobotState) -> tuple[float, bool]:
+        distance_m = float(np.linalg.norm(self.target_m - tip_m(state.position_rad)))
         rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
-        return observation, np.float32(-distance_m - STEP_COSTS), bool(distance_m < REACHED_M and rests), {}
+        return -distance_m - STEP_COSTS, distance_m < REACHED_M and rests
+
+    def observe(self, state: RobotState) -> list[Any]:
+        self._position_rad = state.position_rad
+        angle = sum(state.position_rad)  # of the forearm
+        along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
+        tip = tip_m(state.position_rad)
+        way = np.array((along, left)) @ (self.target_m - tip)
+        return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
 
     def render(self) -> Frame:
         """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
@@ -125,48 +133,35 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
         disc(shoulder, 12, _JOINT)
         disc(elbow, 8, _JOINT)
-        disc(_pixel(self._target), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
-        disc(_pixel(self._target), round(REACHED_M * _PX_PER_M), _TARGET)
+        disc(_pixel(self.target_m), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        disc(_pixel(self.target_m), round(REACHED_M * _PX_PER_M), _TARGET)
         disc(tip, 4, (0, 0, 0))
         return image
 
     def wait(self) -> None:
         """Between two episodes the arm stands."""
+        self.send_control((0.0, 0.0))
+
+    def stop(self) -> None:
+        """Nobody drives: the arm stands."""
         self._move((0.0, 0.0))
 
     def close(self) -> None:
         self._driver.close()
 
-    def _read_state(self) -> RobotState:
-        state = self._driver.read_state()
-        if state.is_stopped:
-            raise EnvironmentFaultError("the robot's emergency stop is on")
-        return state
-
-    def _move(self, velocity_rad_s: Any) -> None:
-        self._driver.send_command(RobotCommand((float(velocity_rad_s[0]), float(velocity_rad_s[1]))))
-
     def _go_home(self) -> RobotState:
         """Move to where episodes begin. An arm that does not get there is stopped: something is in its way."""
         deadline_s = time.monotonic() + _HOME_WITHIN_S
         while time.monotonic() < deadline_s:
-            state = self._read_state()
+            state = self.look()
             way_rad = np.subtract(HOME_RAD, state.position_rad)
             if np.abs(way_rad).max() < _AT_HOME_RAD and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S:
-                self._move((0.0, 0.0))
+                self.wait()
                 return state
-            self._move(np.clip(_HOME_GAIN * way_rad, -MAX_SPEED, MAX_SPEED))
+            self.send_control(np.clip(_HOME_GAIN * way_rad, -MAX_SPEED, MAX_SPEED))
             time.sleep(_HOME_PERIOD_S)
         self._driver.emergency_stop()
         raise EnvironmentFaultError(f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop")
-
-    def _observation(self, state: RobotState) -> list[_Array]:
-        self._position_rad = state.position_rad
-        angle = sum(state.position_rad)  # of the forearm
-        along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
-        tip = tip_m(state.position_rad)
-        way = np.array((along, left)) @ (self._target - tip)
-        return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
 
 
 class RobotEnv(RealTimeEnv):
@@ -252,7 +247,7 @@ def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
     return upper_m * shoulder.cos() + fore_m * cos, upper_m * shoulder.sin() + fore_m * sin, cos, sin
 
 
-def tip_m(position_rad: Any) -> _Array:
+def tip_m(position_rad: Any) -> NDArray[np.float32]:
     """Where the tip is: x and y in m, float32 [2], from the joint positions [2]."""
     shoulder, both = position_rad[0], position_rad[0] + position_rad[1]
     upper_m, fore_m = LINKS_M

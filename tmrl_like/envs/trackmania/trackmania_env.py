@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -38,20 +39,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
+from tmrl_like.base.options import AboveZero, Positive
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.real_time import also_takes
-from tmrl_like.envs.trajectory import Lap, TrajectoryReward, load_trajectory, resample
+from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory, resample
 from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
 
 PORT = 9000
 LAYOUT = "<11f"
 HINT = "is a race on, and the OpenPlanet plugin TMRL_GrabData loaded (F3, Developer, Reload plugin)?"
 SPACING_M = 0.1
-REWARD = {"forward_limit": 500, "failure_countdown": 10, "max_distance": 100.0, "end_of_track_reward": 100.0}
 KEYS = (("", "up"), ("", "down"), ("left", "right"))  # throttle, brake, steering
 
 _LIDAR_PLACE = (0, 40, 958, 488)  # left, top, width, height of the window's contents
@@ -63,6 +64,15 @@ _BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
 _POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
 _INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}  # in the observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceReward(RewardOptions):
+    """Its defaults are for points 10 cm apart, passed at 20 Hz."""
+
+    forward_limit: Positive = 500
+    failure_countdown: Positive = 10
+    max_distance: AboveZero = 100.0
 
 
 class CarReport(NamedTuple):
@@ -135,7 +145,7 @@ class TrackManiaInterface(DesktopGameInterface):
         size: tuple[int, int] = (64, 64),
         frames: int = 4,
         gamepad: Callable[[], Gamepad] | None = XboxGamepad,
-        reward: dict[str, Any] | None = None,
+        reward: RaceReward = RaceReward(),
         title: str = "Trackmania",
         command: Sequence[str] | None = None,
         port: int = PORT,
@@ -149,7 +159,7 @@ class TrackManiaInterface(DesktopGameInterface):
             size: height and width of the pictures.
             frames: views in an observation.
             gamepad: makes the gamepad; None: the keyboard steers.
-            reward: arguments of `TrajectoryReward` other than `REWARD`.
+            reward: what progress along the demonstration is worth.
             title: a part of the window's title.
             command: starts the game; None: you do.
             port: where the plugin listens.
@@ -163,15 +173,14 @@ class TrackManiaInterface(DesktopGameInterface):
             size=size,
             frames=frames,
             place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
-            telemetry_layout=LAYOUT,
-            telemetry_port=port,
+            telemetry=partial(Telemetry, LAYOUT, port, is_valid=is_car, hint=HINT),
             frozen_after_s=math.inf,  # telemetry shows it
         )
         self._lidar = Lidar() if view == "lidar" else None
         self._ranges = History(frames)
         self._make_gamepad = gamepad
         self._gamepad: Gamepad | None = None
-        self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
+        self._trajectory, self._reward_options = trajectory, reward
         self._has_finished = False
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
@@ -194,7 +203,7 @@ class TrackManiaInterface(DesktopGameInterface):
         reward, terminated = self._reward((car.x, car.y, car.z))
         self._has_finished = bool(car.has_finished)
         if self._has_finished and not self._reward.is_at_end:
-            return reward + self._reward_arguments["end_of_track_reward"], True, {}
+            return reward + self._reward_options.end_of_track_reward, True, {}
         return reward, terminated, {}
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
@@ -207,7 +216,7 @@ class TrackManiaInterface(DesktopGameInterface):
         if not self._trajectory:
             return Lap()
         points = resample(load_trajectory(Path(self._trajectory).expanduser(), 3), SPACING_M)
-        return TrajectoryReward.along(points, self._reward_arguments)
+        return TrajectoryReward(points, self._reward_options)
 
     def _open(self) -> None:
         self._reward.reset()  # is made here, before a game is started in vain
@@ -229,9 +238,6 @@ class TrackManiaInterface(DesktopGameInterface):
             self._gamepad.tap(button)
         else:
             self.tap(key)
-
-    def open_telemetry(self) -> Telemetry:
-        return Telemetry(LAYOUT, self._telemetry_port, is_valid=is_car, hint=HINT)
 
     def open_controls(self) -> None:
         if self._make_gamepad is None:
@@ -287,13 +293,3 @@ class TrackManiaEnv(DesktopGameEnv):
     ) -> None:
         """As `TrackManiaInterface` and `RealTimeEnv`."""
         super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len, inputs)
-
-
-def get_environment(trajectory: str, **arguments: Any) -> TrackManiaEnv:
-    """TrackMania 2020 as a Gymnasium environment, for use without server, worker and trainer.
-
-    Args:
-        trajectory: file of the demonstration.
-        **arguments: as for `TrackManiaEnv`.
-    """
-    return TrackManiaEnv(trajectory=trajectory, **arguments)

@@ -1,0 +1,155 @@
+"""What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of what it starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from kit.ports import free_port
+
+from tmrl_like.cli.record import RandomActor
+from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, SensorOptions
+from tmrl_like.envs.desktop import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.desktop.telemetry import Telemetry
+from tmrl_like.envs.doom import VizDoomEnv
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.racing import RacingEnv
+from tmrl_like.envs.robot import RobotEnv, SimulatedArm
+from tmrl_like.envs.robot.physics import ArmOptions
+from tmrl_like.networking import RolloutWorker
+
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
+
+STEPS = 6
+SQUARE_GAME = Path(__file__).with_name("desktop") / "square_game.py"
+PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
+
+
+class SquareGame(DesktopGameInterface):
+    def judge(self, frame: Any, record: Any) -> tuple[float, bool, dict[str, Any]]:
+        return float(record[0]), False, {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An environment of few steps, and what is particular about it."""
+
+    make: Callable[..., Any]
+    needs: str  # a module
+    process: str = ""  # in the command line of the process that it starts, which may die
+    starts_at_once: bool = False
+    drawn: Callable[[Any, Any], Any] | None = None  # what a seed draws, in the first observation and info
+    info: dict[str, tuple[int, ...]] | None = None  # shapes
+
+
+def carla(kind: Any, **options: Any) -> Any:
+    from carla_stand_in import Client, Simulator
+
+    client_cls = partial(Client, simulator=Simulator(period_s=0.01))
+    return kind(**options, sensors=SensorOptions(camera=(8, 12), lidar_bins=8), client_cls=client_cls)
+
+
+def square_game(**options: Any) -> DesktopGameEnv:
+    port = free_port()
+    interface = partial(
+        SquareGame,
+        "square game",
+        [sys.executable, str(SQUARE_GAME), "Square Game", str(port)],
+        axes=[("left", "right")],
+        restart_key="r",
+        telemetry=partial(Telemetry, "<2f", port),
+    )
+    return DesktopGameEnv(interface, **options)
+
+
+CASES = {
+    "drone": Case(DroneEnv, "rtgym", drawn=lambda obs, info: np.concatenate(obs[2:4])),
+    "robot": Case(
+        partial(RobotEnv, partial(SimulatedArm, ArmOptions(seed=0))),
+        "mujoco",
+        "physics.py",
+        drawn=lambda obs, info: obs[3],
+    ),
+    "racing": Case(partial(RacingEnv, observation="image"), "Box2D", "racing_game.py", info=PLACE),
+    "doom": Case(partial(VizDoomEnv, tics_per_step=2), "vizdoom", "vizdoom", starts_at_once=True),
+    "carla": Case(partial(carla, CarlaEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]),
+    "carla sync": Case(partial(carla, CarlaSyncEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]),
+    "desktop": Case(square_game, "mss", "square_game.py"),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    case = CASES[request.param]
+    if importlib.util.find_spec(case.needs) is None:
+        pytest.skip(f"needs {case.needs}")
+    if request.param == "desktop":
+        request.getfixturevalue("screen")
+    monkeypatch.chdir(tmp_path)  # Doom makes a folder
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    return case
+
+
+@pytest.fixture
+def env(case: Case) -> Iterator[Any]:
+    env = case.make(ep_max_length=STEPS)
+    yield env
+    env.close()
+    env.close()
+    assert not processes_of(case)
+
+
+def processes_of(case: Case) -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if case.process and case.process in " ".join(child.cmdline())]
+
+
+def test_its_spaces_are_read_before_anything_is_started(case: Case, env: Any) -> None:
+    assert bool(processes_of(case)) is case.starts_at_once
+    observation = env.observation_space.spaces
+    assert list(observation[-env.unwrapped.act_buf_len :]) == [env.action_space] * env.unwrapped.act_buf_len
+    assert env.action_space.contains(env.unwrapped.default_action)
+
+
+def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case: Case, env: Any) -> None:
+    for _ in range(2):
+        (obs, info), ended, steps = env.reset(), False, 0
+        while not ended:
+            assert env.observation_space.contains(obs)
+            assert {name: info[name].shape for name in case.info or ()} == (case.info or {})
+            assert all(info[name].dtype == np.float32 for name in case.info or ())
+            obs, rew, terminated, truncated, info = env.step(action := env.action_space.sample())
+            assert np.array_equal(obs[-1], action)
+            assert (type(terminated), type(truncated)) == (bool, bool)
+            assert isinstance(rew, float | np.float32)
+            ended, steps = terminated or truncated, steps + 1
+        assert env.observation_space.contains(obs)
+        assert truncated is (steps == STEPS and not terminated)
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.drawn], indirect=True)
+def test_a_seed_draws_the_same_beginnings(case: Case, env: Any) -> None:
+    assert case.drawn is not None
+    first, again, *others = [case.drawn(*env.reset(seed=seed)) for seed in (1, 1, 2, 3, 4)]
+    assert first == pytest.approx(again, abs=0.02)
+    assert not all(np.allclose(first, other, atol=0.02) for other in others)
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.process], indirect=True)
+def test_what_it_started_dies_is_a_fault_and_is_started_again(case: Case) -> None:
+    with RolloutWorker(partial(case.make, ep_max_length=STEPS), RandomActor, standalone=True) as worker:
+        assert not worker.run_episode().fault
+        first = processes_of(case)[0]
+        first.kill()
+        assert worker.run_episode().fault
+        assert not worker.run_episode().fault
+        assert processes_of(case)[0].pid != first.pid
+    assert not processes_of(case)

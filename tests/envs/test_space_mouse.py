@@ -1,0 +1,102 @@
+"""A 3D mouse that drives, with a stand-in for pyspacemouse 2.1."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tmrl_like.envs import space_mouse
+from tmrl_like.envs.space_mouse import AXES, SpaceMouseDriver
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
+
+BOX, REST = spaces.Box(-2.0, 2.0, (3,)), np.zeros(3, np.float32)
+
+
+class Mouse:
+    """Gives one report a call, as the device does; the library has one state, which it changes."""
+
+    def __init__(self) -> None:
+        self.waiting: list[dict[str, float]] = []
+        self.state = SimpleNamespace(t=-1.0, **dict.fromkeys(AXES, 0.0))
+        self.is_plugged_in = self.is_open = True
+        self.closed = 0
+
+    def read(self) -> Any:
+        if not self.is_plugged_in:
+            raise OSError("the device is gone")
+        if self.waiting:
+            vars(self.state).update(self.waiting.pop(0))
+            self.state.t += 1.0
+        return self.state
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def mouse(monkeypatch: pytest.MonkeyPatch) -> Mouse:
+    mouse = Mouse()
+
+    def open_(axis_convention: str) -> Mouse:
+        assert axis_convention == "z up"
+        if not mouse.is_plugged_in:
+            raise RuntimeError("No connected or supported devices found.")
+        return mouse
+
+    library = SimpleNamespace(open=open_, AxisConvention=SimpleNamespace(HID_Z_UP="z up"))
+    monkeypatch.setitem(sys.modules, "pyspacemouse", library)
+    return mouse
+
+
+def test_its_newest_state_drives_while_the_cap_is_moved(mouse: Mouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(space_mouse, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
+    mouse.waiting = [{"x": 0.04, "y": 1.0}]  # within the dead zone, and an axis that nobody asked for
+    assert driver(None) is None
+    mouse.waiting = [{"x": 0.1 * k} for k in range(10)] + [{"x": 0.5, "z": 0.25, "yaw": -1.0}]
+    assert driver(None).tolist() == [1.0, -0.5, -1.0]
+    mouse.waiting = [dict.fromkeys(AXES, 0.0)]
+    now[0] += 0.4
+    assert driver(None).tolist() == [0.0, 0.0, 0.0]
+    now[0] += 0.2
+    assert driver(None) is None
+    driver.close()
+    driver.close()
+    assert mouse.closed == 1
+
+
+def test_it_may_be_unplugged_and_plugged_in_again(mouse: Mouse) -> None:
+    mouse.is_plugged_in = False
+    driver = SpaceMouseDriver(BOX, REST)
+    with pytest.raises(EnvironmentAwayError, match="no SpaceMouse: plug one in"):
+        driver(None)
+    mouse.is_plugged_in = True
+    assert driver(None) is None
+    mouse.is_plugged_in = False
+    with pytest.raises(EnvironmentAwayError, match="the device is gone"):
+        driver(None)
+    assert mouse.closed == 1
+    mouse.is_plugged_in, mouse.waiting = True, [{"x": 1.0}]
+    assert driver(None).tolist() == [2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"axes": ("x", "w")}, "axes is .* expected some of x, y"), ({"scale": (1.0,)}, "a number for each of 6 axes")],
+)
+@pytest.mark.usefixtures("mouse")
+def test_what_it_cannot_be_is_one_line(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        SpaceMouseDriver(BOX, REST, **options)
+    with pytest.raises(ConfigError, match="no deflections"):
+        SpaceMouseDriver(spaces.Discrete(2), 0)
+
+
+def test_without_its_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspacemouse", None)
+    with pytest.raises(MissingExtraError, match="spacemouse"):
+        SpaceMouseDriver(BOX, REST)

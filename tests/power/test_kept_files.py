@@ -1,0 +1,126 @@
+"""Keys, policies and checkpoints, ended at each operation on the disk: the next process has what was promised.
+
+Samples are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
+"""
+
+from concurrent.futures import Executor, Future
+from contextlib import closing
+from functools import partial
+
+import msgspec
+import pytest
+import torch
+from disk import age, end_at_each_operation
+
+from tmrl_like.policies.policy_file import describe, read_policy
+from tmrl_like.policies.policy_store import PolicyStore
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
+
+LATE = 100
+
+
+class Keys:
+    """Two keys are made, one of them is revoked."""
+
+    def work(self, root, promise):
+        folder = KeyFolder(root / "keys")
+        folder.server_keys()
+        folder.invite("a")
+        promise({"a"})
+        folder.invite("b")
+        promise({"a", "b"})
+        promise({"b"})  # from here on the other may be gone …
+        folder.revoke("a")
+        promise({"b", "not a"})  # … and from here on it must be
+
+    def check(self, root, promised):
+        folder = KeyFolder(root / "keys")
+        assert folder.peer_keys().server_curve_public == folder.server_keys().curve_public
+        names = {identity.name for identity in AuthorizedKeys(folder).identities.values()}
+        kept = promised[-1] if promised else set()
+        assert names >= {"local"} | kept - {"not a"}
+        assert "not a" not in kept or "a" not in names
+        folder.invite("late")
+
+
+class Policies:
+    """Four versions are added, of which two stay, and one has a tag."""
+
+    def __init__(self):
+        self.agent = TrainingOffline(CountingEnv, ListMemory, CountingAgent).agent
+
+    def _add(self, store, version):
+        actor = self.agent.get_actor()
+        with torch.no_grad():
+            actor.layer.bias.fill_(float(version))
+        store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=version))
+        store.collect(at_most=2)
+
+    def work(self, root, promise):
+        store = PolicyStore(root / "policies")
+        for version in range(1, 5):
+            self._add(store, version)
+            if version == 2:
+                store.tag("2", "kept")
+                promise("kept")
+
+    def check(self, root, promised):
+        store = PolicyStore(root / "policies")
+        for name in [*map(str, store.versions()), *store.tags()]:
+            card, weights = read_policy(store.path(name))
+            assert card.version == weights.arrays()["layer.bias"][0] == (2 if name == "kept" else int(name))
+        assert set(promised) <= set(store.tags())
+        self._add(store, LATE)
+
+
+class InPlace(Executor):
+    """Does at once what it is given: so the order of all operations is the same each time."""
+
+    def submit(self, call, /, *args, **kwargs):
+        done = Future()
+        done.set_result(call(*args, **kwargs))
+        return done
+
+
+class CheckpointsOfARun:
+    """Three are written."""
+
+    def work(self, root, promise, times=3):
+        with closing(Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: InPlace())) as kept:
+            training = kept.build(partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all")
+            promise(training.total_updates)
+            for _ in range(times):
+                training.total_updates += 1
+                kept.save(training, 0, wait=True)
+                promise(training.total_updates)
+
+    def check(self, root, promised):
+        found = []
+        self.work(root, found.append, times=1)
+        assert found[0] >= max(promised, default=0)
+
+
+@pytest.mark.fault(
+    "processes",
+    "the trainer is killed at each write, rename and sync of checkpoint, policies and keys in turn",
+    "the next start has all that was promised",
+)
+@pytest.mark.fault(
+    "disk",
+    "the power of the trainer's machine is cut, at any write",
+    "nothing that was acknowledged as stored is lost, nothing damaged is loaded",
+)
+@pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("kind", [Keys, Policies, CheckpointsOfARun])
+def test_ended_at_any_operation_all_that_was_promised_is_there_and_no_draft_stays(tmp_path, kind, is_cut):
+    kept = kind()
+
+    def check(root, promised):
+        age(root)
+        kept.check(root, promised)
+        assert [path for path in root.rglob(".*") if path.is_file()] == []
+
+    assert end_at_each_operation(tmp_path, kept.work, check, is_cut) > 10

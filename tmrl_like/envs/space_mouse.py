@@ -1,0 +1,94 @@
+"""A 3D mouse as a driver: it takes over from a policy while somebody moves its cap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+
+from tmrl_like.envs.drivers import deflected
+from tmrl_like.errors import EnvironmentAwayError, MissingExtraError, expect
+
+AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+_MOST_REPORTS = 20  # that wait to be read: it sends some 250 a second
+
+
+class SpaceMouseDriver:
+    """The axes of a SpaceMouse drive a bounded Box while one of them is moved."""
+
+    def __init__(
+        self,
+        action_space: gymnasium.Space[Any],
+        default_action: Any,
+        axes: Sequence[str] = AXES,
+        scale: Sequence[float] = (1.0,) * len(AXES),
+        dead_zone: float = 0.05,
+        give_back_after_s: float = 0.5,
+    ) -> None:
+        """Prepare; a mouse may be plugged in later.
+
+        Args:
+            action_space: of the environment.
+            default_action: sent where no axis is moved.
+            axes: of the mouse, for each component of the action: x to the right, y ahead, z up, and roll, pitch and yaw
+                around them.
+            scale: by what each is multiplied: -1 turns it round.
+            dead_zone: an axis that is moved less is not moved; 1 is as far as it goes.
+            give_back_after_s: after so long with nothing moved.
+
+        Raises:
+            ConfigError: actions are no bounded Box, there is no such axis, or not as many axes as scales.
+            MissingExtraError: pyspacemouse is not installed.
+        """
+        for axis in axes:
+            expect(axis in AXES, "axes", list(axes), f"some of {', '.join(AXES)}")
+        expect(len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes")
+        deflected((), action_space, default_action)
+        try:
+            import pyspacemouse
+        except ImportError:
+            raise MissingExtraError(
+                "a SpaceMouse to drive with needs pyspacemouse: pip install 'tmrl_like[spacemouse]'"
+            ) from None
+        self._library = pyspacemouse
+        self._space, self._rest = action_space, default_action
+        self._axes, self._scale, self._dead_zone = axes, scale, dead_zone
+        self._lasts_s, self._until = give_back_after_s, 0.0
+        self._mouse: Any = None
+
+    def __call__(self, obs: Any) -> Any:
+        """The action of the axes; None: nobody moves them. EnvironmentAwayError: there is no SpaceMouse."""
+        state, now = self._look(), time.monotonic()
+        moved = [getattr(state, axis) for axis in self._axes]
+        moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
+        if any(moved):
+            self._until = now + self._lasts_s
+        if now >= self._until:
+            return None
+        ways = [value * scale for value, scale in zip(moved, self._scale, strict=False)]
+        return deflected(ways, self._space, self._rest)
+
+    def _look(self) -> Any:
+        """The newest of the states that it has sent."""
+        try:
+            if self._mouse is None:
+                convention = self._library.AxisConvention.HID_Z_UP
+                self._mouse = self._library.open(axis_convention=convention)
+            state = self._mouse.read()
+            for _ in range(_MOST_REPORTS):
+                before = state.t
+                state = self._mouse.read()
+                if state.t == before:
+                    break
+        except (RuntimeError, OSError) as error:  # of the library, and of what it reads devices with
+            self.close()
+            raise EnvironmentAwayError(f"there is no SpaceMouse: plug one in ({error})") from None
+        return state
+
+    def close(self) -> None:
+        """Let the mouse go. Twice is fine."""
+        mouse, self._mouse = self._mouse, None
+        if mouse is not None:
+            mouse.close()

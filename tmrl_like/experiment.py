@@ -246,6 +246,7 @@ class Experiment(Settings):
             "on_rollout": self.on_worker_rollout,
             "takeover": self.takeover,
             "action_chain": self.action_chain,
+            "signals": paths.signals,
             "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
         }
         return RolloutWorker(**self.server.dialled | usual | more)

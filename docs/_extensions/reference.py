@@ -5,7 +5,7 @@
 
 `options SECTION` are the keys of an experiment's section ("top": those of none), or of a class by its import path,
 `commands` all commands, `command NAME` what may stand behind one, `figures` what a worker says of itself, `fleet` the
-sums of these in the trainer's metrics, `faults` the table of tests/reliability.py.
+sums of these in the trainer's metrics, `faults AREA` a table of tests/reliability.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         kind, *name = self.arguments
-        return self.parse_text_to_nodes(MAKERS[kind](*name), allow_section_headings=True)
+        return self.parse_text_to_nodes(MAKERS[kind](*name))
 
 
 def options(of: str) -> str:
@@ -135,9 +135,9 @@ def fleet() -> str:
     return table(("name", "unit", "meaning"), rows)
 
 
-def faults() -> str:
-    """The faults that tests put in."""
-    return reliability.table()
+def faults(area: str) -> str:
+    """The faults of an area that tests put in."""
+    return reliability.table(area)
 
 
 def table(header: Row, rows: Iterable[Row]) -> str:

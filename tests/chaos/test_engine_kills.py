@@ -213,12 +213,12 @@ def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, wo
     fleet.stop()
     held, beyond = engine.waiting_bytes(), sum(w.made - w.received for w in fleet.workers)
     assert held <= max_bytes
-    dead, living = fleet.workers[: workers // 2], fleet.workers[workers // 2 :]
+    dead = fleet.workers[: workers // 2]
     assert any(worker.received > worker.stored for worker in dead)
     for worker in dead:
-        worker.end()
+        worker.close(0.0)
     last = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)
-    made = {(w.number, 1): w.received for w in dead} | {(w.number, 1): w.made for w in living}
+    made = fleet.produced() | {(fleet.workers.index(w), 1): w.received for w in dead}
     found = engine.settle(last, made)
     figure(f"a stream of {max_bytes >> 20} MB full with {held} bytes, {beyond} packets beyond: {found}")
     assert found.exactly_once, str(found)

@@ -13,15 +13,13 @@ import pytest
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
 from engine_trainer import trainer_link
-from kit.packets import TIMING, numbered
+from kit.light_worker import LightWorker
+from kit.packets import numbered
 from kit.ports import free_ports
 from kit.waiting import until
 
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.reader import Reader
@@ -29,67 +27,12 @@ from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
 from tmrl_like.session.ring import Ring
-from tmrl_like.session.session import Session
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
 
 RUN = "run 1"
 NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
-
-
-class Worker:
-    """A worker's delivery alone: its rows, its outbox, and a session."""
-
-    def __init__(self, folder, name, address):
-        self.name, self.made, self.feed, self.feeds = name, 0, 0, []
-        self.policies, self.last_ack = [], m.Ack(name, 1, 0, 0)
-        self._folder = open_folder(folder / "spool", name)
-        self._log = SampleLog(self._folder)
-        options = OutboxOptions(max_age_s=0.0)
-        self._outbox = Outbox(self._folder.path, name, [self._log.incarnation], options)
-        ring = Ring(["server"], lambda _: connect("inproc", *address, KeyFolder(folder)))
-        self.session = Session(ring, self, "worker", name, incarnation=self._log.incarnation)
-
-    def make(self, count):
-        for _ in range(count):
-            self.made += 1
-            self._log.append(numbered(self.made), *TIMING)
-        self.session.wake()
-
-    @property
-    def kept(self):
-        return self.made - self.last_ack.stored
-
-    def on_welcome(self, welcome, is_new):
-        if welcome.feed != self.feed or is_new:
-            self._outbox.send_again(to_another_trainer=welcome.feed != self.feed)
-        self.feed = welcome.feed
-        self.feeds.append(welcome.feed)
-
-    def on_message(self, message, body, data):
-        if isinstance(message, m.Ack):
-            self.last_ack = message
-            self._outbox.on_ack(message)
-        elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
-            self.policies.append(message.version)
-
-    def on_tick(self, send, connected):
-        self._log.refill()
-        self._outbox.pump(send, connected and self.feed != 0)
-        return 0.01
-
-    def pending(self):
-        return self._outbox.pending()
-
-    def beat(self):
-        return m.Beat(worker=self.name, policy_received=max(self.policies, default=0))
-
-    def close(self):
-        self.session.close()
-        self._log.close()
-        self._outbox.close()
-        self._folder.close()
 
 
 class Rig:
@@ -104,7 +47,8 @@ class Rig:
         return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
 
     def worker(self, server, name="w1"):
-        return self.keep(Worker(self.folder, name, server.address))
+        ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
+        return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
 
     def trainer(self, receiver=None):
         return self.keep(Trainer(Reader(self.gpu), receiver or Receiver(run=f"training {len(self.parts)}")))
@@ -143,6 +87,12 @@ class Trainer:
         self.link.close()
 
 
+def make(worker, count):
+    for _ in range(count):
+        worker.append(numbered(worker.made + 1))
+    worker.session.wake()
+
+
 @pytest.fixture
 def rig(node, tmp_path):
     rig = Rig(node, tmp_path)
@@ -156,15 +106,15 @@ def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
     server = rig.server()
     workers = [rig.worker(server, f"w{i}") for i in range(3)]
     for worker in workers:
-        worker.make(50)
+        make(worker, 50)
     until(lambda: not any(worker.kept for worker in workers))
     assert first.memory == {f"w{i}": list(range(1, 51)) for i in range(3)}
     first.close()
     for worker in workers:
-        worker.make(50)
-    until(lambda: all(worker.last_ack.received == 100 for worker in workers))
+        make(worker, 50)
+    until(lambda: all(worker.received == 100 for worker in workers))
     assert not any(worker.pending() for worker in workers), "a worker may leave"
-    assert [worker.last_ack.stored for worker in workers] == [50, 50, 50]
+    assert [worker.stored for worker in workers] == [50, 50, 50]
     assert server.has_trainer()
     second = rig.trainer(first.receiver)
     until(lambda: not any(worker.kept for worker in workers))
@@ -176,18 +126,18 @@ def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
     trainer, server = rig.trainer(), rig.server()
     workers = [rig.worker(server, f"w{i}") for i in range(3)]
 
-    def make(turns):
+    def make_all(turns):
         for _ in range(turns):
             for worker in workers:
-                worker.make(5)
+                make(worker, 5)
             time.sleep(0.01)
 
-    make(20)
+    make_all(20)
     for _ in range(2):
         rig.nodes.kill(0)
-        make(20)
+        make_all(20)
         rig.nodes.start(0)
-        make(20)
+        make_all(20)
     until(lambda: not any(worker.kept for worker in workers))
     assert trainer.memory == {f"w{i}": list(range(1, 501)) for i in range(3)}
     assert all(len(set(worker.feeds)) == 1 for worker in workers)
@@ -196,16 +146,16 @@ def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
 def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     trainer, server = rig.trainer(), rig.server()
     worker = rig.worker(server)
-    worker.make(20)
+    make(worker, 20)
     until(lambda: worker.kept == 0)
     trainer.close()
-    worker.make(20)
-    until(lambda: worker.last_ack.received == 40)
+    make(worker, 20)
+    until(lambda: worker.received == 40)
     rig.nodes.kill(0)
     shutil.rmtree(rig.nodes.home(0) / "streams")
     rig.nodes.start(0)
     trainer = rig.trainer(trainer.receiver)
-    worker.make(1)
+    make(worker, 1)
     until(lambda: worker.kept == 0)
     assert trainer.memory == {"w1": list(range(21, 42))}
     assert len(set(worker.feeds) - {0}) == 1
@@ -227,19 +177,19 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
     rig.nodes.start(0)
     until(lambda: trainer.link.session.connected)
     trainer.link._next_publication = object()
-    worker.make(1)
+    make(worker, 1)
     until(lambda: worker.kept == 0)
     assert worker.policies == later.policies == [7]
 
 
 def test_workers_hear_of_another_training_once(rig):
     first, worker = rig.trainer(), rig.worker(rig.server())
-    worker.make(5)
+    make(worker, 5)
     until(lambda: worker.kept == 0)
     first.close()
     rig.trainer()
     until(lambda: len(set(worker.feeds) - {0}) == 2)
-    worker.make(5)
+    make(worker, 5)
     until(lambda: worker.kept == 0)
     assert len(set(worker.feeds) - {0}) == 2
 
@@ -316,6 +266,6 @@ def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
         rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
         stack.callback(rig.close)
         trainer, worker = rig.trainer(), rig.worker(rig.server())
-        worker.make(20)
+        make(worker, 20)
         until(lambda: worker.kept == 0)
         assert trainer.memory == {"w1": list(range(1, 21))}

@@ -40,14 +40,12 @@ class SimulatedNetwork:
     Attributes:
         queue_messages: of one connection and direction that may be on their way.
         waits_unconnected: what is sent before there is a connection waits for it (zmq), or is not taken.
-        numbers_again: the fault of connections whose numbers start again.
     """
 
     def __init__(self, world, queue_messages, waits_unconnected):
         self._world = world
         self.queue_messages = queue_messages
         self.waits_unconnected = waits_unconnected
-        self.numbers_again = False
         self.connections = []
         self.links = []
         self._made = 0
@@ -56,10 +54,7 @@ class SimulatedNetwork:
         """Give a peer that dials a connection."""
         server = self._world.servers[link.address]
         self._made += 1
-        number = self._made
-        if self.numbers_again:
-            number = next(n for n in range(1, 100) if all(c.id != b"%d" % n for c in self.connections))
-        connection = link.connection = Connection(b"%d" % number, link, server)
+        connection = link.connection = Connection(b"%d" % self._made, link, server)
         connection.up.extend(link.waiting)
         link.waiting.clear()
         server.link.connections[connection.id] = connection

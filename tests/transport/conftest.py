@@ -79,12 +79,12 @@ def machines(request: pytest.FixtureRequest, machines_for: Callable[[str], Machi
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are read again, and servers dialled again, several times as soon."""
-    for module in ("credentials", "gate", "tlspyo.tlspyo_server"):
+    for module in ("credentials", "gate", "over_tlspyo"):
         monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
     monkeypatch.setattr("tmrl_like.transport.zmq._REDIAL_AFTER_S", 0.05)
     monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
     for time_s in ("_REDIAL_INITIAL_S", "_REDIAL_MAX_S"):
-        monkeypatch.setattr(f"tmrl_like.transport.tlspyo.peer.{time_s}", 0.05)
+        monkeypatch.setattr(f"tmrl_like.transport.over_tlspyo.{time_s}", 0.05)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tmrl_like.transport.tlspyo.password import password_of
-from tmrl_like.transport.tlspyo.tlspyo_connection import GROUP
+from tmrl_like.transport.over_tlspyo import GROUP, password_of
 
 from .conftest import Service
 

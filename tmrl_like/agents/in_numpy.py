@@ -22,7 +22,7 @@ from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, wei
 from tmrl_like.types import Action, Observation
 
 if TYPE_CHECKING:
-    from tmrl_like.agents.models import MLPActor  # which imports torch
+    from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 
 class NumpyActor(OnDisk):
@@ -59,12 +59,12 @@ class NumpyActor(OnDisk):
         self.network = Network(self.spec)
 
     @classmethod
-    def torch_class(cls) -> type[MLPActor]:
+    def torch_class(cls) -> type[ActorModule]:
         """The class in torch; if torch is imported for that, what it draws follows from numpy's seed."""
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
             raise MissingExtraError("an actor that is not on the CPU needs torch: pip install torch")
-        found: type[MLPActor] = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+        found: type[ActorModule] = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
         if is_new:
             sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
         return found
@@ -96,7 +96,7 @@ class NumpyActor(OnDisk):
         """Itself on the CPU; elsewhere the torch actor, with the same weights."""
         return self if device == "cpu" else self.in_torch().to_device(device)
 
-    def in_torch(self) -> MLPActor:
+    def in_torch(self) -> ActorModule:
         """The torch actor, with a copy of its weights."""
         actor = self.torch_class()(self.observation_space, self.action_space, **vars(self.spec.options))
         actor.load_weights(self.weights())

@@ -283,6 +283,10 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     prune.number("--keep", 1, "how many of the newest stay")
     prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
+    about = "say to the workers of a run on this machine how it goes, in place of a key (worker.person)"
+    signal = command("signal", about, reads=False)
+    signal.add_argument("place", metavar="RUN", help="a run, or its experiment")
+    signal.add_argument("said", metavar="WHAT", help="success, failure, reset-done, or a number, which is a reward")
     about = "show the run in a browser, and its figures to Prometheus"
     page = command("page", about, "It looks with this machine's key, and changes nothing.")
     about = "where a browser finds it; 0: a free one (7791, or a free one)"

@@ -76,7 +76,7 @@ def _sides(transport: str) -> tuple[_Server, _Peer]:
         return ZmqServerLink, ZmqPeerLink
     if transport == "tlspyo":
         try:
-            from tmrl_like.transport.tlspyo import TlspyoPeerLink, TlspyoServerLink
+            from tmrl_like.transport.over_tlspyo import TlspyoPeerLink, TlspyoServerLink
         except ModuleNotFoundError as error:
             raise MissingExtraError(f"the transport tlspyo needs {error.name}: pip install tlspyo") from None
 

@@ -33,6 +33,7 @@ from tmrl_like.transport.gate import Gate
 log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there
+_SPEAKS_WITHIN_S = 3.0
 _GIVES_UP_AFTER_S = 60.0  # since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
@@ -195,6 +196,7 @@ class ZmqPeerLink(_ZmqLink):
         keys = folder.peer_keys()
         super().__init__(zmq.DEALER, options)
         self.is_lost = False
+        self._address = host, port
         self._where = f"{host}:{port}"
         self._endpoint = f"tcp://{bracketed(host)}:{port}"
         self._socket.immediate = 1  # else a queue that is full when the connection is another one aborts the process
@@ -208,7 +210,6 @@ class ZmqPeerLink(_ZmqLink):
         self._heard_at = self._dead_since = self._gives_up_at = math.inf
         self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
         self._broken_handshakes = 0
-        self._knock: zmq.Socket[bytes] | None = None
         try:
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
@@ -226,8 +227,6 @@ class ZmqPeerLink(_ZmqLink):
             ready = self._poll(until - time.monotonic())
             if self._monitor in ready:
                 self._watch_connection()
-            if self._knock in ready:
-                self._listen()
             if self._socket in ready:
                 return self._received()
             if not ready or self._woken.fileno() in ready:
@@ -248,7 +247,6 @@ class ZmqPeerLink(_ZmqLink):
             self._dead_since = now if event == zmq.EVENT_DISCONNECTED else math.inf
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proved, self._heard_at = True, now
-                self._end_knock()
             elif event == zmq.EVENT_DISCONNECTED and not self._proved:
                 self._doubt(now)
 
@@ -257,31 +255,13 @@ class ZmqPeerLink(_ZmqLink):
         self._broken_handshakes += 1
         if now > self._gives_up_at:
             raise other_server(self._where)
-        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._knock is None and self._gives_up_at == math.inf:
-            with contextlib.suppress(zmq.ZMQError):  # no descriptor is left: later
-                self._knock = self._context.socket(zmq.STREAM)
-                self._knock.linger = 0
-                self._knock.connect(self._endpoint)
-                self._poller.register(self._knock, zmq.POLLIN)
-
-    def _listen(self) -> None:
-        """Find out whether what accepts connections there says anything; a forwarder whose server is away does not."""
-        assert self._knock
-        connection, said = self._knock.recv_multipart()
-        if said:
-            self._end_knock()
-            self._gives_up_at = time.monotonic() + _GIVES_UP_AFTER_S
+        if self._broken_handshakes < _BROKEN_HANDSHAKES or self._gives_up_at < math.inf:
+            return
+        self._broken_handshakes = 0
+        if _speaks(self._address):
+            self._gives_up_at = now + _GIVES_UP_AFTER_S
             line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
             log.warning(line + "Trying on", self._where)
-        else:  # connected, or cut
-            with contextlib.suppress(zmq.ZMQError):
-                self._knock.send_multipart([connection, b"\r\n\r\n"], zmq.NOBLOCK)  # for those that do not speak first
-
-    def _end_knock(self) -> None:
-        if self._knock:
-            self._poller.unregister(self._knock)
-            self._knock.close()
-            self._knock = None
 
     def _redial_if_dead(self) -> None:
         """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or is silent."""
@@ -303,10 +283,17 @@ class ZmqPeerLink(_ZmqLink):
 
     def close(self) -> None:
         if not self._closed:
-            self._end_knock()
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
         super().close()
+
+
+def _speaks(address: tuple[str, int]) -> bool:
+    """Whether what accepts connections there says anything; a forwarder whose server is away does not."""
+    with contextlib.suppress(OSError), socket.create_connection(address, _SPEAKS_WITHIN_S) as connection:
+        connection.sendall(b"\r\n\r\n")  # for those that do not speak first
+        return bool(connection.recv(1))
+    return False
 
 
 class _Unsent:

@@ -1,0 +1,529 @@
+"""The tlspyo transport: tlspyo's protocol over TLS, its server and client classes, a password for each key.
+
+tlspyo writes an ASCII length of 10 bytes, towards the server the password, and an envelope: (stamp, command,
+destination, object) towards the server, (stamp, command, object) towards a peer; here they are typed msgpack. Each is
+acknowledged by its stamp. A message is an object. An acknowledgement of nothing (stamp 0) is a sign of life.
+
+Twisted's reactor runs in one thread of this process. tlspyo's own `Relay` and `Endpoint` are not used: they unpickle,
+share one password among all, let peers address each other, have no limits, and run in processes that outlive a killed
+parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import hashlib
+import hmac
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import OpenSSL
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from tlspyo.client import Client, ClientProtocol, TLSClientFactory
+from tlspyo.server import Server, ServerProtocol
+from twisted.internet import error, ssl, task, threads
+from twisted.internet import reactor as twisted_reactor
+from twisted.internet.protocol import Factory
+from zmq.utils import z85
+
+from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import CredentialsError, DecodingError, TransportError
+from tmrl_like.transport.base import (
+    Identity,
+    Incoming,
+    TransportOptions,
+    cannot_listen,
+    key_refused,
+    next_in,
+    other_server,
+)
+from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys, KeyFolder
+from tmrl_like.transport.strangers import Strangers
+
+log = logging.getLogger(__name__)
+
+GROUP = "peers"
+_HEADER_BYTES, _KEY_BYTES, PASSWORD_BYTES = 10, 40, 104
+_ENVELOPE_START = _HEADER_BYTES + PASSWORD_BYTES  # towards the server
+_ENVELOPE_BYTES = 64  # more than what an envelope has beside its message
+_PERSON = b"tmrl-like-proof2"
+_BACKLOG = 1024
+_TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))
+_FAREWELL_S = 0.5  # for what was handed over, when a link is closed
+_REDIAL_INITIAL_S = 0.2
+_REDIAL_MAX_S = 0.8
+_STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
+
+_decode_at_server = msgspec.msgpack.Decoder(
+    tuple[int, Literal["HELLO", "OBJ", "NTF", "ACK"], dict[str, int] | None, memoryview | tuple[str] | None]
+).decode
+_decode_at_peer = msgspec.msgpack.Decoder(
+    tuple[int, Literal["HELLO", "OBJ", "ACK", "DENIED"], memoryview | None]
+).decode
+
+_lock = threading.Lock()
+_process = 0  # whose thread runs the reactor: a fork inherits the memory and not the thread
+
+
+def running_reactor() -> Any:
+    """Twisted's reactor, started if need be, or the program's own.
+
+    Raises:
+        TransportError: this process was forked from one that uses it.
+        ShortageError: there is no thread for it.
+    """
+    global _process
+    with _lock:
+        if not _process:
+            logging.getLogger("tlspyo").setLevel(logging.CRITICAL)
+            if not twisted_reactor.running:
+                started = threading.Event()
+                twisted_reactor.callWhenRunning(started.set)
+                start_thread(partial(twisted_reactor.run, False), "tmrl-tlspyo")
+                started.wait()
+            _process = os.getpid()
+        if _process != os.getpid():
+            raise TransportError(
+                "this process was forked from one that uses the transport tlspyo: start processes with the method "
+                '"spawn" of multiprocessing, or use the transport zmq'
+            )
+    return twisted_reactor
+
+
+def in_reactor(call: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in the reactor's thread, and return what it returns, or what its Deferred comes to."""
+    return threads.blockingCallFromThread(running_reactor(), call, *args)
+
+
+def password_of(peer_public: str, server_public: str, own_secret: str) -> str:
+    """The password of a peer, which tlspyo asks every envelope for; `own_secret` is the peer's or the server's.
+
+    It is the peer's public key and a keyed hash over both public keys, under the secret that server and peer derive
+    from their CURVE keys (X25519). Nobody else can compute it, and it travels over TLS to the server alone, whose
+    certificate the peer has checked by then. Keys are Z85 text.
+    """
+    secret = X25519PrivateKey.from_private_bytes(z85.decode(own_secret))
+    server, peer = z85.decode(server_public), z85.decode(peer_public)
+    other = peer if secret.public_key().public_bytes_raw() == server else server
+    shared = secret.exchange(X25519PublicKey.from_public_bytes(other))
+    return peer_public + hashlib.blake2b(server + peer, key=shared, person=_PERSON, digest_size=32).hexdigest()
+
+
+class _Unremembered(dict[int, Any]):
+    """In the place of tlspyo's table of what was not acknowledged yet, which has a copy of every envelope."""
+
+    def __setitem__(self, stamp: int, sent: Any) -> None:
+        pass
+
+
+class TlspyoLink:
+    """What both sides have: a queue with a connection for each message that arrived; None in it is a wake-up."""
+
+    def __init__(self, options: TransportOptions) -> None:
+        self.options = options
+        self.inbox: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
+
+    def wake(self) -> None:
+        self.inbox.put(None)
+
+    @staticmethod
+    def end(connections: Iterable[Connection]) -> None:
+        """End connections, from the user's thread: what was handed over has a moment to leave."""
+        leaving = list(connections)
+        for connection in leaving:
+            running_reactor().callFromThread(connection.leave)
+        until = time.monotonic() + _FAREWELL_S
+        for connection in leaving:
+            if not connection.ended.wait(max(0.0, until - time.monotonic())):
+                running_reactor().callFromThread(connection.transport.abortConnection)
+
+
+class Connection:
+    """Mixed into tlspyo's two protocols. `hand_over` and `receive` are for the user's thread.
+
+    Attributes:
+        proved: the other side has proved that it has its key.
+        ended: set when there is no connection any more.
+    """
+
+    transport: Any
+    send_obj: Any
+    send_ack: Any
+    _state: str
+
+    def __init__(self, link: TlspyoLink) -> None:
+        self.proved = False
+        self.ended = threading.Event()
+        self._link = link
+        self._options = link.options
+        self._buffer = bytearray()  # tlspyo's; its own, of bytes, is copied with all that arrives
+        self._arrived: deque[memoryview] = deque()
+        self._outgoing: deque[bytes | memoryview] = deque()
+        self._is_blocked = self._is_leaving = self._is_held = False
+        self._heard_at = time.monotonic()
+        self._timer: Any = task.LoopingCall(self._look_after)
+
+    def _fill(self, messages: deque[Any]) -> float:
+        """How much waits, as a share of what may. Any thread."""
+        sizes = [len(message) for message in list(messages)]
+        return max(len(sizes) / self._options.queue_messages, sum(sizes) / self._options.queue_bytes)
+
+    def connectionMade(self) -> None:  # noqa: N802 - Twisted's name, as others here
+        self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)
+        self._timer.start(self._options.heartbeat_s, now=False)
+        super().connectionMade()  # type: ignore[misc]
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802
+        super().connectionLost(reason)  # type: ignore[misc]
+        self.transport.unregisterProducer()
+        if self._timer.running:
+            self._timer.stop()
+        self._timer = None  # and no circle
+        self.ended.set()
+        running_reactor().callLater(0, gc.collect, 0)  # 150 kB of OpenSSL hang in a circle with the error that ended it
+
+    def _look_after(self) -> None:
+        """Give a sign of life, and expect one, or a proof."""
+        now = time.monotonic()
+        if self._is_held:
+            self._heard_at = now  # nothing is read
+        limit_s = self._options.silent_after_s if self.proved else self._options.handshake_timeout_s
+        if now - self._heard_at > limit_s:
+            self.transport.abortConnection()
+        elif self.proved:
+            self.send_ack(0)
+
+    # out
+
+    def hand_over(self, data: bytes | memoryview) -> bool:
+        """Take a message to send; False where too much waits already."""
+        if self._fill(self._outgoing) >= 1.0:
+            return False
+        self._outgoing.append(data)
+        running_reactor().callFromThread(self._send)
+        return True
+
+    def leave(self) -> None:
+        """End the connection when what was handed over has left."""
+        self._is_leaving = True
+        self._send()
+
+    def _send(self) -> None:
+        while self._outgoing and not self._is_blocked:
+            self.send_obj(obj=self._outgoing.popleft())
+        if self._is_leaving and not self._outgoing:
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+
+    def pauseProducing(self) -> None:  # noqa: N802
+        """Twisted says: what was written waits for the network."""
+        self._is_blocked = True
+
+    def resumeProducing(self) -> None:  # noqa: N802
+        """Twisted says: it has left."""
+        self._is_blocked = False
+        self._send()
+
+    def stopProducing(self) -> None:  # noqa: N802
+        """Twisted says: nothing leaves any more."""
+
+    # in
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802
+        if self._is_leaving:
+            return
+        try:
+            super().dataReceived(data)  # type: ignore[misc]
+        except Exception as problem:
+            if self.proved:
+                log.warning("cut the connection %s: %s", self, problem)
+            self.transport.abortConnection()
+        if self.proved:
+            self._heard_at = time.monotonic()
+        if self._state == "CLOSED":  # by tlspyo, for what it does not accept
+            self.leave()
+
+    def bounds(self, start: int) -> tuple[int, int]:
+        """Of the next envelope, behind so many bytes; raises DecodingError for a length that none has."""
+        if len(self._buffer) < start:
+            return 0, len(self._buffer) + 1
+        length = bytes(self._buffer[:_HEADER_BYTES])
+        limit = self._options.max_message_bytes + _ENVELOPE_BYTES
+        if not length.rstrip(b" ").isdigit() or int(length) > limit:
+            raise DecodingError(f"an envelope with the length {length!r}; at most {limit} bytes are allowed")
+        return start, start + int(length)
+
+    def arrive(self, data: memoryview) -> None:
+        """Take a message. Where too much waits to be received nothing is read: TCP makes the other side wait."""
+        self._options.check_size(len(data))
+        self._arrived.append(data)
+        self._link.inbox.put(self)
+        if not self._is_held and self._fill(self._arrived) >= 1.0:
+            self._is_held = True
+            self.transport.pauseProducing()
+            self._release()  # what was received before `_is_held` was set has not asked for it
+
+    def receive(self) -> memoryview:
+        """The oldest message that has arrived."""
+        data = self._arrived.popleft()
+        if self._is_held and self._fill(self._arrived) < 0.5:
+            running_reactor().callFromThread(self._release)
+        return data
+
+    def _release(self) -> None:
+        if self._is_held and self._fill(self._arrived) < 0.5:
+            self._is_held = False
+            self.transport.resumeProducing()
+
+
+class TlspyoServerLink(TlspyoLink):
+    """Listens on one TCP port. See `ServerLink`."""
+
+    def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
+        """Bind before it returns; raises as `listen`."""
+        super().__init__(options)
+        self.server_keys = folder.server_keys()
+        self.keys = AuthorizedKeys(folder)
+        self.numbers = itertools.count(1)
+        self.connections: dict[bytes, ServerConnection] = {}
+        self.strangers: Strangers[ServerConnection] = Strangers()
+        self._reading_keys = task.LoopingCall(self.keys.refresh)
+        try:
+            self._port = in_reactor(self._listen, host, port)
+        except error.CannotListenError as problem:
+            taken = getattr(problem.socketError, "errno", None) in _TAKEN
+            raise cannot_listen(host, port, taken, problem.socketError) from None
+        self.address = (host, self._port.getHost().port)
+
+    def _listen(self, host: str, port: int) -> Any:
+        certificate = ssl.PrivateCertificate.loadPEM(self.server_keys.tls_key + self.server_keys.tls_certificate)
+        factory = Factory()
+        factory.noisy = False
+        factory.buildProtocol = lambda address: ServerConnection(self)
+        listening = running_reactor().listenSSL(port, factory, certificate.options(), _BACKLOG, host)
+        self._reading_keys.start(KEYS_CHECK_S)
+        return listening
+
+    def receive(self, timeout_s: float) -> Incoming | None:
+        connection = next_in(self.inbox, timeout_s)
+        if not isinstance(connection, ServerConnection):
+            return None
+        return Incoming(connection.id, connection.identity, connection.receive())
+
+    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+        self.options.check_size(len(data))
+        connection = self.connections.get(peer)
+        return connection is not None and connection.hand_over(data)
+
+    def forget(self, peer: bytes) -> None:
+        """See `ServerLink.forget`: nothing is kept of a connection that is gone."""
+
+    def close(self) -> None:
+        with contextlib.suppress(TransportError):  # of a process that was forked
+            if self._reading_keys.running:
+                in_reactor(self._reading_keys.stop)
+                in_reactor(self._port.stopListening)
+                self.end([*self.connections.values(), *self.strangers])
+
+
+class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
+    """One connection, with a tlspyo server to itself: there are no other peers that it could address."""
+
+    _link: TlspyoServerLink
+
+    def __init__(self, link: TlspyoServerLink) -> None:
+        server = Server(
+            port=-1,
+            password=" " * PASSWORD_BYTES,  # for its length; `process_header` knows the passwords
+            serializer=msgspec.msgpack.encode,
+            deserializer=_decode_at_server,
+            accepted_groups={GROUP: {"max_count": 1, "max_consumables": None}},
+        )
+        server.pending_acks = _Unremembered()
+        ServerProtocol.__init__(self, server)
+        Connection.__init__(self, link)
+        self.id = next(link.numbers).to_bytes(8, "big")  # no other connection ever has it
+        self._key = ""
+
+    @property
+    def identity(self) -> Identity:
+        """Whose it is, by the keys that are valid now."""
+        return self._link.keys.identity_of(self._key)
+
+    def connectionMade(self) -> None:  # noqa: N802
+        super().connectionMade()
+        if surplus := self._link.strangers.add(self, (self.transport.getPeer().host,)):
+            surplus[0].transport.abortConnection()
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802
+        super().connectionLost(reason)
+        self._link.strangers.remove(self)
+        self._link.connections.pop(self.id, None)
+
+    def process_header(self) -> tuple[int, int, None]:
+        """Bounds of the next envelope; nothing is read of a peer whose password is wrong."""
+        if len(self._buffer) >= _ENVELOPE_START and not self.proved:
+            password = bytes(self._buffer[_HEADER_BYTES:_ENVELOPE_START])
+            self._key = password[:_KEY_BYTES].decode("latin-1")
+            if not self._is_right(password):
+                self.send_obj(cmd="DENIED")
+                self._state = "CLOSED"
+                return 0, len(self._buffer) + 1, None
+            self.proved = True
+            self._link.strangers.remove(self)
+            self._link.connections[self.id] = self
+        return *self.bounds(_ENVELOPE_START), None
+
+    def _is_right(self, password: bytes) -> bool:
+        keys = self._link.server_keys
+        if self._link.keys.find(self._key) is None:
+            return False
+        right = password_of(self._key, keys.curve_public, keys.curve_secret)
+        return hmac.compare_digest(right.encode(), password)
+
+    def retrieve_consumables(self, groups: Any) -> None:
+        """Nothing is ever queued for a peer."""
+
+    def forward_obj_to_dest(self, obj: Any, dest: Any) -> None:
+        """Take what the peer says: whatever the destination, it is for this server."""
+        if not isinstance(obj, memoryview):
+            raise DecodingError("not a message")
+        self.arrive(obj)
+
+    def __str__(self) -> str:
+        return f"of {self.identity.name}"
+
+
+class TlspyoPeerLink(TlspyoLink):
+    """Dials one server and goes on dialling. See `PeerLink`.
+
+    Attributes:
+        connection: to the server; None: there is none now.
+    """
+
+    def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
+        super().__init__(options)
+        keys = folder.peer_keys()
+        self.is_lost = False
+        self.connection: PeerConnection | None = None
+        self._where = f"{host}:{port}"
+        self._error: CredentialsError | None = None
+        self._ever_proved = False
+        self._strange_answers = 0
+        self.client = Client(
+            ip_server=host,
+            port_server=port,
+            password=password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret),
+            serializer=msgspec.msgpack.encode,
+            deserializer=None,
+            groups=(GROUP,),
+            recon_max_delay=_REDIAL_MAX_S,
+            recon_initial_delay=_REDIAL_INITIAL_S,
+        )
+        self.client.pending_acks = _Unremembered()
+        self._dialler = TLSClientFactory(client=self.client)
+        self._dialler.noisy = False
+        self._dialler.delay = _REDIAL_INITIAL_S
+        self._dialler.buildProtocol = lambda address: PeerConnection(self)
+        authority = ssl.Certificate.loadPEM(keys.tls_certificate)
+        trusted = ssl.optionsForClientTLS(hostname="default", trustRoot=authority)
+        self._dialler.connector = in_reactor(
+            running_reactor().connectSSL, host, port, self._dialler, trusted, options.handshake_timeout_s
+        )
+
+    # in the reactor
+
+    def heard(self, command: str) -> None:
+        """Take note of what the server says first: it answers only those whose key it knows."""
+        if command == "DENIED":
+            self._give_up(key_refused(self._where))
+        elif command == "ACK":
+            self._ever_proved, self.is_lost = True, False
+            self._dialler.delay = _REDIAL_INITIAL_S
+
+    def gone(self, reason: Any) -> None:
+        """The connection has ended: was it the right server?
+
+        A wrong certificate is a proof that it was not. Something else that is no TLS must have answered several times
+        before the server ever did; a server that is away, and a forwarder before it, say nothing.
+        """
+        self.connection, self.is_lost = None, True
+        if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:
+            self._strange_answers += 1
+            is_proof = "certificate verify failed" in str(reason.value)
+            if is_proof or self._strange_answers >= _STRANGE_ANSWERS_BEFORE_GIVING_UP:
+                self._give_up(other_server(self._where))
+
+    def _give_up(self, error: CredentialsError) -> None:
+        self._dialler.stopTrying()
+        self._error = error
+        self.wake()
+
+    # in the user's thread
+
+    def receive(self, timeout_s: float) -> memoryview | None:
+        connection = next_in(self.inbox, 0.0 if self._error else timeout_s)
+        if connection is not None:
+            return connection.receive()
+        if self._error:
+            raise self._error
+        return None
+
+    def send(self, data: bytes) -> bool:
+        """See `PeerLink.send`. Also False while there is no connection: nothing piles up."""
+        self.options.check_size(len(data))
+        connection = self.connection
+        return connection is not None and connection.proved and connection.hand_over(data)
+
+    def close(self) -> None:
+        with contextlib.suppress(TransportError):  # of a process that was forked
+            in_reactor(self._dialler.stopTrying)
+            self.end([connection] if (connection := self.connection) else [])
+
+
+class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
+    """One connection to the server."""
+
+    _link: TlspyoPeerLink
+
+    def __init__(self, link: TlspyoPeerLink) -> None:
+        ClientProtocol.__init__(self, link.client, link.client.password, _HEADER_BYTES, (GROUP,))
+        Connection.__init__(self, link)
+        link.client.deserializer = self._read
+
+    def connectionMade(self) -> None:  # noqa: N802
+        super().connectionMade()
+        self._link.connection = self
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802
+        super().connectionLost(reason)
+        self._link.gone(reason)
+
+    def process_header(self) -> tuple[int, int]:
+        """Bounds of the next envelope."""
+        return self.bounds(_HEADER_BYTES)
+
+    def _read(self, envelope: bytes) -> tuple[int, str, None]:
+        """Decode an envelope, and take what is in it; tlspyo acknowledges it then."""
+        stamp, command, data = _decode_at_peer(envelope)
+        if data is not None:
+            self.arrive(data)
+        elif not self.proved:
+            self.proved = command == "ACK"
+            self._link.heard(command)
+        return stamp, command, None
+
+    def __str__(self) -> str:
+        return "to the server"

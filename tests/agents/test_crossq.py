@@ -10,7 +10,7 @@ from gymnasium import spaces
 from kit.learners import assert_same, batch_of, small, tensors_of, train
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.batch_norm import BatchNormCritic, BatchNormMLP, fold, renormalise
+from tmrl_like.agents.batch_norm import BatchNormCritic, BatchNormMLP, fold
 from tmrl_like.agents.crossq import CrossQOptions
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.trainer.snapshot import load_object_state, object_state
@@ -84,19 +84,6 @@ def test_a_network_in_training_normalises_by_its_batch_and_moves_what_is_running
     assert network.count == batches + 1
 
 
-def test_no_gradient_flows_through_what_renormalises():
-    torch.manual_seed(2)
-    x_NBH, other = (torch.randn(1, 8, 3).double() for _ in range(2))
-    running_mean, running_var = torch.randn(1, 1, 3).double(), torch.rand(1, 1, 3).double() + 0.5
-    r = ((x_NBH.var(1, correction=0, keepdim=True) + 1e-3) / (running_var + 1e-3)).sqrt()
-    x_NBH.requires_grad_()
-    normed = (x_NBH - x_NBH.mean(1, keepdim=True)) / (x_NBH.var(1, correction=0, keepdim=True) + 1e-3).sqrt()
-    (expected,) = torch.autograd.grad((normed * r * other).sum(), x_NBH)
-    renormed = renormalise(x_NBH, running_mean, running_var, torch.tensor(True))
-    (got,) = torch.autograd.grad((renormed * other).sum(), x_NBH)
-    torch.testing.assert_close(got, expected)
-
-
 def test_plain_networks_do_what_those_in_training_do_by_running_statistics():
     torch.manual_seed(4)
     made = crossq()
@@ -137,29 +124,6 @@ def test_each_step_folds_what_it_has_changed_and_the_same_actor_is_published(acc
     np.testing.assert_allclose(published.in_numpy().act_(obs, True), published.act_(obs, True), rtol=1e-4)
 
 
-def test_the_critics_learn_from_both_halves_of_one_pass():
-    """The loss and the gradient of the head's bias, from a joint pass by hand."""
-    made = crossq()
-    seen = batch(1)
-    before = copy.deepcopy(made.critic.network)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        next_act, next_log_prob_B = made.actor_ema.sample(seen.next_obs)
-    log_half_sum = float(np.log([2.0, 0.5, 1.0]).sum())
-    rows = [
-        torch.cat((made.critic.encoder(obs), made.critic.rescale_act(act)), 1)
-        for obs, act in ((seen.obs, seen.act), (seen.next_obs, next_act))
-    ]
-    q_N2B = np.stack([by_hand(before, n, torch.cat(rows), "batch")[0][:, 0] for n in range(2)])
-    next_v = q_N2B[:, ROWS:].min(0) - 1.0 * (next_log_prob_B.numpy() + log_half_sum)
-    target_B = seen.rew.numpy() + 0.99 * (1 - seen.terminated.numpy()) * next_v
-    (metrics,) = train(made, 1, first=1)
-    error_NB = q_N2B[:, :ROWS] - target_B
-    assert metrics["loss_critic"] == pytest.approx(0.5 * np.square(error_NB).sum() / ROWS, rel=1e-4)
-    assert metrics["q_target_mean"] == pytest.approx(target_B.mean(), rel=1e-4, abs=1e-5)
-    np.testing.assert_allclose(made.critic.network.bias.grad[:, 0, 0], error_NB.mean(1), rtol=1e-4, atol=1e-5)
-
-
 def test_a_hundred_compiled_steps_give_the_losses_and_parameters_of_the_page(monkeypatch):
     """With options that are others than those in `test_as_before`."""
     monkeypatch.setattr(BatchNormMLP, "renorm_after", 30)
@@ -184,16 +148,6 @@ def test_a_copy_and_what_goes_on_from_a_state_train_as_the_original(acceleration
     train(made, 3, first=3)
     for one in (twin, resumed):
         assert_same(one, made)
-
-
-def test_an_evaluation_gives_the_losses_and_changes_nothing():
-    made = crossq()
-    train(made, 1)
-    before = tensors_of(made)
-    losses = made.evaluate(batch(1))
-    assert set(losses) == {"loss_critic", "loss_actor"}
-    assert all(torch.isfinite(loss) for loss in losses.values())
-    assert all(torch.equal(value, before[key]) for key, value in tensors_of(made).items())
 
 
 def test_what_may_change_changes_and_averages_are_not_offered():

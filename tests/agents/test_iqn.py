@@ -94,31 +94,6 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_ar
     assert actor.extras["values"].tolist() == pytest.approx([0.125, 0.4], abs=0.06)
 
 
-def test_the_target_network_values_what_the_network_in_training_chooses():
-    torch.manual_seed(2)
-    agent = IQNAgent(NUMBERS, spaces.Discrete(4, start=5), actor_cls=SMALL, polyak=0.5)
-    with torch.no_grad():
-        agent.target.value.bias.add_(2.0)
-        agent.target.advantage.bias.add_(torch.randn(4))
-    beside = {name: torch.rand(6) for name in ("discount", "time_left", "next_time_left")}
-    batch = batch_of(6, torch.randint(5, 9, (6,)), torch.rand(6), terminated=0.0, **beside)
-    torch.manual_seed(3)
-    tau, next_tau = torch.rand(6, 8), torch.rand(6, 8)
-    with torch.no_grad():
-        z = agent.actor.quantiles(agent.actor.features(batch.obs, batch.time_left), tau)
-        middles = ((torch.arange(8) + 0.5) / 8)[None]
-        next_q = agent.actor.quantiles(agent.actor.features(batch.next_obs, batch.next_time_left), middles).mean(1)
-        next_z = agent.target.quantiles(agent.target.features(batch.next_obs, batch.next_time_left), next_tau)
-    assert not torch.equal(next_q.argmax(1), next_z.mean(1).argmax(1))
-    rows = torch.arange(6)
-    target = batch.rew[:, None] + batch.discount[:, None] * next_z[rows, :, next_q.argmax(1)]
-    z = z[rows, :, batch.act - 5]
-    torch.manual_seed(3)
-    metrics = agent.train(batch)
-    loss = quantile_huber_loss(z, target, tau).mean()
-    assert float(metrics["loss_quantiles"]) == pytest.approx(float(loss), rel=1e-4)
-
-
 def test_evaluating_changes_nothing_and_repeats_itself():
     agent = IQNAgent(spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2), actor_cls=SMALL)
     batch = batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8))
@@ -129,19 +104,6 @@ def test_evaluating_changes_nothing_and_repeats_itself():
     assert list(losses[0]) == ["loss_quantiles"]
     assert torch.equal(random, torch.get_rng_state())
     assert agent.actor.weights() == before
-
-
-@pytest.mark.parametrize(
-    ("polyak", "interval", "moved"), [(0.75, 1, [0.25, 0.4375, 0.578125]), (0.0, 2, [0.0, 1.0, 1.0])]
-)
-def test_the_target_network_follows_softly_or_at_intervals(polyak, interval, moved):
-    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, polyak=polyak, target_interval=interval, lr=0.0)
-    with torch.no_grad():
-        agent.actor.value.bias.fill_(1.0)
-        agent.target.value.bias.fill_(0.0)
-    for expected in moved:
-        agent.train(batch_of(4, torch.zeros(4, dtype=torch.long), torch.rand(4)))
-        assert float(agent.target.value.bias) == pytest.approx(expected)
 
 
 def act_often(actor, test=False, n=400):

@@ -229,13 +229,14 @@ class IQNAgent(TrainingAgent):
             soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
         if self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
-        metrics: Metrics = {
+        z_BN = z_BN.detach()
+        return {
             "loss_quantiles": loss.detach(),
-            "q_mean": z_BN.detach().mean(),
+            "q_mean": z_BN.mean(),
             "q_target_mean": target_BM.mean(),
+            "return_std_mean": z_BN.std(dim=1).mean(),
+            "gradient_norm": norm,
         }
-        metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}
-        return metrics
 
     def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""

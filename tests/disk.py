@@ -8,7 +8,7 @@ Until `sync` has returned, what was written to a file may be missing in part, or
 `sync_folder` has, the same holds for the names in a folder: new files, removed ones, renames, of which each is whole or
 not there. What is written in another way than through the seam (locks, mapped files) is left as it is.
 
-`operations` are all changes in order; `states` goes through them once more, so that one run is cut at many points.
+`end_at_each_operation` ends the same work at each of its changes in turn.
 """
 
 from __future__ import annotations
@@ -250,8 +250,7 @@ class PowerDisk:
     def begin(self) -> None:
         """Count from here: what is in the folder is on the disk."""
         self.operations = []
-        self._first = read_tree(self.root)
-        self.state = State(self._first)
+        self.state = State(read_tree(self.root))
 
     def states(self) -> Iterator[tuple[int, State]]:
         """The disk after each number of operations; one and the same object, which goes on."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-import psutil
 import zmq
 from _harness import Part, Row, benchmark
 
@@ -27,7 +25,6 @@ from tmrl_like.transport.base import raise_descriptor_limit
 from tmrl_like.transport.credentials import Authorized, PeerKeys
 
 LIMIT_S = 60.0
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 Dealer: TypeAlias = "zmq.Socket[bytes]"
 
 
@@ -63,17 +60,6 @@ def knock(port: int, keys: PeerKeys, per_s: int, pipe: Any) -> None:
         if len(dealers) > 100:
             dealers.pop(0).close()
         due += 1 / per_s
-
-
-def flood(sock: socket.socket) -> None:
-    """60 MB in place of a handshake; to be cut is as it should be."""
-    try:
-        sock.settimeout(5)
-        sock.sendall(GREETING + b"\x06" + (60 << 20).to_bytes(8, "big"))
-        for _ in range(60):
-            sock.sendall(bytes(1 << 20))
-    except OSError:
-        pass
 
 
 def authorized(folder: KeyFolder, peers: int) -> list[tuple[bytes, bytes]]:
@@ -136,20 +122,9 @@ def measure(options: Any) -> Iterator[Row]:
             while time.monotonic() < until:
                 server.receive(0.1)
             yield {"what": f"… beside {options.wrong_per_s} wrong handshakes a second", "ours": dialled()}
-        before = psutil.Process().memory_info().rss
-
-        def strangers(count: int) -> list[socket.socket]:
-            return [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
-
-        strangers(options.idle)
+        for _ in range(options.idle):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         yield {"what": f"… beside {options.idle:,} idle connections", "ours": dialled()}
-        senders = [threading.Thread(target=flood, args=(sock,)) for sock in strangers(60)]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join(LIMIT_S)
-        grown_mb = (psutil.Process().memory_info().rss - before) / 1e6
-        yield {"what": "60 strangers with 60 MB each: memory, MB more", "ours": grown_mb, "goal": 64}
 
 
 if __name__ == "__main__":

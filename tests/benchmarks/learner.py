@@ -4,8 +4,8 @@
 
 Observations of 17 and actions of 6 numbers. All that is compared takes turns in slices of a few steps. "SAC" is SAC
 as the peers have it, "as it ships" the agent with its defaults. The arithmetic of a step is its matrix products, at the
-best rate that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with sbx-rl (which
-brings stable-baselines3), which then run in a process of their own, with as many threads.
+best rate that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with sbx-rl,
+which then runs in a process of its own, with as many threads.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def compared(width: int, steps: int, rounds: int, peer: Peer | None) -> dict[str
     training = training_of(width, steps)
     calls["loop"] = lambda: steps / timed(lambda: training.run_epoch(TrainerInterface(None, 0)))
     calls["memory"] = partial(rate, training.memory.sample, 10 * steps)
-    for name in ("sbx", "stable_baselines3") if peer else ():
-        calls[name] = partial(peer.ask, f"{name} {width} {BATCHES[width]} {steps}")
+    if peer:
+        calls["sbx"] = partial(peer.ask, f"{width} {BATCHES[width]} {steps}")
     in_turns(min(3, rounds), **calls)
     return in_turns(rounds, **calls)
 
@@ -135,7 +135,6 @@ def measure(options: Any) -> Iterator[Row]:
             if peer:
                 row["ours"] = ratios(found["sac"], found["sbx"])
                 row["as it ships × SBX's SAC"] = ratios(found["ships"], found["sbx"])
-                row["× stable-baselines3's"] = ratios(found["sac"], found["stable_baselines3"])
             yield row
         if peer:
             peer.close()

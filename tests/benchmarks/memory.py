@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _harness import Peer, Row, benchmark, in_turns, ratios, timed
+from _harness import Peer, Row, benchmark, in_turns, timed
 from _memory_work import (
     ACT_BUF_LEN,
     BATCH,
@@ -33,7 +33,7 @@ from _memory_work import (
     tutorial_memory,
 )
 
-from tmrl_like.replay import MiniRaces, ReplayMemory
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer, Info
 from tmrl_like.wire.columns import Columns
@@ -104,10 +104,10 @@ def measure(options: Any) -> Iterator[Row]:
     torch.set_num_threads(1)
     peer = Peer(options.peer, "_peer_memory.py") if options.peer else None
 
-    def compared(build: str, **calls: Callable[[], Any]) -> dict[str, list[float]]:
-        """Batches per second of each, and of tmrl's memory that was built by this line."""
+    def compared(**calls: Callable[[], Any]) -> dict[str, list[float]]:
+        """Batches per second of each, and of tmrl's memory that was built before."""
         rates = {name: partial(per_second, call, options.seconds) for name, call in calls.items()}
-        if peer is not None and build:
+        if peer is not None:
             rates["tmrl 0.7.1"] = partial(peer.ask, f"rate {options.seconds}")
         return in_turns(options.repeats, **rates)
 
@@ -122,7 +122,7 @@ def measure(options: Any) -> Iterator[Row]:
         held = tracemalloc.get_traced_memory()[0] / n
         tracemalloc.stop()
         tmrl_held = built(f"drone {n}")
-        rates = compared("drone", ours=memory.sample, limit=drone_gather(columns))
+        rates = compared(ours=memory.sample, limit=drone_gather(columns))
         yield {"what": f"batches/s of {what}", **rates, "goal": 10_000 if n < 1_000_000 else 6_000}
         yield {"what": f"bytes of one of {what}", "ours": held, "limit": PAYLOAD_BYTES, **tmrl_held}
         packet = Buffer(stream="w", blocks=[block_of(columns, 0, 100)])
@@ -130,22 +130,14 @@ def measure(options: Any) -> Iterator[Row]:
         appended_ms = [1e3 * timed(append) for _ in range(100)]
         tmrl_ms = {"tmrl 0.7.1": peer.ask("append")} if peer is not None else {}
         yield {"what": f"100 samples appended to {what}, ms", "ours": appended_ms, **tmrl_ms, "goal": 0.2}
-        three_steps = filled(columns, act_buf_len=ACT_BUF_LEN, n_steps=3, gamma=0.99)
-        yield {"what": f"batches/s of {what}, three-step returns", **compared("", ours=three_steps.sample)}
         built(f"tutorial {n}")
-        rates = compared("tutorial", ours=filled_tutorial(columns).sample)
+        rates = compared(ours=filled_tutorial(columns).sample)
         yield {"what": f"batches/s through a user's `get_transition`, {what}", **rates, "goal": "2 × tmrl's"}
     columns = image_columns(options.images)
     memory = filled(columns, frame_stack=FRAMES)
     built(f"images {options.images}")
-    rates = compared("images", ours=memory.sample, limit=image_gather(columns))
+    rates = compared(ours=memory.sample, limit=image_gather(columns))
     yield {"what": f"batches/s of {options.images:,} image stacks", **rates, "goal": 1_000}
-    columns = image_columns(options.images // 5)
-    plain, races = (filled(columns, n_steps=3, gamma=1.0, mini_races=how) for how in (None, MiniRaces(steps=117)))
-    plain.batch_size = races.batch_size = 512
-    found = compared("", races=races.sample, plain=plain.sample)
-    slower = ratios(found["plain"], found["races"])
-    yield {"what": "a batch of mini-races, times one of plain three-step returns", "ours": slower, "goal": 1.2}
     if peer is not None:
         peer.close()
 

@@ -2,21 +2,17 @@
 
     python tests/benchmarks/racing_pictures.py --file RESULTS [--variant NAME] [--seeds 0 1 2] [--steps 10000]
                                                [--encoder FILE] [--jobs 1] [--show]
-    python tests/benchmarks/racing_pictures.py --record FOLDER
 
 Agent and memory in a plain loop, one training step per decision; the game moves on while the environment waits for the
 end of its time-step. Every 1,000 decisions a test episode without exploration gives its share of the track, 1.0 for a
-whole lap. The variant's name stands for the code that PYTHONPATH leads to, and for `--encoder`, trained beforehand. The
-second form writes 3,000 decisions of the script that follows the road, with noise, for
-
-    tmrl-like trainer config/racing_image.yaml --encoder FILE --memory.dataset_path FOLDER
+whole lap. The variant's name stands for the code that PYTHONPATH leads to, and for `--encoder`, trained beforehand.
+`tmrl-like record` writes frames for that, and `tmrl-like trainer config/racing_image.yaml --encoder FILE` trains it.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,11 +27,7 @@ from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
-from tmrl_like.envs.racing.view import LidarView
-from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.types import Buffer, Info
 
 EXPERIMENT = TESTS.parent / "config" / "racing_image.yaml"
 FIRST_STEPS = 300
@@ -120,35 +112,11 @@ def test_share(env: RacingEnv, actor: Any) -> float:
     return float(info["progress"])
 
 
-def record(folder: Path, decisions: int = 3000) -> None:
-    """What the road's script and noise do, as samples."""
-    env, random, scan = make_env(), np.random.default_rng(0), LidarView()
-    compress: Any = ReplayMemory.compressor(**TOLD)
-    samples: list[Any] = []
-    over = True
-    for _ in range(decisions):
-        if over:
-            obs, info = env.reset()
-            noise = ColouredNoise(1.0, 100, 2, random)
-            samples.append(compress(env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))
-        state = env.unwrapped.interface._game.state
-        steering, gas, brake = racing_env.follow_road(scan(state["frame"]), state["speed"])
-        by_script = np.array((steering, -0.5 + 15.0 * gas - 0.8 * brake))
-        action = np.clip(by_script + 0.4 * noise.standard_normal(2, np.float32), -1.0, 1.0).astype(np.float32)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
-    write_data_set(folder, [Buffer(samples, "script")])
-
-
 def measure(options: argparse.Namespace) -> Iterator[Row]:
-    if options.record is not None:
-        record(Path(options.record))
-        return
     options.tasks, options.variants = ["racing"], [options.variant]
     yield from learned(options, learn, {"racing": 10_000}, {"racing": {"goal": 1.0}})
 
 
 if __name__ == "__main__":
     quick = {"seeds": [0], "steps": 400, "every": 400, "autogroup": 0}
-    benchmark(__doc__, measure, variant="shared encoder", encoder=None, record=None, **OPTIONS, quick=quick)
+    benchmark(__doc__, measure, variant="shared encoder", encoder=None, **OPTIONS, quick=quick)

@@ -1,12 +1,11 @@
 """Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--kinds packets tuples images noise] [--seconds 1] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3] [--transport zmq]
 
-Samples of four kinds, as many as the goal is in so many seconds:
+Samples of three kinds, as many as the goal is in so many seconds:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped) that wait in
           the worker's sample log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-tuples    the same samples as tuples: they are appended meanwhile; what counts is the CPU time
 images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
 noise     the same of pure noise, which no compression helps
 
@@ -35,8 +34,7 @@ PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
-DRONE = ("packets", "tuples")
-GOALS_PER_S = {"packets": 3_000_000, "tuples": 200_000, "images": 20_000, "noise": 30_000}
+GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
 
 
 def drone_samples(n: int) -> list[tuple[Any, ...]]:
@@ -73,7 +71,7 @@ def spaces_of(kind: str) -> tuple[Any, Any]:
     from gymnasium import spaces
 
     number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    obs = spaces.Tuple([number] * 4) if kind in DRONE else spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    obs = spaces.Tuple([number] * 4) if kind == "packets" else spaces.Box(0, 255, (4, 64, 64), np.uint8)
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
@@ -88,7 +86,7 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> 
     from tmrl_like.wire.messages import Spaces
 
     tune_process(threads=1)
-    memory = ReplayMemory(memory_size=100_000 if kind in DRONE else 10_000)
+    memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
     server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
@@ -120,25 +118,18 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pip
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending("bench", OutboxOptions(max_bytes=KEPT_BYTES))
     ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    worker.is_open = kind == "tuples"
+    worker.is_open = False
     session = Session(ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation)
     session.wait_connected(10)
-    samples = drone_samples(4000) if kind in DRONE else image_samples(400, kind == "noise")
+    samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
     timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
-
-    def append_all() -> None:
-        for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
-            worker.log.append(sample, *timing)
-            if i % REFILL_EVERY == 0:
-                worker.log.refill()
-
-    if kind != "tuples":
-        append_all()
+    for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
+        worker.log.append(sample, *timing)
+        if i % REFILL_EVERY == 0:
+            worker.log.refill()
     pipe.send("ready")
     pipe.recv()
     started_at = time.perf_counter()
-    if kind == "tuples":
-        append_all()
     worker.is_open = True
     session.wake()
     pipe.recv()

@@ -40,6 +40,28 @@ def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, tra
     assert found.exactly_once, str(found)
 
 
+@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
+@counts(short=0, zmq=10, tlspyo=5)
+def test_a_trainers_link_that_freezes_and_breaks_costs_no_sample(rigs, seed, figure, transport, count):
+    rig, rng = rigs(transport), random.Random(seed)
+    rig.server()
+    proxy = rig.proxy()
+    trainer = rig.trainer(port=proxy.port)
+    for number in (1, 2):
+        rig.worker(number)
+    for _ in range(count):
+        rig.wait_for_samples(trainer)
+        time.sleep(log_uniform(rng, 0.1, 2.0))
+        proxy.freeze()
+        time.sleep(log_uniform(rng, 0.1, 15.0))
+        proxy.cut()
+        proxy.thaw()
+    rig.wait_for_samples(trainer)
+    found = rig.settle(trainer)
+    figure(f"{count} freezes of the trainer's link, then broken: {found}")
+    assert found.exactly_once, str(found)
+
+
 @pytest.mark.fault("network", "a link is silent", "both ends notice within 10 s")
 @counts(short=1, zmq=10, tlspyo=5)
 def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs, seed, figure, transport, count):

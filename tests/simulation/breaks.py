@@ -83,9 +83,9 @@ BREAKS = [
     ),
     Break(
         "a segment is freed before it is stored",
-        SENDER,
-        "self.source.forget(ack.stored)",
-        "self.source.forget(ack.received)",
+        "delivery/outbox.py",
+        "sender.source.forget(sender.stored)",
+        "sender.source.forget(sender.received)",
     ),
     Break("silence is not minded", SENDER, "if self.sent == self.stored or", "if True or"),
     Break("what is given up is not counted", SOURCE, "            lost += given_up\n", "            pass\n"),

@@ -278,6 +278,7 @@ def test_too_large_a_message_cuts_its_own_connection_only(service: Service, size
     service.assert_unharmed()
 
 
+@pytest.mark.fault("peers", "malformed messages, in masses", "they are refused; the server's memory stays flat")
 def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(service: Service) -> None:
     rng = random.Random(1)
     said = [rng.randbytes(rng.randrange(40)) for _ in range(200)]

@@ -151,7 +151,7 @@ class Outbox:
             self._let_go(ack.incarnation)
 
     def _let_go(self, incarnation: int) -> None:
-        """Remove what a dead process left, if all of it is stored."""
+        """Forget what is stored; of a dead process that has nothing else all goes."""
         sender = self._senders[incarnation]
         sender.source.forget(sender.stored)
         if sender.source.is_dead and sender.source.is_empty:

@@ -21,7 +21,7 @@ class Sender:
     """Delivers what a source holds, in order; the trainer takes each entry once, however often it comes.
 
     Attributes:
-        stored: entries up to this one are stored, and forgotten here.
+        stored: entries up to this one are stored.
         received: … are in the trainer's memory, and not in flight any more.
         sent: … are on their way.
         in_flight_bytes: of what was sent and is not received.
@@ -86,16 +86,14 @@ class Sender:
         self._hasten_to = self.source.newest
 
     def on_ack(self, ack: m.Ack, now: float) -> None:
-        """Forget what is stored; send again what is missing."""
+        """Take note of what is received and stored; send again what is missing."""
         if ack.received > self.received or ack.stored > self.stored:
             self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
         self.received = max(self.received, ack.received)
         self.sent = max(self.sent, self.received)
         while self._in_flight and self._in_flight[0][0] <= self.received:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
-        if ack.stored > self.stored:
-            self.stored = ack.stored
-            self.source.forget(ack.stored)
+        self.stored = max(self.stored, ack.stored)
         if ack.again and now - self._again_at >= _AGAIN_EVERY_S:
             self._again_at = now
             self.send_again(ack.received)

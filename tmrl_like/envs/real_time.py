@@ -55,6 +55,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     - An observation that falls due while the policy computes is taken when the policy is done. With the default, the
       observation at the end of the time-step, that makes no difference.
     - The policy waits while the interface sends an action. Let `send_control` hand over and return.
+    - `stop` stops what moves, see `envs.brake.Brake`; rtgym's waits for its thread.
     - An exception in the interface passes through to the caller; the episode has ended then.
 
     Attributes:
@@ -63,6 +64,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         default_action: of a reset, and in the buffer before the first.
         current_step: of the episode.
         running: whether an episode is under way.
+        is_stopped: `stop` was called, and no reset has begun since.
         bench: rtgym's `Benchmark`, where `benchmark` is on.
         table: of the inputs that integers choose; None: there is none.
     """
@@ -131,7 +133,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             kind = Benchmark if self.benchmark_type.lower() == "polyak" else TraceBenchmark
             self.bench = kind(run_avg_factor=self.benchmark_polyak)
         self.current_step = 0
-        self.running = self.is_waiting = False
+        self.running = self.is_waiting = self.is_stopped = False
+        self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
         self._clock = Clock(self.spin_s) if clock is None else clock
         self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
         self._in_time_step = self._is_captured = False
@@ -146,7 +149,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
-        self.running = False
+        self.running = self.is_stopped = False
         self._end_time_step()
         self._note("end_reset_join_time")
         self.current_step = 0
@@ -161,7 +164,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if math.isnan(self._end_at):
             self._end_at = self._clock.now()
         self._begin_time_step(self.act_buf[-1])
-        self.running = True
         self._note("end_reset_time")
         return tuple(obs), info
 
@@ -185,7 +187,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         truncated = self.current_step >= self.ep_max_length if not terminated else False
         if not (terminated or truncated):
             self._begin_time_step(action)
-            self.running = True
         elif self.wait_on_done:
             self.wait()
         if self.act_in_obs:
@@ -202,6 +203,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     def while_waiting(self, call: Callable[[], None]) -> None:
         """Have a call made in each wait for a deadline that there is time for; see `Clock`."""
         self._clock.while_waiting(call)
+
+    def stop(self) -> None:
+        """Begin no time-step before the next reset, and call the interface's `stop`, if it has one. From any thread."""
+        self.is_stopped = self.is_waiting = True
+        if hasattr(self.interface, "stop"):
+            self.interface.stop()
 
     def close(self) -> None:
         """Close the interface, if it has a `close`."""
@@ -222,6 +229,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
 
     def _begin_time_step(self, action: Any) -> None:
+        if self.is_stopped:
+            return
         self._note("start_send_control_time")
         control = action if self.table is None else self.table(action)
         self.interface.send_control(self.act_prepro_func(control) if self.act_prepro_func else control)
@@ -235,7 +244,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             begins_at = now
         self._capture_at = begins_at + self.start_obs_capture
         self._end_at = begins_at + self.time_step_duration
-        self._in_time_step, self._is_captured = True, False
+        self._in_time_step, self._is_captured, self.running = True, False, True
         if now >= self._capture_at:
             self._capture()
 

@@ -28,8 +28,8 @@ class ResidualEnv(Float32Env):
     For each observation o the base chooses an action, and the environment gets  clip(base(o) + correction).
 
     An action is a correction, in the unit of the environment's actions: `scale` times half of their range, to either
-    side; the default action is none. An observation is (*o, base(o), *corrections): the parts of the environment's own
-    observation, whose action buffer holds what it got; what the base wants to do now; and as many of the last
+    side; the default action is none. An observation is `(*o, base(o), *corrections)`: the parts of the environment's
+    own observation, whose action buffer holds what it got; what the base wants to do now; and as many of the last
     corrections as there are actions in that buffer. What is no Tuple is one part.
     """
 

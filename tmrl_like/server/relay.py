@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 import tmrl_like
-from tmrl_like.base.budgets import Bucket, Buckets, Lines
+from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.server.newest_policy import NewestPolicy
 from tmrl_like.server.seats import (
@@ -47,7 +47,7 @@ _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
 _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are returned, at first, and then
 _MAX_WATCHERS = 8
-_LOOKS, _LOOKS_PER_S = 10, 4.0  # at one place of a watcher that are answered, at first, and then
+_LOOKS, _LOOKS_PER_S = 80, 32.0  # of one key that are answered, at first, and then
 _MAX_SUCCEEDED = 1000  # trainers that are remembered as such
 _SUCCEEDED = "another process goes on with this trainer's run, and has taken its seat: one of them is enough"
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
@@ -94,7 +94,7 @@ class Relay:
         self._seats: dict[bytes, Seat] = {}  # all, by connection
         self._policy = NewestPolicy(max_policy_bytes)
         self._reports = Reports()
-        self._free_looks = [Bucket(_LOOKS, _LOOKS_PER_S) for _ in range(_MAX_WATCHERS)]  # of places without a watcher
+        self._looks = Buckets(_LOOKS, _LOOKS_PER_S)  # by key
         self._newest_view = 0
         self._owners: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
         self._succeeded = deque[int](maxlen=_MAX_SUCCEEDED)  # trainers (incarnations) that have a successor
@@ -231,7 +231,7 @@ class Relay:
 
     def _on_look(self, seat: WatcherSeat, look: m.Look) -> None:
         """Answer a watcher that has got the last answer, and does not ask too often."""
-        if look.view < seat.newest_view or not seat.looks.take(1, self._now):
+        if look.view < seat.newest_view or not self._looks.take(seat.key, 1, self._now):
             return
         sight = m.Sight(
             trainers=[trainer.hello.name for trainer in self.ranks.values()],
@@ -292,7 +292,7 @@ class Relay:
             seat = self.workers[hello.name] = WorkerSeat(peer, key, hello, self._now)
             self._bind_name(hello.name, key)
         elif hello.role == "watcher":
-            seat = WatcherSeat(peer, key, hello, self._now, looks=self._free_looks.pop())
+            seat = WatcherSeat(peer, key, hello, self._now)
         else:
             seat = self.ranks[hello.rank.number] = TrainerSeat(peer, key, hello, self._now)
             self._welcome_workers_of(seat)
@@ -320,8 +320,6 @@ class Relay:
         self._link.forget(seat.peer)
         if isinstance(seat, WorkerSeat):
             del self.workers[seat.hello.name]
-        elif isinstance(seat, WatcherSeat):
-            self._free_looks.append(seat.looks)
         elif isinstance(seat, TrainerSeat):
             own = [worker for worker in self.workers.values() if self._trainer_of(worker.hello.name) is seat]
             del self.ranks[seat.hello.rank.number]
@@ -351,7 +349,8 @@ class Relay:
             return self._refusal_of_worker(identity.name, hello)
         if hello.role == "trainer":
             return self._refusal_of_trainer(identity.name, hello)
-        return None if self._free_looks else later(f"the server has its {_MAX_WATCHERS} watchers")
+        watchers = sum(isinstance(seat, WatcherSeat) for seat in self._seats.values())
+        return later(f"the server has its {_MAX_WATCHERS} watchers") if watchers >= _MAX_WATCHERS else None
 
     def _refusal_of_worker(self, key: str, hello: m.Hello) -> m.Refusal | None:
         if share_file(self.trainer, hello):

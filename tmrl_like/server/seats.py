@@ -52,7 +52,6 @@ class TrainerSeat(Seat):
 class WatcherSeat(Seat):
     """The seat of a watcher."""
 
-    looks: Bucket = field(kw_only=True)
     newest_view: int = 0  # that it was sent
 
 

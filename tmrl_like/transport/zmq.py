@@ -33,7 +33,7 @@ from tmrl_like.transport.gate import Gate
 log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there
-_SPEAKS_WITHIN_S = 0.5
+_SPEAKS_WITHIN_S = 3.0
 _GIVES_UP_AFTER_S = 60.0  # since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024

@@ -14,7 +14,7 @@ author = "the tmrl_like authors"
 copyright = author
 version = release = tmrl_like.__version__
 
-extensions = ["myst_parser", "notebook", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_parser", "notebook", "reference", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"tmrl_like {release}"

@@ -1,6 +1,6 @@
 """A stand-in for a CARLA simulator: try an experiment with `tmrl_like.envs.carla` where no simulator runs.
 
-Map, transforms, controls, settings and weather are those of CARLA's own client (extra `carla`), offline. The rest is
+Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The rest is
 here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous mode, by `tick`; walls to
 run into; camera, lidar, collision and lane-invasion sensors whose data come in another thread. Classes, methods and
 arguments have CARLA's names, and do what CARLA's documentation says of them, for what `tmrl_like.envs.carla` uses.
@@ -119,7 +119,7 @@ class Simulator:
             self.actors.clear()
             self._undelivered.clear()
             self.map = _offline_map(f"Carla/Maps/{map_name}")
-            self.settings, self.weather = carla.WorldSettings(), carla.WeatherParameters()
+            self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
 
     def close(self) -> None:
@@ -236,17 +236,8 @@ class Client:
         self._simulator.answer()
         return self._simulator.version
 
-    def get_available_maps(self) -> list[str]:
-        self._simulator.answer()
-        return ["/Game/Carla/Maps/Straight", "/Game/Carla/Maps/Other"]
-
     def get_world(self) -> World:
         self._simulator.answer()
-        return World(self._simulator)
-
-    def load_world(self, map_name: str) -> World:
-        self._simulator.answer()
-        self._simulator.load(map_name)
         return World(self._simulator)
 
 
@@ -271,14 +262,6 @@ class World:
         self._simulator.answer()
         self._simulator.settings = world_settings
         return self._simulator.frame
-
-    def get_weather(self) -> carla.WeatherParameters:
-        self._simulator.answer()
-        return self._simulator.weather
-
-    def set_weather(self, weather: carla.WeatherParameters) -> None:
-        self._simulator.answer()
-        self._simulator.weather = weather
 
     def get_blueprint_library(self) -> BlueprintLibrary:
         self._simulator.answer()
@@ -428,9 +411,6 @@ class Vehicle(Actor):
         if not isinstance(control, carla.VehicleControl):
             raise TypeError(f"CARLA takes a VehicleControl, got {control!r}")
         self._control = control
-
-    def get_control(self) -> carla.VehicleControl:
-        return self._control
 
     def set_transform(self, transform: carla.Transform) -> None:
         self._check_alive()

@@ -1,6 +1,6 @@
-"""Writes the table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
+"""The table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
 
-    python tests/reliability.py
+    python tests/reliability.py        prints it; the pages have it when they are built (docs/_extensions/reference.py)
 
 A test says what it puts in and what holds all the same::
 
@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "reliability.md"
 FIGURES, PEER = TESTS / "figures.json", TESTS / "peer_faults.json"
-BEGIN, END = "<!-- the table: python tests/reliability.py -->\n", "<!-- end of the table -->\n"
 AREAS = {
     "processes": "Processes that are killed or stand still",
     "network": "Links that break, freeze and damage",
@@ -69,36 +67,29 @@ def proofs() -> Iterator[Proof]:
                         yield Proof(*said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command)
 
 
-def table() -> str:
-    """In Markdown: a section for each area, a row for each fault."""
+def table(area: str) -> str:
+    """In Markdown: a row for each fault of an area."""
     figures, peer = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, PEER))
-    found = list(proofs())
-    lines = [f"{len({(proof.area, proof.fault) for proof in found})} faults, {len(found)} tests.", ""]
-    for area, title in AREAS.items():
-        rows: dict[str, list[Proof]] = {}
-        for proof in found:
-            if proof.area == area:
-                rows.setdefault(proof.fault, []).append(proof)
-        lines += [f"## {title}", "", "| fault | promise | measured | tmrl 0.7.1 | test |", "|---|---|---|---|---|"]
-        for fault, its in rows.items():
-            promises = "; ".join(dict.fromkeys(proof.promise for proof in its))
-            measured = "<br>".join(
-                f"{name.removesuffix('-full')}: {line}" if name else line
-                for proof in its
-                for name, line in figures.get(proof.test, {}).items()
-            )
-            measured = measured or f"holds in each `{its[0].command}`"
-            tests = "<br>".join(f"`{proof.test}`" for proof in its)
-            lines.append(f"| {fault} | {promises} | {measured} | {peer.get(fault, '')} | {tests} |")
-        lines.append("")
+    rows: dict[str, list[Proof]] = {}
+    for proof in proofs():
+        if proof.area == area:
+            rows.setdefault(proof.fault, []).append(proof)
+    lines = ["| fault | promise | measured | tmrl 0.7.1 | test |", "|---|---|---|---|---|"]
+    for fault, its in rows.items():
+        promises = "; ".join(dict.fromkeys(proof.promise for proof in its))
+        measured = "<br>".join(
+            f"{name.removesuffix('-full')}: {line}" if name else line
+            for proof in its
+            for name, line in figures.get(proof.test, {}).items()
+        )
+        measured = measured or f"holds in each `{its[0].command}`"
+        tests = "<br>".join(f"`{proof.test}`" for proof in its)
+        lines.append(f"| {fault} | {promises} | {measured} | {peer.get(fault, '')} | {tests} |")
     return "\n".join(lines)
 
 
-def page() -> str:
-    """The whole page, with the table as it is now."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + "\n" + table() + END + rest.partition(END)[2]
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    found = list(proofs())
+    print(f"{len({(proof.area, proof.fault) for proof in found})} faults, {len(found)} tests")
+    for area, title in AREAS.items():
+        print(f"\n## {title}\n\n{table(area)}")

@@ -1,7 +1,6 @@
 """The documentation says what the package does: its code runs, its links lead somewhere, nothing is left out."""
 
 import ast
-import dataclasses
 import importlib
 import inspect
 import json
@@ -13,8 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import typing
-from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.pyplot
@@ -28,37 +25,18 @@ from kit.ports import free_port
 import tmrl_like.errors
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, load_experiment, partial
 from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
-from tmrl_like.base.options import sentences
-from tmrl_like.cli import main
-from tmrl_like.cli.arguments import parse
-from tmrl_like.config.components import type_name
-from tmrl_like.config.settings import PARTS, SECTIONS, Settings
+from tmrl_like.cli.arguments import parse, parsers
+from tmrl_like.config.settings import PARTS, SECTIONS
 from tmrl_like.metrics.sinks import tag_of
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.types import Batch
+from tmrl_like.wire.condition import FIGURES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((DOCS / "notebook").glob("*.ipynb"))
 PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *NOTEBOOKS) if "_build" not in p.parts)
-COMMANDS = (
-    "run",
-    "server",
-    "worker",
-    "trainer",
-    "config",
-    "doctor",
-    "check",
-    "test",
-    "record",
-    "log",
-    "runs",
-    "policies",
-    "page",
-    "init",
-    "keys",
-)
 
 
 def page(name: str) -> str:
@@ -79,10 +57,22 @@ def fences(text: str, language: str) -> list[str]:
     return [textwrap.dedent(code) for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
 
 
-def test_the_table_of_faults_is_what_the_tests_say():
-    """`python tests/reliability.py` writes it again."""
-    assert reliability.page() == page("reliability.md")
-    assert {proof.area for proof in reliability.proofs()} <= set(reliability.AREAS)
+def test_every_test_that_puts_a_fault_in_is_in_a_table():
+    tables = {area: reliability.table(area) for area in reliability.AREAS}
+    for proof in reliability.proofs():
+        assert f"`{proof.test}`" in tables[proof.area]
+    for area, title in reliability.AREAS.items():
+        assert f"\n## {title}\n\n```{{reference}} faults {area}\n" in page("reliability.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_tables_that_are_made_while_the_pages_are_built_can_be_made(path, monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(DOCS / "_extensions"))
+    reference = importlib.import_module("reference")
+    for words in re.findall(r"^```\{reference\} (.+)$", read(path), re.M):
+        kind, *name = words.split()
+        assert reference.MAKERS[kind](*name).count("\n|") > 1, words
 
 
 def without_code(text: str) -> str:
@@ -264,12 +254,16 @@ def records(tmp_path_factory) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+SUMMED = {figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed}
+"""What of the fleet is explained where workers count it."""
+
+
 def test_every_metric_of_a_round_is_explained_and_no_other(records):
     produced = {name for record in records if record["kind"] == "round" for name in record} - {"kind", "time_s"}
     text = page("metrics.md")
     sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "The diagnosis", "Of the agent")
     explained = set().union(*(table_names(text, heading) for heading in sections))
-    assert produced == explained
+    assert produced == explained | SUMMED
 
 
 def test_every_metric_of_quantiles_is_explained_and_no_other():
@@ -294,6 +288,7 @@ def test_every_metric_is_in_its_group_in_tensorboard():
         "The fleet": "fleet",
         "The diagnosis": "diagnosis",
     }
+    assert {tag_of(name).partition("/")[0] for name in SUMMED} == {"fleet"}
     for heading, group in groups.items():
         assert {tag_of(name).partition("/")[0] for name in table_names(text, heading)} == {group}
     assert {tag_of(name).partition("/")[0] for name in table_names(text, "Of the agent")} == {"losses", "agent"}
@@ -327,74 +322,30 @@ def test_the_hooks_before_a_commit_check_what_make_checks():
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def test_every_error_has_its_section():
-    classes = [
-        name
-        for name, value in vars(tmrl_like.errors).items()
-        if inspect.isclass(value) and issubclass(value, tmrl_like.errors.TmrlLikeError)
-    ]
-    assert len(classes) > 10
-    assert set(classes) <= set(headings(page("errors.md")))
+def test_the_tree_of_errors_is_that_of_the_classes():
+    """It is drawn at the top of their file, and on their page."""
+    drawn, above = [], []
+    for line in tmrl_like.errors.__doc__.splitlines():
+        if branch := re.match(r"    ([│ ]*(?:├── |└── )?)(\w+Error)\b", line):
+            depth = len(branch[1]) // 4
+            above[depth:] = [branch[2]]
+            drawn.append((branch[2], above[depth - 1] if depth else "Exception"))
+    classes = [value for value in vars(tmrl_like.errors).values() if inspect.isclass(value)]
+    assert drawn == [(cls.__name__, cls.__bases__[0].__name__) for cls in classes]
 
 
-def templates() -> list[str]:
-    """Every string of the package, with … where values are filled in."""
-    found = []
-    for file in (ROOT / "tmrl_like").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                parts = [str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values]
-                found.append("".join(parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(re.sub(r"%\.?\d*[sdf]", "…", node.value))
-    return [text.replace("`", "") for text in found]
-
-
-def test_lines_in_the_table_of_errors_are_lines_of_the_package():
-    known = templates()
-    lines = {
-        line for row in re.findall(r"^\| (`.*?) \|", page("errors.md"), re.M) for line in re.findall(r"`([^`]+)`", row)
-    }
-    assert len(lines) > 60
-    for line in lines:
-        fragments = [re.escape(part.strip()) for part in line.split("…") if part.strip()]
-        pattern = re.compile(".*".join(fragments), re.S)
-        assert any(pattern.search(text) for text in known), line
+def test_every_error_says_what_to_do():
+    for value in vars(tmrl_like.errors).values():
+        if inspect.isclass(value):
+            assert len(value.__doc__.split()) > 12, value
 
 
 # -- configuration and command line ------------------------------------------------------------------
 
 
-def written(default: object) -> str:
-    """A default as the tables have it."""
-    if default is None:
-        return "none"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return "`.inf`" if default == math.inf else f"`{default}`"
-
-
-def rows_of(page: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Key, type and default of each option as a table has them, and what it means."""
-    hints = typing.get_type_hints(page)
-    for field in dataclasses.fields(page):
-        kind = hints[field.name]
-        if not dataclasses.is_dataclass(kind):
-            columns = (f"`{prefix}{field.name}`", type_name(kind), written(field.default))
-            yield f"| {' | '.join(columns)} | ", sentences(page)[field.name].rstrip(".")
-        elif page is not Settings:
-            yield from rows_of(kind, f"{prefix}{field.name}.")
-
-
-@pytest.mark.parametrize("section", ["", *SECTIONS])
-def test_the_tables_of_the_reference_are_the_pages_of_options(section):
-    text = page("configuration.md")
-    part = re.split(r"^## ", text.partition(f"\n## {f'`{section}`' if section else 'Top level'}\n")[2], flags=re.M)[0]
-    shown = [row for row in re.findall(r"^\| `.*$", part, re.M) if row.count("|") > 4]
-    expected = list(rows_of(SECTIONS[section] if section else Settings))
-    assert len(shown) == len(expected)
-    for row, (columns, meaning) in zip(shown, expected, strict=True):
-        assert row.replace("`.inf`", ".inf").startswith((columns + meaning).replace("`.inf`", ".inf"))
+@pytest.mark.parametrize("section", ["top", *SECTIONS])
+def test_every_section_is_in_the_reference(section):
+    assert f"\n```{{reference}} options {section}\n" in page("configuration.md")
 
 
 def test_every_part_is_in_the_reference_with_what_is_supplied():
@@ -404,22 +355,23 @@ def test_every_part_is_in_the_reference_with_what_is_supplied():
         assert all(f"`{argument}`" in row for argument in supplied), name
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_in_the_command_line_reference(command, capsys):
-    assert main([command, "--help"]) == 0
-    shown = capsys.readouterr().out.partition("\nEach key of the experiment")[0]
-    text = page("cli.md")
-    for option in set(re.findall(r"--[a-z][\w-]+", shown.partition("options:")[2])):
-        assert option in text, f"{command} {option}"
-    assert f"## `{command}`" in text
+def test_every_command_is_in_the_reference_with_its_options():
+    text, commands = page("cli.md"), parsers()[1]
+    for name, parser in commands.items():
+        assert f"## `{name}`" in text
+        options = set(
+            re.findall(r"--[a-z][\w-]+", parser.format_help().partition("options:")[2].partition("Each key")[0])
+        )
+        if options - {"--help", "--log-level"}:
+            assert f"\n```{{reference}} command {name}\n" in text
 
 
-def test_every_action_on_keys_is_in_the_command_line_reference(capsys):
-    assert main(["keys", "--help"]) == 0
-    actions = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
-    assert len(actions) >= 4
-    rows = re.findall(r"^\| `(\w+)(?: [A-Z]+| -)?` \|", page("cli.md"), re.M)
-    assert set(actions) <= set(rows)
+def test_the_package_uses_every_word_of_the_glossary():
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tmrl_like").rglob("*.py"))
+    known = re.sub("[_-]", " ", sources).lower()
+    for words in re.findall(r"^\| ([^|-]+(?:-[^|-]+)*) \|", page("glossary.md"), re.M):
+        for word in words.split(", "):
+            assert re.sub("[_-]", " ", word).lower() in known, word
 
 
 def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input() -> None:

@@ -183,9 +183,7 @@ class Experiment(Settings):
             elif name not in PARTS:
                 whole[name] = getattr(self, name)
             else:
-                whole[name] = with_defaults(self.document, name)
-        if (component := self.document.components.get(("memory",))) is not None:
-            whole["memory"] = _with_known(whole["memory"], component, self.memory_cls)
+                whole[name] = with_defaults(self.document, name, self.memory_cls if name == "memory" else None)
         return whole
 
     def refuse_finished(self) -> None:
@@ -248,6 +246,7 @@ class Experiment(Settings):
             "on_rollout": self.on_worker_rollout,
             "takeover": self.takeover,
             "action_chain": self.action_chain,
+            "signals": paths.signals,
             "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
         }
         return RolloutWorker(**self.server.dialled | usual | more)
@@ -335,15 +334,3 @@ def _resolve_without_torch(document: Document) -> None:
         twin = dict(document.data, actor=actor | {"class_path": without_torch(named)})
         same = dataclasses.replace(document, data=twin)  # what is found goes to the components of both
         resolve_component(same, ("actor",), PARTS["actor"])
-
-
-def _with_known(written: dict[str, Any], given: Factory, made: Factory) -> dict[str, Any]:
-    """What is written of a memory, and of the one that it is made of, with the arguments that others gave it."""
-    before, after = taken_apart(given)[1], taken_apart(made)[1]
-    arguments = dict(written.get("init_args") or {})
-    arguments |= {n: v for n, v in after.items() if n not in before and n not in PARTS["memory"]}
-    if before.get("memory") is not None:
-        inner = arguments["memory"]
-        inner = inner if isinstance(inner, dict) else {"class_path": inner}
-        arguments["memory"] = _with_known(inner, before["memory"], after["memory"])
-    return written | ({"init_args": arguments} if arguments else {})

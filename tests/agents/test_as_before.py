@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from tmrl_like.agents import (
     CategoricalActor,
+    CrossQAgent,
     DiscreteEnsembleCritic,
     DiscreteSACAgent,
     EnsembleCritic,
@@ -46,6 +47,10 @@ CASES = {
         policy_delay=3,
     ),
     "DroQ": partial(SACAgent, OBS, BOX, **PLAIN, **RATES, critic_cls=partial(EnsembleCritic, dropout=0.1)),
+    "CrossQ": partial(
+        CrossQAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN), **RATES, n_critics=3,
+        policy_delay=2, critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
+    ),
     "discrete SAC": partial(
         DiscreteSACAgent, OBS, CHOICES, actor_cls=partial(CategoricalActor, **HIDDEN),
         critic_cls=DiscreteEnsembleCritic, **RATES, learn_entropy_coef=False,
@@ -59,7 +64,7 @@ CASES = {
         lr=1e-3,
     ),
 }  # fmt: skip
-COMPILED = {"SAC", "plain SAC", "REDQ"}
+COMPILED = {"SAC", "plain SAC", "REDQ", "CrossQ"}
 
 
 def fill(module, seed):
@@ -69,7 +74,11 @@ def fill(module, seed):
         for name, parameter in sorted(module.named_parameters()):
             if parameter.numel() > 1:
                 drawn = 0.6 * torch.rand(parameter.numel(), generator=random) - 0.3
-                parameter.copy_((drawn + ("norm" in name and name.endswith("weight"))).view(parameter.shape))
+                is_scale = "gains" in name or ("norm" in name and name.endswith("weight"))
+                parameter.copy_((drawn + is_scale).view(parameter.shape))
+        for name, batches_seen in module.named_buffers():
+            if name == "network.count":
+                batches_seen.fill_(970)  # CrossQ renormalises from 1,000 on
 
 
 def batches(act):

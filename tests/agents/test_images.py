@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.learners import assert_same, batch_of, rows_of, small, train
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -26,26 +27,10 @@ from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.pictures import PICTURE_FEATURES
 from tmrl_like.trainer.snapshot import load_object_state, object_state
-from tmrl_like.types import Batch
 
 GREY = spaces.Box(0, 255, (4, 64, 64), np.uint8)
 ACT = spaces.Box(-2.0, 2.0, (2,))
 CAR = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))})
-NETS = {"hidden_sizes": (16, 16)}
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-    CAR.seed(0)
-
-
-def collate(samples):
-    if isinstance(samples[0], dict):
-        return {key: collate([s[key] for s in samples]) for key in samples[0]}
-    if isinstance(samples[0], tuple):
-        return tuple(collate(list(column)) for column in zip(*samples, strict=True))
-    return torch.as_tensor(np.stack(samples))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +47,7 @@ def collate(samples):
 )
 def test_a_image_of_any_layout_becomes_features(space):
     encoder = Encoder(space)
-    features = encoder(collate([space.sample() for _ in range(3)]))
+    features = encoder(rows_of(space, 3))
     assert features.shape == (3, PICTURE_FEATURES)
     assert features.dtype == torch.float32
 
@@ -93,7 +78,7 @@ def test_images_are_scaled_inside_the_model():
 def test_the_last_layer_is_averaged_over_regions(pooled, regions):
     plain, averaged = ConvolutionEncoder(GREY, pooled=0), ConvolutionEncoder(GREY, pooled=pooled)
     averaged.load_state_dict(plain.state_dict())
-    images = collate([GREY.sample() for _ in range(3)])
+    images = rows_of(GREY, 3)
     assert (plain.size, averaged.size) == (64 * 16, 64 * regions)
     last = plain(images).view(3, 64, pooled, 4 // pooled, pooled, 4 // pooled)
     torch.testing.assert_close(averaged(images), last.mean(dim=(3, 5)).flatten(1))
@@ -101,7 +86,7 @@ def test_the_last_layer_is_averaged_over_regions(pooled, regions):
 
 @pytest.mark.parametrize("space", [CAR, spaces.Tuple(tuple(CAR.values()))], ids=["dict", "tuple"])
 def test_vectors_and_images_together(space):
-    obs = collate([space.sample() for _ in range(4)])
+    obs = rows_of(space, 4)
     encoder = Encoder(space)
     features = encoder(obs)
     assert features.shape == (4, 1 + PICTURE_FEATURES)
@@ -109,36 +94,39 @@ def test_vectors_and_images_together(space):
     torch.testing.assert_close(features[:, :1], speed * 0.6 - 3.0)
 
 
-def make_agent(agent_cls=SACAgent, act_space=ACT, critic=None, **options):
-    actor_cls = CategoricalActor if agent_cls is DiscreteSACAgent else SquashedGaussianActor
-    critic_cls = DiscreteEnsembleCritic if agent_cls is DiscreteSACAgent else EnsembleCritic
-    nets = {"actor_cls": partial(actor_cls, **NETS), "critic_cls": partial(critic_cls, **NETS, **(critic or {}))}
-    return agent_cls(CAR, act_space, **nets, **options)
+def make_agent(agent_cls=SACAgent, act_space=ACT, **options):
+    networks = (CategoricalActor, DiscreteEnsembleCritic) if agent_cls is DiscreteSACAgent else ()
+    return small(agent_cls, (CAR, act_space), *networks, **options)
 
 
 def make_batch(act_space=ACT):
-    obs, next_obs = (collate([CAR.sample() for _ in range(8)]) for _ in range(2))
-    act = collate([act_space.sample() for _ in range(8)])
-    return Batch(obs, act, torch.rand(8), next_obs, torch.zeros(8), torch.zeros(8))
+    return batch_of((CAR, act_space), rows=8)
 
 
 def pictures_of(module):
     return [p.detach().clone() for p in module.encoder.images.parameters()]
 
 
-@pytest.mark.parametrize("critic", [{}, {"layer_norm": True, "dropout": 0.01}], ids=["plain", "DroQ"])
-@pytest.mark.parametrize("actor_polyak", [0.0, 0.9])
-@pytest.mark.parametrize("agent_cls", [SACAgent, REDQAgent, DiscreteSACAgent])
-def test_all_networks_see_by_one_encoder(agent_cls, actor_polyak, critic):
-    act_space = spaces.Discrete(3) if agent_cls is DiscreteSACAgent else ACT
-    agent = make_agent(agent_cls, act_space, critic, actor_polyak=actor_polyak, policy_delay=1)
-    modules = agent.actor, agent.get_actor(), agent.critic, agent.critic_target
+DROQ = partial(EnsembleCritic, hidden_sizes=(16,), dropout=0.01)
+
+
+@pytest.mark.parametrize(
+    ("agent_cls", "act_space", "options"),
+    [
+        (SACAgent, ACT, {"actor_polyak": 0.9}),
+        (SACAgent, ACT, {"actor_polyak": 0.0, "critic_cls": DROQ}),
+        (REDQAgent, ACT, {"policy_delay": 1}),
+        (DiscreteSACAgent, spaces.Discrete(3), {}),
+    ],
+)
+def test_all_networks_see_by_one_encoder(agent_cls, act_space, options):
+    agent = make_agent(agent_cls, act_space, **options)
     before = pictures_of(agent.critic)
-    metrics = agent.train(make_batch(act_space))
-    assert all(torch.isfinite(value) for value in metrics.values())
+    (metrics,) = train(agent, 1)
+    assert np.isfinite(list(metrics.values())).all()
     after = pictures_of(agent.critic)
-    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    for module in modules:
+    assert not any(map(torch.equal, before, after))
+    for module in (agent.actor, agent.get_actor(), agent.critic, agent.critic_target):
         assert all(map(torch.equal, after, pictures_of(module)))
 
 
@@ -178,17 +166,25 @@ def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
         torch.testing.assert_close(new, 0.75 * old + 0.25 * own.detach())
 
 
-def test_a_checkpoint_goes_on_as_before():
+def test_a_training_goes_on_from_its_state():
     agent, other = make_agent(), make_agent()
-    agent.train(make_batch())
+    train(agent, 1)
     load_object_state(other, deepcopy(object_state(agent)))
-    batch = make_batch()
     for each in (agent, other):
-        torch.manual_seed(2)
-        each.train(batch)
-    for own, theirs in zip(agent.critic.parameters(), other.critic.parameters(), strict=True):
-        assert torch.equal(own, theirs)
-    assert all(map(torch.equal, pictures_of(agent.critic), pictures_of(other.get_actor())))
+        train(each, 2, first=1)
+    assert_same(other, agent)
+
+
+def test_held_out_losses_are_of_pictures_as_they_are():
+    agent, batch = make_agent(), make_batch()
+    see = agent.critic.encoder.see
+    with torch.no_grad():
+        seen = batch._replace(obs=see(batch.obs), next_obs=see(batch.next_obs))
+    losses = []
+    for each in (batch, seen):
+        torch.manual_seed(3)
+        losses.append({name: float(loss) for name, loss in agent.evaluate(each).items()})
+    assert losses[0] == pytest.approx(losses[1])
 
 
 def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():
@@ -200,25 +196,11 @@ def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():
         def forward(self, obs, act, members=None):
             return self.value * act.sum(dim=1)
 
-    agent = SACAgent(CAR, ACT, actor_cls=partial(SquashedGaussianActor, **NETS), critic_cls=Blind)
+    agent = SACAgent(CAR, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(16,)), critic_cls=Blind)
     before = pictures_of(agent.actor)
     agent.train(make_batch())
     agent.train(make_batch())
     assert not any(torch.equal(a, b) for a, b in zip(before, pictures_of(agent.actor), strict=True))
-
-
-def test_held_out_losses_are_of_pictures_as_they_are():
-    agent, batch = make_agent(), make_batch()
-    losses = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        losses.append(agent.evaluate(batch)["loss_critic"])
-    assert losses[0] == losses[1]
-    torch.manual_seed(3)
-    with torch.no_grad():
-        target_B = agent._td_target(batch)
-        expected = critic_loss(agent.critic(batch.obs, batch.act), target_B)
-    torch.testing.assert_close(losses[0], expected)
 
 
 # -- shifts
@@ -292,38 +274,3 @@ def test_an_encoder_of_other_pictures_is_refused_in_one_line(tmp_path):
         make_agent(picture_encoder=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="SACAgent has no encoder of pictures that can be trained beforehand"):
         SACAgent(spaces.Box(-1.0, 1.0, (3,)), ACT, picture_encoder=str(file))
-
-
-@pytest.mark.learn
-@pytest.mark.timeout(600)
-def test_an_agent_learns_from_the_brightness_of_a_image():
-    torch.set_num_threads(1)
-    space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8), np.uint8), "bias": spaces.Box(-1.0, 1.0, (1,))})
-    agent = SACAgent(
-        space,
-        spaces.Box(-1.0, 1.0, (1,)),
-        actor_cls=partial(SquashedGaussianActor, hidden_sizes=(32,)),
-        critic_cls=partial(EnsembleCritic, hidden_sizes=(32,)),
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        entropy_coef=0.01,
-    )
-    generator = torch.Generator().manual_seed(0)
-
-    def observe(size):
-        level = torch.rand(size, 1, generator=generator)
-        image = (255 * level).byte().unsqueeze(-1).expand(size, 8, 8)
-        return {"camera": image, "bias": torch.zeros(size, 1)}, level
-
-    before = [p.detach().clone() for p in agent.critic.encoder.parameters()]
-    for _ in range(1500):
-        obs, level = observe(64)
-        with torch.no_grad():
-            act, _ = agent.actor.sample(obs)
-        rew = -(act - (2 * level - 1)).square().sum(1)
-        agent.train(Batch(obs, act, rew, obs, torch.ones(64), torch.zeros(64)))
-    assert not any(torch.equal(a, b) for a, b in zip(before, agent.critic.encoder.parameters(), strict=True))
-    for level in (0.1, 0.5, 0.9):
-        image = np.full((8, 8), int(255 * level), np.uint8)
-        action = agent.get_actor().act_({"camera": image, "bias": np.zeros(1, np.float32)}, test=True)
-        assert action[0] == pytest.approx(2 * level - 1, abs=0.25)

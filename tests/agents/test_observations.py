@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.learners import rows_of
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.agents.observations import Encoder, RunningNorm
@@ -27,26 +28,20 @@ def features(space, obs, obs_range=3.0):
     return batched[0].tolist()
 
 
-def test_a_choice_becomes_one_hot():
-    assert features(spaces.Discrete(4), np.int64(2)) == [0, 0, 1, 0]
-    assert features(spaces.Discrete(4), 0) == [1, 0, 0, 0]
-    assert features(spaces.Discrete(2, start=7), np.int64(8)) == [0, 1]
-
-
-def test_each_of_several_choices_becomes_one_hot():
-    assert features(spaces.MultiDiscrete([2, 3]), np.array([1, 0])) == [0, 1, 1, 0, 0]
-    assert features(spaces.MultiDiscrete([[2], [2]]), np.array([[0], [1]])) == [1, 0, 0, 1]
-
-
-def test_bits_are_scaled_as_numbers_are():
-    assert features(spaces.MultiBinary(3), np.array([1, 0, 1], np.int8)) == [3, -3, 3]
-    assert features(spaces.MultiBinary([2, 2]), np.eye(2, dtype=np.int8), 0.0) == [1, 0, 0, 1]
-
-
-def test_a_tuple_of_choices_may_hold_python_s_numbers():
-    """As Blackjack-v1's observations do."""
-    space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))
-    assert features(space, (2, 1)) == [0, 0, 1, 0, 1]
+@pytest.mark.parametrize(
+    ("space", "obs", "expected"),
+    [
+        (spaces.Discrete(4), np.int64(2), [0, 0, 1, 0]),
+        (spaces.Discrete(4), 0, [1, 0, 0, 0]),
+        (spaces.Discrete(3, start=(1 << 24) - 10_001), (1 << 24) - 10_000, [0, 1, 0]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (spaces.MultiDiscrete([[2], [2]]), np.array([[0], [1]]), [1, 0, 0, 1]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [3, -3, 3]),
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), (2, 1), [0, 0, 1, 0, 1]),  # as of Blackjack-v1
+    ],
+)
+def test_choices_become_one_hot_and_bits_numbers(space, obs, expected):
+    assert features(space, obs) == expected
 
 
 def test_choices_bits_and_numbers_mix_in_a_structure():
@@ -59,13 +54,6 @@ def test_choices_bits_and_numbers_mix_in_a_structure():
     assert features(MIXED, obs) == pytest.approx([x for key in MIXED.spaces for x in expected[key]])
 
 
-def test_a_image_stands_beside_a_choice():
-    space = spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 255, (16, 16), np.uint8)))
-    encoder = Encoder(space)
-    assert encoder(to_batch_of_one(space.sample())).shape == (1, encoder.size)
-    assert encoder(to_batch_of_one((2, space[1].sample())))[0, :3].tolist() == [0, 0, 1]
-
-
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int8, np.float16, np.float64])
 def test_numbers_of_any_dtype_are_read(dtype):
     space = spaces.Tuple((spaces.Box(0, 10, (2,), dtype), spaces.Box(0, 20, (1,), np.uint8), spaces.Discrete(2)))
@@ -73,16 +61,10 @@ def test_numbers_of_any_dtype_are_read(dtype):
     assert features(space, obs) == pytest.approx([-3, 3, 0, 0, 1], abs=1e-6)
 
 
-def test_the_largest_choice_takes_no_precision():
-    space = spaces.Discrete(3, start=(1 << 24) - 10_001)
-    assert features(space, space.start + 1) == [0, 1, 0]
-
-
-def batches(space, count, size=8):
-    """Raw observations as `Flatten` gives them, float32 [size, R] each."""
-    space.seed(0)
+def batches(space, count):
+    """Raw observations as `Flatten` gives them, float32 [8, R] each."""
     encoder = Encoder(space)
-    return [torch.cat([encoder.flatten(to_batch_of_one(space.sample())) for _ in range(size)]) for _ in range(count)]
+    return [encoder.flatten(rows_of(space, 8, seed)) for seed in range(count)]
 
 
 PARTLY_BOUNDED = spaces.Box(np.float32([-1, -np.inf, 1e4, 0, -2e6]), np.float32([1, np.inf, 1e4 + 1, np.inf, 2e6]))

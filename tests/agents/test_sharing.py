@@ -5,7 +5,7 @@ import torch
 from tmrl_like.agents.sharing import copy_shared, no_grad
 
 
-def test_a_shared_copy_sees_each_change_of_the_original() -> None:
+def test_a_shared_copy_sees_each_change_of_the_original():
     model = torch.nn.Linear(2, 2)
     twin = no_grad(copy_shared(model))
     with torch.no_grad():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,16 +82,6 @@ def per_second(call: Callable[[], Any], seconds: float) -> float:
         call()
         count += 1
     return count / passed
-
-
-def milliseconds(call: Callable[[], Any], times: int = 15) -> float:
-    """Median duration of `call`."""
-    durations = []
-    for _ in range(times):
-        started = time.perf_counter()
-        call()
-        durations.append(time.perf_counter() - started)
-    return statistics.median(durations) * 1e3
 
 
 def resident_bytes() -> int:

@@ -1,7 +1,6 @@
-"""Training steps of SBX and stable-baselines3, for `learner.py --peer`: reads "NAME WIDTH BATCH STEPS", says "rate R".
+"""Training steps of SBX's SAC, for `learner.py --peer`: "WIDTH BATCH STEPS" -> steps per second.
 
-Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does; the batch of
-stable-baselines3 is drawn beforehand.
+Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does.
 """
 
 from __future__ import annotations
@@ -48,21 +47,6 @@ def sbx(width: int, batch: int, steps: int) -> Callable[[], Any]:
     return run
 
 
-def stable_baselines3(width: int, batch: int, steps: int) -> Callable[[], Any]:
-    from stable_baselines3 import SAC
-    from stable_baselines3.common.buffers import ReplayBufferSamples
-    from stable_baselines3.common.logger import Logger
-
-    model = SAC("MlpPolicy", Nothing(), device="cpu", policy_kwargs={"net_arch": [width, width]})
-    model.set_logger(Logger(None, []))
-    column, flags = torch.randn(batch, 1), torch.zeros(batch, 1)
-    samples = ReplayBufferSamples(
-        torch.randn(batch, OBS), torch.rand(batch, ACT) * 2 - 1, torch.randn(batch, OBS), flags, column
-    )
-    model.replay_buffer.sample = lambda *_, **__: samples
-    return lambda: model.train(gradient_steps=steps, batch_size=batch)
-
-
 def main() -> None:
     threads = int(sys.argv[1])
     torch.set_num_threads(threads)
@@ -70,13 +54,13 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     made: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
-        name, *numbers = line.split()
+        width, batch, steps = map(int, line.split())
         if line not in made:
-            made[line] = globals()[name](*map(int, numbers))
+            made[line] = sbx(width, batch, steps)
             made[line]()
         started = time.perf_counter()
         made[line]()
-        print(f"rate {int(numbers[-1]) / (time.perf_counter() - started)}", flush=True)
+        print(f"answer {steps / (time.perf_counter() - started)}", flush=True)
 
 
 if __name__ == "__main__":

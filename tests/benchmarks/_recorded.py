@@ -16,7 +16,6 @@ from gymnasium import spaces
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
-from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.drone.drone_env import DroneInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 
@@ -88,11 +87,6 @@ class TimedGaussian(Timed, NumpyGaussianActor):
 
 
 # -- environments with the drone's spaces ----------------------------------------------------------
-
-
-class RecordedDrone(Recorded, DroneEnv):
-    def __init__(self, hz: float) -> None:
-        super().__init__(time_step_duration=1 / hz, ep_max_length=int(EPISODE_S * hz))
 
 
 class _Still(DroneInterface):

@@ -1,19 +1,27 @@
-"""Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole are not made again."""
+"""Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole are not made again.
+
+Each run is on one thread of a process of its own, which ends with the one that started it. A line is a test: task,
+variant, seed, environment steps, seconds of CPU time (of the loop, not of the tests) and what the test gave.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from itertools import product
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from _common import SPAWN
+import numpy as np
+from _harness import SPAWN, Row, text
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.envs.actions import default_action
@@ -21,7 +29,19 @@ from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer, Info
 
 Point = tuple[int, float, float]  # environment steps, seconds of CPU time, what the test gave
-Curve = list[Point]
+Run = tuple[str, str, int]  # task, variant, seed
+Learn = Callable[[argparse.Namespace, Run, int], Iterator[Point]]
+KEYS = "task", "variant", "seed", "steps", "seconds", "return"
+EPISODES = 10  # of a test
+OPTIONS: dict[str, Any] = {
+    "file": "",  # of the lines
+    "seeds": [0, 1, 2, 3, 4],
+    "steps": 0,  # in place of each task's own
+    "every": 0,  # steps between two tests; 0: a tenth of them
+    "jobs": 1,  # runs at a time
+    "autogroup": 19,  # nice value of a run's session, on Linux
+    "show": False,  # only what is in the file
+}
 
 
 def practise(
@@ -45,7 +65,7 @@ def practise(
         choose: gives the action, for the number of the step and an observation.
         train: called after each step, with its number.
         steps: how many.
-        every: steps between two tests.
+        every: steps between two tests; 0: a tenth of `steps`.
         test: makes one.
         seed: of the first reset; None: none.
         compress: what becomes of a sample.
@@ -66,36 +86,81 @@ def practise(
         memory.append(Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker"))
         train(step)
         spent_s += time.process_time() - began_s
-        if step % every == 0:
+        if step % (every or max(1, steps // 10)) == 0:
             yield step, spent_s, test()
             over |= tests_in_env
 
 
-def keep(file: Path, keys: Sequence[str], run: Sequence[Any], points: Iterable[Point], digits: int = 1) -> str:
-    """Append a line for each point of a run, and return the last; `keys` name what names the run, then a point."""
-    line = ""
-    for step, spent_s, value in points:
-        line = json.dumps(dict(zip(keys, (*run, step, round(spent_s, 1), round(value, digits)), strict=True)))
+def mean_return(env: Any, actor: Any, seed: int) -> float:
+    """Of the test episodes of a run with this seed, without exploration."""
+    total = 0.0
+    for episode in range(EPISODES):
+        over = False
+        obs, _ = env.reset(seed=1000 * seed + episode)
+        while not over:
+            obs, rew, terminated, truncated, _ = env.step(actor.act_(obs, test=True))
+            total += float(rew)
+            over = terminated or truncated
+    return total / EPISODES
+
+
+def learned(
+    options: argparse.Namespace, learn: Learn, steps_of: dict[str, int], beside: dict[str, Row] | None = None
+) -> Iterator[Row]:
+    """Make the runs of `options` that are not whole in the file; what came out of each task and variant.
+
+    Args:
+        options: `OPTIONS`, `tasks`, and `variants`.
+        learn: makes a run of so many steps.
+        steps_of: of each task.
+        beside: what stands beside ours in a task's rows.
+    """
+    steps = {task: options.steps or steps_of[task] for task in options.tasks}
+    file = Path(options.file or "runs.jsonl")
+    whole = {run for run, curve in read(file).items() if curve[-1][0] >= steps.get(run[0], 0)}
+    wanted = [
+        (task, variant, seed)
+        for seed, task, variant in product(options.seeds, options.tasks, options.variants)
+        if (task, variant, seed) not in whole and not options.show
+    ]
+    with ProcessPoolExecutor(options.jobs, SPAWN, max_tasks_per_child=1) as pool:
+        for made in as_completed([pool.submit(make, options, learn, run, steps[run[0]], file) for run in wanted]):
+            made.result()
+    ended: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for (task, variant, seed), curve in sorted(read(file).items()):
+        print(f"{task}, {variant}, seed {seed}, {curve[-1][0]:,} steps:", *(text(value) for _, _, value in curve))
+        if task in steps and curve[-1][0] >= steps[task]:
+            ended[task, variant].append(max(point for point in curve if point[0] <= steps[task]))
+    for (task, variant), points in ended.items():
+        values = [value for _, _, value in points]
+        yield {
+            "what": f"{task}, {variant}: after {steps[task]:,} steps",
+            "ours": f"{text(float(np.mean(values)))} ± {text(float(np.std(values)))}",
+            "each seed": ", ".join(text(value) for value in values),
+            "CPU, ms a step": float(np.mean([1e3 * spent_s / step for step, spent_s, _ in points])),
+            **(beside or {}).get(task, {}),
+        }
+
+
+def make(options: argparse.Namespace, learn: Learn, run: Run, steps: int, file: Path) -> None:
+    """One run, in a process of its own."""
+    give_way(options.autogroup)
+    for step, spent_s, value in learn(options, run, steps):
+        line = json.dumps(dict(zip(KEYS, (*run, step, round(spent_s, 1), round(value, 3)), strict=True)))
+        print(line, flush=True)
         with file.open("a") as lines:
             lines.write(line + "\n")
-    return line
 
 
-def read(file: Path, keys: Sequence[str]) -> dict[tuple[Any, ...], Curve]:
-    """What names a run -> its points; of two runs of the same, the later."""
-    curves: dict[tuple[Any, ...], Curve] = {}
+def read(file: Path) -> dict[Run, list[Point]]:
+    """The points of each run; of two runs of the same, the later."""
+    curves: dict[Run, list[Point]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
-        *run, step, spent_s, value = (json.loads(line)[key] for key in keys)
-        known = curves.setdefault(tuple(run), [])
-        known[:] = [*(point for point in known if point[0] < step), (step, spent_s, value)]
+        task, variant, seed, step, spent_s, value = (json.loads(line)[key] for key in KEYS)
+        known = curves.get((task, variant, seed), [])
+        before = [point for point in known if point[0] < step]
+        curves[task, variant, seed] = [*before, (step, spent_s, value)]
     return curves
-
-
-def make(run: Callable[..., str], jobs: int, arguments: Iterable[tuple[Any, ...]]) -> None:
-    """Make so many runs at a time, each in a process of its own, and print what each returns."""
-    with ProcessPoolExecutor(jobs, SPAWN, max_tasks_per_child=1) as pool:
-        for finished in as_completed([pool.submit(run, *of_one) for of_one in arguments]):
-            print(finished.result(), flush=True)
 
 
 def give_way(autogroup: int) -> None:

@@ -1,4 +1,4 @@
-"""A worker without an environment, for `relay.py` and `fleet_size.py`: what is appended to its log goes out."""
+"""A worker without an environment, for `relay.py` and `fleet.py`: what is appended to its log goes out."""
 
 from __future__ import annotations
 

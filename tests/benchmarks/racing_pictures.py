@@ -1,31 +1,25 @@
 """How soon the racing game is driven from pictures: the agent of `config/racing_image.yaml` in simulated time.
 
-    python tests/benchmarks/racing_pictures.py RESULTS [--name NAME] [--seeds 0 1 2] [--steps 10000] [--jobs 1]
-                                               [--encoder FILE] [--show]
-    python tests/benchmarks/racing_pictures.py --record FOLDER
+    python tests/benchmarks/racing_pictures.py --file RESULTS [--variant NAME] [--seeds 0 1 2] [--steps 10000]
+                                               [--encoder FILE] [--jobs 1] [--show]
 
-Agent and memory in a plain loop, one training step per decision, each run on one thread of a process of its own, which
-takes what others leave of the machine. The game moves on while the environment waits for the end of its time-step.
-Every 1,000 decisions a line of JSON is appended to RESULTS: name, seed, decisions, seconds of CPU time (of the loop,
-not of the tests) and the share of the track of a test episode without exploration, 1.0 for a whole lap. The name stands
-for the code that PYTHONPATH leads to, and for `--encoder`, trained beforehand. Runs that are whole in the file are
-not made again. The second form writes 3,000 decisions of the script that follows the road, with noise, for
-
-    tmrl-like trainer config/racing_image.yaml --encoder FILE --memory.dataset_path FOLDER
+Agent and memory in a plain loop, one training step per decision; the game moves on while the environment waits for the
+end of its time-step. Every 1,000 decisions a test episode without exploration gives its share of the track, 1.0 for a
+whole lap. The variant's name stands for the code that PYTHONPATH leads to, and for `--encoder`, trained beforehand.
+`tmrl-like record` writes frames for that, and `tmrl-like trainer config/racing_image.yaml --encoder FILE` trains it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from _common import TESTS, Options, finish
-from _runs import Point, give_way, keep, make, practise, read
+from _harness import TESTS, Row, benchmark
+from _runs import OPTIONS, Point, Run, learned, practise
 
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -33,11 +27,7 @@ from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
-from tmrl_like.envs.racing.view import LidarView
-from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.types import Buffer, Info
 
 EXPERIMENT = TESTS.parent / "config" / "racing_image.yaml"
 FIRST_STEPS = 300
@@ -77,18 +67,19 @@ def make_env() -> RacingEnv:
     return RacingEnv(**yaml.safe_load(EXPERIMENT.read_text())["env"]["init_args"])
 
 
-def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[Point]:
-    """Train; yields decisions, seconds of CPU time and the share of the track of a test episode."""
+def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
+    _, _, seed = run
     experiment = yaml.safe_load(EXPERIMENT.read_text())
     torch.manual_seed(seed)
     np.random.seed(seed)
     env = make_env()
     env.action_space.seed(seed)
     arguments = {name: experiment["agent"]["init_args"][name] for name in ("gamma", "polyak", "actor_polyak")}
+    encoder = {"picture_encoder": options.encoder} if options.encoder else {}
     rates = dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), 3e-4)
     actor_cls = partial(SquashedGaussianActor, hidden_sizes=(128, 128))
     spaces = env.observation_space, env.action_space
-    made = SACAgent(*spaces, actor_cls=actor_cls, entropy_coef=0.1, **arguments, **rates, **agent)
+    made = SACAgent(*spaces, actor_cls=actor_cls, entropy_coef=0.1, **arguments, **rates, **encoder)
     memory = ReplayMemory(
         memory_size=2 * steps,
         batch_size=64,
@@ -109,7 +100,7 @@ def learn(seed: int, steps: int, every: int, agent: dict[str, Any]) -> Iterator[
             made.train(memory.sample())
 
     how = {"compress": compress, "tests_in_env": True}
-    return practise(env, memory, choose, train, steps, every, lambda: test_share(env, actor), **how)
+    return practise(env, memory, choose, train, steps, options.every, lambda: test_share(env, actor), **how)
 
 
 def test_share(env: RacingEnv, actor: Any) -> float:
@@ -121,76 +112,11 @@ def test_share(env: RacingEnv, actor: Any) -> float:
     return float(info["progress"])
 
 
-def record(folder: Path, decisions: int = 3000) -> None:
-    """What the road's script and noise do, as samples."""
-    env, random, scan = make_env(), np.random.default_rng(0), LidarView()
-    compress: Any = ReplayMemory.compressor(**TOLD)
-    samples: list[Any] = []
-    over = True
-    for _ in range(decisions):
-        if over:
-            obs, info = env.reset()
-            noise = ColouredNoise(1.0, 100, 2, random)
-            samples.append(compress(env.unwrapped.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))
-        state = env.unwrapped.interface._game.state
-        steering, gas, brake = racing_env.follow_road(scan(state["frame"]), state["speed"])
-        by_script = np.array((steering, -0.5 + 15.0 * gas - 0.8 * brake))
-        action = np.clip(by_script + 0.4 * noise.standard_normal(2, np.float32), -1.0, 1.0).astype(np.float32)
-        obs, rew, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
-    write_data_set(folder, [Buffer(samples, "script")])
-
-
-def run(file: Path, name: str, seed: int, steps: int, every: int, autogroup: int, agent: dict[str, Any]) -> str:
-    """One run, in a process of its own; returns its last line."""
-    give_way(autogroup)
-    return keep(file, KEYS, (name, seed), learn(seed, steps, every, agent), digits=3)
-
-
-KEYS = "name", "seed", "steps", "seconds", "share"
-
-
-def show(file: Path) -> dict[str, float]:
-    """A line for each run: the shares of its tests; then by name the mean share of the last three tests."""
-    found: dict[str, float] = {}
-    last: dict[str, list[float]] = defaultdict(list)
-    for (name, seed), curve in sorted(read(file, KEYS).items()):
-        shares = [share for _, _, share in curve]
-        last[name].append(float(np.mean(shares[-3:])))
-        step, spent_s, _ = curve[-1]
-        print(f"{name:24}{seed:3}{1e3 * spent_s / step:8.1f} ms a decision  {' '.join(f'{s:.2f}' for s in shares)}")
-    for name, shares in last.items():
-        found[f"{name}: share"], found[f"{name}: deviation of {len(shares)}"] = np.mean(shares), np.std(shares)
-    return {name: round(float(value), 3) for name, value in found.items()}
-
-
-def main() -> None:
-    parser = Options(__doc__, seeds=[0], steps=400, every=400, autogroup=0)
-    parser.add_argument("file", type=Path, nargs="?", default=Path("racing_pictures.jsonl"))
-    parser.add_argument("--name", default="shared encoder")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--every", type=int, default=1000, help="decisions between two tests")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--encoder", help="an encoder trained beforehand")
-    parser.add_argument("--autogroup", type=int, default=19, help="nice value of a run's session, on Linux")
-    parser.add_argument("--show", action="store_true", help="only what is in the file")
-    parser.add_argument("--record", type=Path, help="only write a data set to this folder")
-    asked = parser.parse()
-    if asked.record is not None:
-        record(asked.record)
-        return
-    agent = {"picture_encoder": asked.encoder} if asked.encoder else {}
-    made = {key for key, curve in read(asked.file, KEYS).items() if curve[-1][0] >= asked.steps}
-    runs = [
-        (asked.file, asked.name, seed, asked.steps, asked.every, asked.autogroup, agent)
-        for seed in asked.seeds
-        if (asked.name, seed) not in made and not asked.show
-    ]
-    make(run, asked.jobs, runs)
-    finish(show(asked.file))
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    options.tasks, options.variants = ["racing"], [options.variant]
+    yield from learned(options, learn, {"racing": 10_000}, {"racing": {"goal": 1.0}})
 
 
 if __name__ == "__main__":
-    main()
+    quick = {"seeds": [0], "steps": 400, "every": 400, "autogroup": 0}
+    benchmark(__doc__, measure, variant="shared encoder", encoder=None, **OPTIONS, quick=quick)

@@ -1,16 +1,16 @@
-"""Samples from the worker's send to the trainer's memory, encrypted, over three processes.
+"""Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--seconds 1] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3] [--transport zmq]
 
-Samples of four kinds, as many as the goal is in so many seconds:
+Samples of three kinds, as many as the goal is in so many seconds:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped) that wait in
           the worker's sample log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-tuples    the same samples as tuples: they are appended meanwhile; CPU time of all processes per sample
 images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
 noise     the same of pure noise, which no compression helps
 
-The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
+The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python objects). CPU is that of
+all three processes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Options, Part, finish, median, run_server, two_hops, wait_for
+from _harness import Part, Row, benchmark, in_turns, run_server, two_hops, wait_for
 from _sending import Sending
 
 PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
-DRONE = ("packets", "tuples")
-GOALS_PER_S = {"packets": 3_000_000, "tuples": 200_000, "images": 20_000, "noise": 30_000}
+GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
 
 
 def drone_samples(n: int) -> list[tuple[Any, ...]]:
@@ -70,7 +71,7 @@ def spaces_of(kind: str) -> tuple[Any, Any]:
     from gymnasium import spaces
 
     number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    obs = spaces.Tuple([number] * 4) if kind in DRONE else spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    obs = spaces.Tuple([number] * 4) if kind == "packets" else spaces.Box(0, 255, (4, 64, 64), np.uint8)
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
@@ -85,7 +86,7 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> 
     from tmrl_like.wire.messages import Spaces
 
     tune_process(threads=1)
-    memory = ReplayMemory(memory_size=100_000 if kind in DRONE else 10_000)
+    memory = ReplayMemory(memory_size=100_000 if kind == "packets" else 10_000)
     check = SampleCheck(*spaces_of(kind), memory)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size, check=check)
     server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
@@ -117,25 +118,18 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pip
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending("bench", OutboxOptions(max_bytes=KEPT_BYTES))
     ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    worker.is_open = kind == "tuples"
+    worker.is_open = False
     session = Session(ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation)
     session.wait_connected(10)
-    samples = drone_samples(4000) if kind in DRONE else image_samples(400, kind == "noise")
+    samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
     timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
-
-    def append_all() -> None:
-        for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
-            worker.log.append(sample, *timing)
-            if i % REFILL_EVERY == 0:
-                worker.log.refill()
-
-    if kind != "tuples":
-        append_all()
+    for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
+        worker.log.append(sample, *timing)
+        if i % REFILL_EVERY == 0:
+            worker.log.refill()
     pipe.send("ready")
     pipe.recv()
     started_at = time.perf_counter()
-    if kind == "tuples":
-        append_all()
     worker.is_open = True
     session.wake()
     pipe.recv()
@@ -144,7 +138,8 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pip
     worker.close()
 
 
-def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
+def way(kind: str, seconds: float, transport: str, found: dict[str, list[float]]) -> float:
+    """Samples per second; what they took on the way is appended to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
@@ -152,27 +147,23 @@ def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
         port = server.hear()
         trainer = stack.enter_context(Part(run_trainer, port, keys, transport, kind))
         worker = stack.enter_context(Part(run_worker, port, keys, transport, kind, count))
-        parts = {"server": server, "trainer": trainer, "worker": worker}
         assert trainer.hear()
         worker.hear()
-        cpu_s = {name: -part.cpu_s() for name, part in parts.items()}
+        cpu_s = -sum(part.cpu_s() for part in (server, trainer, worker))
         worker.tell("go")
         wait_for(lambda: trainer.ask("count")[0] >= count, "all samples")
-        for name, part in parts.items():
-            cpu_s[name] += part.cpu_s()
+        cpu_s += sum(part.cpu_s() for part in (server, trainer, worker))
         received, ended_at = trainer.ask("count")
         started_at, sent_bytes, lost = worker.ask("end")
     assert (received, lost) == (count, 0), f"{received} of {count} samples arrived, {lost} were lost"
-    return {
-        "samples_per_s": count / (ended_at - started_at),
-        "bytes_per_sample": sent_bytes / count,
-        "cpu_us_per_sample": sum(cpu_s.values()) / count * 1e6,
-        **{f"{part}_cpu_us_per_sample": spent_s / count * 1e6 for part, spent_s in cpu_s.items()},
-    }
+    found["bytes"].append(sent_bytes / count)
+    found["cpu_us"].append(cpu_s / count * 1e6)
+    return count / (ended_at - started_at)
 
 
-def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
-    """Frames of the same size over two hops of plain TCP."""
+def two_tcp_hops(found: dict[str, list[float]], seconds: float) -> float:
+    """Samples per second, in frames of the size that the newest way had."""
+    frame_bytes = int(found["bytes"][-1] * PACKET)
     frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
     with two_hops() as (begin, end):
 
@@ -188,28 +179,19 @@ def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
         return got / frame_bytes * PACKET / (time.perf_counter() - started)
 
 
-def main() -> None:
-    parser = Options(__doc__, seconds=0.1, repeats=1)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--transport", default="zmq")
-    parser.add_argument("--kinds", nargs="+", choices=GOALS_PER_S, default=list(GOALS_PER_S))
-    arguments = parser.parse()
-    result: dict[str, Any] = {"transport": arguments.transport}
-    for kind in arguments.kinds:
-        runs, floors = [], []
-        for _ in range(arguments.repeats):
-            runs.append(measure(kind, arguments.seconds, arguments.transport))
-            floors.append(floor_samples_per_s(int(runs[-1]["bytes_per_sample"] * PACKET), arguments.seconds / 4))
-        for name in runs[0]:
-            values = [run[name] for run in runs]
-            result[f"relay_{kind}_{name}"] = median(values)
-            result[f"relay_{kind}_{name}_min"], result[f"relay_{kind}_{name}_max"] = min(values), max(values)
-        result[f"relay_{kind}_floor_samples_per_s"] = median(floors)
-    goals = {f"{kind}_samples_per_s": GOALS_PER_S[kind] for kind in ("packets", "images", "noise")}
-    goals |= {"tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
-    finish(result | {f"goal_{name}": value for name, value in goals.items()})
+def measure(options: Any) -> Iterator[Row]:
+    for kind in options.kinds:
+        found: dict[str, list[float]] = {"bytes": [], "cpu_us": []}
+        turns = in_turns(
+            options.repeats,
+            ours=partial(way, kind, options.seconds, options.transport, found),
+            limit=partial(two_tcp_hops, found, options.seconds / 4),
+        )
+        costs = {"CPU, µs a sample": found["cpu_us"], "bytes a sample": found["bytes"]}
+        yield {"what": f"{kind}: samples/s", **turns, "goal": GOALS_PER_S[kind], **costs}
 
 
 if __name__ == "__main__":
-    main()
+    kinds = list(GOALS_PER_S)
+    quick = {"seconds": 0.1, "repeats": 1}
+    benchmark(__doc__, measure, kinds=kinds, seconds=1.0, repeats=3, transport="zmq", quick=quick)

@@ -1,5 +1,8 @@
 """Each script of this folder runs, with `--quick`, to its end; none hangs for a process of it that is gone."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _common import Part
+from _harness import Part, in_turns, summary, text
 
 SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_")))
 
@@ -15,11 +18,31 @@ SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.sta
 @pytest.mark.long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_benchmark_ends_in_a_minute(script: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(script), "--quick"], cwd=tmp_path, capture_output=True, text=True, timeout=75, check=False
-    )
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script: Path, tmp_path: Path) -> None:
+    command, pipe = [sys.executable, str(script), "--quick"], subprocess.PIPE
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=75)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, out[-2000:] + err[-4000:]
+    said = json.loads(out.splitlines()[-1])
+    assert set(said) == {"command", "machine", "load", "commit", "date", "rows"}
+    assert all("what" in row for row in said["rows"])
+
+
+def test_calls_take_turns_and_are_told_by_median_and_spread() -> None:
+    order: list[str] = []
+
+    def call(name: str) -> float:
+        order.append(name)
+        return 1000.0 * len(order)
+
+    turns = in_turns(3, a=lambda: call("a"), b=lambda: call("b"))
+    assert "".join(order) == "ababab"
+    assert summary(turns["a"]) == {"median": 3000.0, "low": 1000.0, "high": 5000.0, "of": 3}
+    assert text(summary(turns["a"])) == "3,000 (1,000 to 5,000)"
 
 
 def ends(pipe: Any) -> None:

@@ -1,115 +1,26 @@
-"""Two trainers that learn as one, against two that do not speak to each other: `python tests/benchmarks/trainers.py`.
+"""Two trainers that learn as one, against two that do not speak to each other.
+
+    python tests/benchmarks/trainers.py [--width 256] [--batch 256] [--steps 50] [--turns 41] [--realtime]
 
 Both are processes with one thread each, train SAC on a batch of random numbers, and take turns: together, alone,
 together, … Between them, what the same two come to that wait for each other as often and exchange nothing: no way to
 average can be faster. Beside it, how long an all-reduce of the gradients takes, and how long the same bytes take each
-way over the loopback at once.
+way over the loopback at once. `--realtime` keeps other work of the machine out of it (Linux, root).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from _common import Options, finish, median, repeat, timed
+from _harness import Part, Row, benchmark, in_turns, ratios, timed
 from kit.ports import free_port
 
 OBS, ACT = 17, 6
-
-
-def part(options: argparse.Namespace) -> None:
-    """One of the two; rank 0 prints what came out."""
-    import torch
-    from gymnasium import spaces
-
-    from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
-    from tmrl_like.agents.process import tune_process
-    from tmrl_like.base.functional import partial
-    from tmrl_like.trainer.options import RankOptions
-    from tmrl_like.trainer.ranks import Ranks, Vote
-    from tmrl_like.types import Batch
-
-    tune_process(1)
-    ranks = Ranks(RankOptions())
-    torch.manual_seed(ranks.rank)
-    sizes, rows = (options.width, options.width), options.batch
-    alone, both, waiting = (
-        SACAgent(
-            spaces.Box(-1.0, 1.0, (OBS,)),
-            spaces.Box(-1.0, 1.0, (ACT,)),
-            actor_cls=partial(SquashedGaussianActor, hidden_sizes=sizes),
-            critic_cls=partial(EnsembleCritic, hidden_sizes=sizes),
-        )
-        for _ in range(3)
-    )
-    both.join(ranks)
-    waiting.join(Waiting(ranks))
-    batch = Batch(
-        torch.randn(rows, OBS),
-        torch.rand(rows, ACT) * 2 - 1,
-        torch.randn(rows),
-        torch.randn(rows, OBS),
-        torch.zeros(rows),
-        torch.zeros(rows),
-    )
-
-    def train(agent: SACAgent) -> float:
-        ranks.sum(1)
-        started = time.perf_counter()
-        for _ in range(options.steps):
-            if agent is both:
-                ranks.vote(Vote(), may_be_late=True)
-            agent.train(batch)
-        took_s = time.perf_counter() - started
-        return rows * sum(options.steps * 1e6 / us for us in said(ranks, took_s))
-
-    gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (both.critic, both.actor)]
-    size_bytes = sum(4 * gradient.numel() for gradient in gradients)
-    exchange = exchange_of(ranks, size_bytes)
-
-    def all_reduce() -> float:
-        return timed(lambda: [ranks.mean(gradient) for gradient in gradients])
-
-    def vote() -> float:
-        return timed(lambda: ranks.vote(Vote()))
-
-    for agent in (both, alone, waiting, both):
-        train(agent)
-    if options.realtime:
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
-    together, apart, waited = repeat(options.turns, lambda: train(both), lambda: train(alone), lambda: train(waiting))
-    reduced_s, exchanged_s, voted_s = repeat(4 * options.turns, all_reduce, lambda: timed(exchange), vote)
-    if ranks.rank == 0:
-        shares = sorted(a / b for a, b in zip(together, apart, strict=True))
-        limits = sorted(a / b for a, b in zip(waited, apart, strict=True))
-        print(
-            json.dumps(
-                {
-                    "samples trained/s, two that learn as one": median(together),
-                    "samples trained/s, two that do not speak": median(apart),
-                    "share": median(shares),
-                    "share, smallest and largest of the turns": f"{shares[0]:.3f} to {shares[-1]:.3f}",
-                    "share of two that wait for each other alone": median(limits),
-                    "gradients, MB": size_bytes / 1e6,
-                    "all-reduce of them, ms": 1e3 * median(reduced_s),
-                    "the same bytes each way over the loopback, ms": 1e3 * median(exchanged_s),
-                    "all-reduce against that": median(reduced_s) / median(exchanged_s),
-                    "vote, ms": 1e3 * median(voted_s),
-                }
-            ),
-            flush=True,
-        )
-    ranks.leave()
 
 
 class Waiting:
@@ -122,8 +33,75 @@ class Waiting:
         self._ranks.sum(1)
 
 
-def said(ranks: Any, took_s: float) -> list[int]:
-    return [int.from_bytes(data, "little") for data in ranks.gather(int(1e6 * took_s).to_bytes(8, "little"))]
+def sac(width: int) -> Any:
+    from gymnasium import spaces
+
+    from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+    from tmrl_like.base.functional import partial
+
+    sizes = {"hidden_sizes": (width, width)}
+    actor, critic = partial(SquashedGaussianActor, **sizes), partial(EnsembleCritic, **sizes)
+    return SACAgent(spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,)), actor_cls=actor, critic_cls=critic)
+
+
+def run_rank(rank: int, port: int, options: Any, pipe: Any) -> None:
+    """One of the two; says what came out, by turns."""
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    os.environ |= there | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    import torch
+
+    from tmrl_like.agents.process import tune_process
+    from tmrl_like.trainer.options import RankOptions
+    from tmrl_like.trainer.ranks import Ranks, Vote
+    from tmrl_like.types import Batch
+
+    tune_process(1)
+    ranks = Ranks(RankOptions())
+    torch.manual_seed(rank)
+    rows, steps = options.batch, options.steps
+    alone, both, waiting = (sac(options.width) for _ in range(3))
+    both.join(ranks)
+    waiting.join(Waiting(ranks))
+    zeros, (obs, next_obs) = torch.zeros(rows), torch.randn(2, rows, OBS)
+    batch = Batch(obs, torch.rand(rows, ACT) * 2 - 1, torch.randn(rows), next_obs, zeros, zeros)
+
+    def train(agent: Any) -> float:
+        """Samples per second of both."""
+
+        def all_steps() -> None:
+            for _ in range(steps):
+                if agent is both:
+                    ranks.vote(Vote(), may_be_late=True)
+                agent.train(batch)
+
+        ranks.sum(1)
+        own_us = int(1e6 * timed(all_steps))
+        times_us = [int.from_bytes(data, "little") for data in ranks.gather(own_us.to_bytes(8, "little"))]
+        return sum(rows * steps * 1e6 / us for us in times_us)
+
+    gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (both.critic, both.actor)]
+    exchange = exchange_of(ranks, sum(4 * gradient.numel() for gradient in gradients))
+
+    def all_reduce() -> None:
+        for gradient in gradients:
+            ranks.mean(gradient)
+
+    for agent in (both, alone, waiting, both):
+        train(agent)
+    if options.realtime:
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+    rates = in_turns(
+        options.turns, both=lambda: train(both), alone=lambda: train(alone), waiting=lambda: train(waiting)
+    )
+    times_ms = in_turns(
+        4 * options.turns,
+        reduced=lambda: 1e3 * timed(all_reduce),
+        exchanged=lambda: 1e3 * timed(exchange),
+        voted=lambda: 1e3 * timed(lambda: ranks.vote(Vote())),
+    )
+    pipe.send(rates | times_ms)
+    ranks.leave()
 
 
 def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
@@ -148,34 +126,18 @@ def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
     return exchange
 
 
-def main() -> None:
-    parser = Options(__doc__, width=64, steps=10, turns=3)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=50, help="per turn")
-    parser.add_argument("--turns", type=int, default=41)
-    about = "keep other work on the machine out of it (Linux, root); nothing else runs meanwhile"
-    parser.add_argument("--realtime", action="store_true", help=about)
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse()
-    if options.part:
-        part(options)
-        return
+def measure(options: Any) -> Iterator[Row]:
     port = free_port()
-    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    parts = [
-        subprocess.Popen(
-            [sys.executable, *sys.argv, "--part"],
-            env=os.environ | both | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    out, _ = parts[0].communicate()
-    parts[1].communicate()
-    finish(json.loads(out.splitlines()[-1]))
+    with Part(run_rank, 0, port, options) as first, Part(run_rank, 1, port, options) as second:
+        found = first.hear(3600.0)
+        second.hear()
+    yield {"what": "samples trained/s, two that learn as one", "ours": found["both"], "limit": found["alone"]}
+    share, limit = (ratios(found[name], found["alone"]) for name in ("both", "waiting"))
+    yield {"what": "share of two that do not speak to each other", "ours": share, "limit": limit, "goal": 0.85}
+    yield {"what": "all-reduce of the gradients, ms", "ours": found["reduced"], "limit": found["exchanged"]}
+    yield {"what": "a vote on its own, ms", "ours": found["voted"]}
 
 
 if __name__ == "__main__":
-    main()
+    quick = {"width": 64, "steps": 10, "turns": 3}
+    benchmark(__doc__, measure, width=256, batch=256, steps=50, turns=41, realtime=False, quick=quick)

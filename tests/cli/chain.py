@@ -16,11 +16,11 @@ class Chain(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         self.steps, self.at = 0, 0.0
         return np.zeros(2, np.float32), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self.steps += 1
         self.at += 1.0 + float(action[0])
         position = np.array([self.at, self.at**2, 0.0], np.float32)
@@ -29,5 +29,5 @@ class Chain(gymnasium.Env[Any, Any]):
         return obs, float(action[0]), self.at >= WAY, self.steps >= 20, info
 
 
-def note(rollout: Any) -> None:
+def note(rollout):
     """A hook."""

@@ -15,13 +15,13 @@ DEADLINE_S = 60.0
 
 
 class Command:
-    """A running `tmrl-like …`; its output goes to a file."""
+    """A running `tmrl-like …`, started by a `module`; its output goes to a file."""
 
-    def __init__(self, arguments, folder):
+    def __init__(self, arguments, folder, module=()):
         self._file = folder / f"output-{time.monotonic_ns()}.txt"
         with self._file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tmrl_like", *arguments],
+                [sys.executable, "-m", *module, "tmrl_like", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -12,8 +12,8 @@ def start(tmp_path):
     """Start a command in a process of its own; what is still alive after the test is ended."""
     commands = []
 
-    def run(*arguments):
-        commands.append(Command(arguments, tmp_path))
+    def run(*arguments, **how):
+        commands.append(Command(arguments, tmp_path, **how))
         return commands[-1]
 
     yield run

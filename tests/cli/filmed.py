@@ -13,27 +13,27 @@ class Filmed(TinyEnv):
 
     time_step_s = 0.1
 
-    def render(self) -> Any:
+    def render(self):
         return np.full((96, 128, 3), 20 * self.steps, np.uint8)
 
 
 class Left:
     """A driver."""
 
-    def __init__(self, action_space: Any, default_action: Any) -> None:
+    def __init__(self, action_space, default_action):
         pass
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs):
         return np.array([-1.0], np.float32)
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 class Idle(Left):
     """One that takes over never."""
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs):
         return None
 
 
@@ -43,20 +43,20 @@ class Circle(Filmed):
     lap_drivers: ClassVar[dict[str, Any]] = {"script": Left}
     lap_arguments: ClassVar[dict[str, Any]] = {"step_s": 0.001}
 
-    def __init__(self, radius: float = 10.0, step_s: float = 5.0) -> None:
+    def __init__(self, radius=10.0, step_s=5.0):
         super().__init__(step_s)
         self.radius, self.turned = radius, 0
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         self.turned = 0
         return super().reset(**options)[0], self._info()
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         obs, rew, *_ = super().step(action)
         self.turned += action[0] < 0
         return obs, rew, self.turned >= 100, self.steps >= 300, self._info()
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self):
         turn = 2 * np.pi * self.turned / 100
         return {"position": self.radius * np.array((np.cos(turn), np.sin(turn)))}
 

@@ -7,7 +7,6 @@ from kit.packets import TIMING
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.delivery.segments import HEAD_BYTES
 from tmrl_like.replay.data_sets import read_data_set, write_data_set, write_log
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
@@ -88,19 +87,6 @@ def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
     log.close()
     folder.close()
-
-
-def test_of_a_spool_that_is_damaged_what_is_whole_is_read(tmp_path):
-    folder = open_folder(tmp_path, "arm")
-    log = SampleLog(folder, incarnation=1)
-    append(log, episode(1, 3))
-    path = next(path for path in folder.path.glob("*.rows") if any(path.read_bytes()[HEAD_BYTES:]))
-    data = bytearray(path.read_bytes())
-    data[data.rindex(np.float32([1, 2]).tobytes())] ^= 1
-    log.close()
-    folder.close()
-    path.write_bytes(data)
-    assert observations(folder.path) == [[[1, 0], [1, 1]]]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,13 +5,12 @@ import shutil
 import threading
 
 import pytest
-import yaml
 from cli_commands import HERE
 from kit.waiting import until
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.reload import Reloading
-from tmrl_like.config.loading import as_yaml, open_experiment
+from tmrl_like.config.loading import open_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.experiment import load_experiment
 
@@ -27,13 +26,11 @@ trainer: {rounds: 3, keep_policies: 7}
 class Edited:
     """A file, the training that was made of it, and what watches it."""
 
-    def __init__(self, path, overrides=(), text=TEXT):
+    def __init__(self, path, overrides):
         self.path, self.times = path, 0
-        path.write_text(text)
+        path.write_text(TEXT)
         self.training = load_experiment(path, overrides).training()
-        self.kept = path.with_name("kept.yaml")
-        self.kept.write_text(as_yaml(load_experiment(path, overrides).as_data()))
-        self.reloading = Reloading(open_experiment(path, overrides), overrides, self.training.tuning, self.kept)
+        self.reloading = Reloading(open_experiment(path, overrides), overrides, self.training.tuning)
 
     def edit(self, *changes, text=TEXT):
         """As editors do: another file is put in its place."""
@@ -60,10 +57,10 @@ class Edited:
 def edited(tmp_path, monkeypatch, caplog):
     monkeypatch.syspath_prepend(str(HERE))
     caplog.set_level("INFO", "tmrl_like")
-    return lambda **how: Edited(tmp_path / "x.yaml", **how)
+    return lambda overrides=(): Edited(tmp_path / "x.yaml", overrides)
 
 
-def test_what_may_change_changes_with_the_next_round_and_the_run_says_so(edited, caplog):
+def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, caplog):
     file = edited()
     memory = file.training.memory
     file.edit(("gain: 0.5", "gain: 0.25"), ("batch_size: 8", "batch_size: 4"), ("rounds: 3", "rounds: 2"))
@@ -75,13 +72,10 @@ def test_what_may_change_changes_with_the_next_round_and_the_run_says_so(edited,
     assert file.training.memory is memory
     for line in ("agent.gain changes: 0.5 -> 0.25", "memory.batch_size changes: 8 -> 4", "trainer.rounds changes: 3"):
         assert caplog.text.count(line) == 1
-    kept = yaml.safe_load(file.kept.read_text())
-    assert (kept["agent"]["init_args"]["gain"], kept["trainer"]["rounds"]) == (0.25, 2)
     assert file.training.tuning.given["agent.gain"] == 0.25
     file.edit(("gain: 0.5", "gain: 1"), ("{rounds: 3, keep_policies: 7}", "{}"))
     file.see()
     assert file.in_force() == (1.0, 8, 50)  # left out: the default
-    load_experiment(file.kept)
 
 
 @pytest.mark.fault("people", "the experiment is saved with a mistake during the run", "one line; nothing changes")
@@ -141,24 +135,6 @@ def test_what_the_command_line_says_stays_over_the_file(edited):
     assert file.in_force() == (0.1, 4, 3)
 
 
-def test_the_discount_is_changed_wherever_the_run_says_it(edited):
-    inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {n_steps: 3}}"
-    text = f"""\
-env: {{class_path: tmrl_like.envs.GenericGymEnv, init_args: {{id: Pendulum-v1}}}}
-actor: {{class_path: tmrl_like.agents.SquashedGaussianActor, init_args: {{hidden_sizes: [4]}}}}
-agent: {{class_path: tmrl_like.agents.SACAgent, init_args: {{gamma: 0.9, acceleration: "off"}}}}
-memory: {{class_path: tmrl_like.replay.WithDemonstrations, init_args: {{memory: {inner}}}}}
-"""
-    file = edited(text=text)
-    file.edit(("gamma: 0.9", "gamma: 0.5"), text=text)
-    file.see()
-    memory = file.training.memory
-    assert [holder.gamma for holder in (file.training.agent, memory, memory.own)] == [0.5] * 3
-    kept = load_experiment(file.kept)
-    assert kept.memory.keywords["memory"].keywords["gamma"] == 0.5
-    kept.training()
-
-
 def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch):
     """It trains for ever, until the file says something else."""
     monkeypatch.setattr("tmrl_like.cli.reload._LOOK_S", 0.01)
@@ -177,5 +153,3 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
     typed("trainer", file, "--offline", "--memory.dataset_path", data)
     editor.join()
     assert '"agent.gain":0.25,"trainer.epochs":1' in (folder / "metrics.jsonl").read_text()
-    kept = yaml.safe_load((folder / "experiment.yaml").read_text())
-    assert (kept["agent"]["init_args"]["gain"], kept["trainer"]["epochs"]) == (0.25, 1)

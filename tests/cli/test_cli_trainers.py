@@ -1,16 +1,13 @@
 """Several trainers, from the command line."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import psutil
 import pytest
-from cli_commands import HERE, TINY, Command
+from cli_commands import TINY, Command
 
 Start = Callable[..., Command]
 ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
@@ -69,33 +66,12 @@ def test_ctrl_c_ends_all_after_the_same_step(start, own_home):
 
 
 def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free_port):
-    server = start("server", TINY, f"--server.port={free_port}")
-    server.wait_for("listening")
-    workers = [start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}") for k in (1, 2)]
-    output = own_home / "torchrun.txt"
-    with output.open("wb") as file:
-        torchrun = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-                *("--max-restarts=3", "-m", "tmrl_like", "trainer", TINY, f"--server.port={free_port}"),
-                *("--trainer.epochs", ".inf"),
-            ],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])},
-        )
-    try:
-        deadline = time.monotonic() + 100
-        while output.read_text().count("training_steps") < 1 and "round" not in output.read_text():
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.1)
-        psutil.Process(torchrun.pid).children()[1].terminate()
-        assert torchrun.wait(60) == 0, output.read_text()
-        assert not re.search("RankError|Traceback", output.read_text())
-    finally:
-        for process in psutil.Process(torchrun.pid).children() if torchrun.poll() is None else ():
-            process.kill()
-        torchrun.kill()
-        torchrun.wait()
-        for part in (*workers, server):
-            part.process.terminate()
+    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+    for k in (1, 2):
+        start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}")
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m")
+    trainers = start("trainer", TINY, f"--server.port={free_port}", "--trainer.epochs", ".inf", module=torchrun)
+    trainers.wait_for("round")
+    psutil.Process(trainers.process.pid).children()[1].terminate()
+    assert trainers.ends() == 0, trainers.output
+    assert not re.search("RankError|Traceback", trainers.output)

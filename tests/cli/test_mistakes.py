@@ -36,7 +36,6 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(name, refused, tm
         (["run", "--minutes", "3", TINY], "--minutes; an earlier version had it: use --trainer.max_minutes N"),
         (["server", TINY, "--engine", "tls://a"], "--engine; an earlier version had it: use --server.engine NODES"),
         (["run", TINY, "--on_trainer_rollout", "a.b"], "--on_trainer_rollout; an earlier version had it"),
-        (["check", TINY, "--video", "x.mp4"], "--video; `test` has it"),
         (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
     ],
 )

@@ -43,14 +43,14 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
     def __init__(
         self,
-        step_s: float = 0.002,
-        hangs: bool = False,
-        ends_by: str = "",
-        stubborn_child: bool = False,
-        fails_once: bool = False,
-        fails: bool = False,
-        returns: str = "",
-    ) -> None:
+        step_s=0.002,
+        hangs=False,
+        ends_by="",
+        stubborn_child=False,
+        fails_once=False,
+        fails=False,
+        returns="",
+    ):
         if fails:
             raise ConnectionError("no arm")
         self.fails = fails_once and not TinyEnv.failed
@@ -61,11 +61,11 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         self.steps, self.returns = 0, returns
         self.random = np.random.default_rng(0)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         self.steps = 0
         return self._obs(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         if self.hangs:
             print("the environment hangs now", flush=True)
         time.sleep(3600 if self.hangs else self.step_s)
@@ -81,7 +81,7 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         noise = float(self.random.uniform(0.0, 0.01))
         return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}
 
-    def _obs(self) -> Any:
+    def _obs(self):
         return self.random.uniform(-1.0, 1.0, 2).astype(np.float32)
 
 
@@ -90,26 +90,26 @@ class SlowCameraEnv(TinyEnv):
 
     time_step_s = 0.01
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.sensors = [Sensor("the camera", lambda: time.sleep(0.05))]
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         time.sleep(0.05)  # so long at least the value that is there, or the one before, was the newest
         return super().reset(**options)
 
-    def close(self) -> None:
+    def close(self):
         self.sensors[0].close()
 
 
 class TinyActor(ActorModule):
     """Presses as far as the first of its parameters says."""
 
-    def __init__(self, observation_space: Any, action_space: Any, width: int = 1) -> None:
+    def __init__(self, observation_space, action_space, width=1):
         super().__init__(observation_space, action_space)
         self.pedal = torch.nn.Parameter(torch.zeros(width))
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return self.pedal[:1].detach().clamp(-1, 1).cpu().numpy()
 
 
@@ -135,7 +135,7 @@ class TinyAgent(TrainingAgent):
         self.actor = actor_cls(observation_space, action_space)
         self.gain, self.fails = gain, fails
 
-    def train(self, batch: Any) -> dict[str, Any]:
+    def train(self, batch):
         if self.fails:
             raise ZeroDivisionError("the agent of this test fails")
         self.actor.pedal.grad = torch.full_like(self.actor.pedal, self.gain)
@@ -144,12 +144,10 @@ class TinyAgent(TrainingAgent):
             self.actor.pedal.add_(self.actor.pedal.grad).clamp_(-1, 1)
         return {"loss": 0.0}
 
-    def get_actor(self) -> ActorModule:
+    def get_actor(self):
         return self.actor
 
 
-def drop_the_second(
-    act: Any, obs: Any, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any]
-) -> tuple[Any, ...]:
+def drop_the_second(act, obs, rew, terminated, truncated, info):
     """A compressor that loses something."""
     return act, np.array([obs[0], 0.0], np.float32), rew, terminated, truncated, info

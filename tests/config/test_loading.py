@@ -149,14 +149,14 @@ def test_what_the_memory_says_itself_stays(file):
     assert "act_buf_len" not in experiment.memory_cls.keywords
 
 
-def test_an_environment_that_is_elsewhere_tells_what_the_file_has_of_it(file):
+def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
     file.write_text(ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env"))
-    with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.frame_stack is missing: it is the env"):
-        load_experiment(file, parts=TRAINERS_PARTS)
-    with pytest.raises(ConfigError, match=r"env.init_args: expected keys with values, got 3"):
-        load_experiment(file, [(("env", "init_args"), "3")], TRAINERS_PARTS)
-    memory = load_experiment(file, [(("memory", "frame_stack"), "0")], TRAINERS_PARTS).memory_cls
-    assert memory.keywords == {"act_buf_len": 3, "frame_stack": 0, "gamma": 0.5, "n_steps": 2}
+    told = [(("memory", "act_buf_len"), "3"), (("memory", "frame_stack"), "0")]
+    for number in range(len(told)):
+        with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.\w+ is missing: it is the environment's"):
+            load_experiment(file, told[:number], TRAINERS_PARTS)
+    memory = load_experiment(file, told, TRAINERS_PARTS).memory_cls
+    assert memory.keywords["act_buf_len"] == 3
 
 
 def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file):
@@ -250,8 +250,6 @@ RATIO = "max_training_steps_per_env_step"
             ":20: trainer.keep_policies_s: there is no such key; an earlier version had",
         ),
         ("run_name: r1", "on_trainer_rollout: a.b", ":2: on_trainer_rollout: there is no such key; an earlier version"),
-        ("epochs: .inf", f"{RATIO}: auto", f":20: trainer.{RATIO}: expected a number, got 'auto'; an earlier version"),
-        ("lr: 0.5", "lr: {points: {0: 1}}", ":9: agent.init_args.lr: expected a number, got {'points': {0: 1}}; an ea"),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],

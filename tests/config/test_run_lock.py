@@ -60,7 +60,7 @@ def test_a_file_that_a_killed_process_left_holds_nobody_back(paths):
 def test_a_disk_that_cannot_be_written_stops_no_part(paths, caplog):
     (paths.root / "in_use").write_text("not a folder")
     with use_run(paths, "worker"), use_run(paths, "trainer"):
-        assert caplog.text.count("is not protected") == 1
+        assert "is not protected" in caplog.text
 
 
 def test_who_wants_a_run_that_is_being_renamed_waits_until_it_is(paths, until):

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rtgym import RealTimeGymInterface
+from kit.interfaces import Interface
 
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.action_table import ActionTable
@@ -35,31 +35,11 @@ class Writing(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
-class Two(RealTimeGymInterface):  # type: ignore[misc]
+class Two(Interface):
     """Two numbers drive it."""
 
+    action_space = spaces.Box(-1.0, 1.0, (2,))
     input_tables: ClassVar[dict[str, Any]] = {"few": [(1, 0), (0, 0), (0, 1)]}
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def get_observation_space(self) -> Any:
-        return spaces.Tuple((spaces.Box(0.0, 1.0, (1,), np.float32),))
-
-    def get_action_space(self) -> Any:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def get_default_action(self) -> Any:
-        return np.zeros(2, np.float32)
-
-    def send_control(self, control: Any) -> None:
-        self.sent.append(control)
-
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        return [np.zeros(1, np.float32)], {}
-
-    def get_obs_rew_terminated_info(self) -> Any:
-        return [np.zeros(1, np.float32)], 0.0, False, {}
 
 
 @pytest.mark.parametrize(
@@ -146,14 +126,11 @@ def test_a_table_that_does_not_fit_is_one_line(inputs: Any, message: str) -> Non
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("inputs", [[[0.5, 0]], [[3, 0]]])
-def test_a_row_of_whole_numbers_stays_whole_and_in_bounds(inputs: Any) -> None:
-    with pytest.raises(ConfigError, match="row 0 of the table of inputs"):
-        ActionTable(inputs).wrap(Writing(spaces.MultiDiscrete([3, 2])))
-
-
 def test_what_a_table_cannot_drive_is_named() -> None:
     with pytest.raises(ConfigError, match="no table of inputs fits Text"):
         ActionTable([["a"]]).wrap(Writing(spaces.Text(3)))
+    for row in ([0.5, 0], [3, 0]):  # no whole number, and out of bounds
+        with pytest.raises(ConfigError, match="row 0 of the table of inputs"):
+            ActionTable([row]).wrap(Writing(spaces.MultiDiscrete([3, 2])))
     with pytest.raises(ConfigError, match="give the table to the environment itself, as `inputs`"):
         ActionTable([[0, 0]]).wrap(ClockedGym({"interface": Two}))

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from kit.interfaces import Interface
+from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -104,42 +103,22 @@ class Fake(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, self._steps == 5, False, {}
 
 
-def leaves() -> st.SearchStrategy[Any]:
-    dtypes = st.sampled_from([np.float32, np.float64, np.uint8, np.int16])
-    sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
-    return st.one_of(
-        st.builds(lambda shape, dtype: spaces.Box(0, 9, shape, dtype), sizes, dtypes),
-        st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
-        st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-        st.builds(spaces.MultiBinary, st.integers(1, 3)),
-        st.just(spaces.Box(0, 255, (8, 9, 3), np.uint8)),
-    )
-
-
-def structures() -> st.SearchStrategy[Any]:
-    def bigger(parts: Any) -> Any:
-        keys = st.text("abc", min_size=1, max_size=2)
-        return st.lists(parts, min_size=1, max_size=3).map(spaces.Tuple) | st.dictionaries(
-            keys, parts, min_size=1, max_size=3
-        ).map(spaces.Dict)
-
-    return st.recursive(leaves(), bigger, max_leaves=5)
-
-
-ACTIONS = [
-    spaces.Box(-1.0, 1.0, ()),
-    spaces.Box(-1.0, 2.0, (2,)),
-    spaces.Box(0.0, 1.0, (2, 2), np.float64),
-    spaces.Discrete(3, start=4),
-    spaces.MultiDiscrete([2, 3], start=[5, -7]),
+PICTURE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+MIXTURES = [  # observations and actions
+    (spaces.MultiBinary(4), spaces.Discrete(3, start=4)),
+    (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
+    (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
+    (spaces.MultiDiscrete([1, 4, 2]), spaces.Box(-1.0, 2.0, (2,))),
+    (spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))), spaces.MultiDiscrete([2, 3], start=[5, -7])),
+    (spaces.Tuple((spaces.Discrete(5, start=-3), PICTURE, spaces.Discrete(1))), spaces.Discrete(3, start=4)),
+    (
+        spaces.Dict(a=spaces.Tuple((spaces.Box(0, 9, (2,), np.float64),)), b=spaces.Dict(c=spaces.MultiBinary(1))),
+        spaces.Box(-1.0, 2.0, (2,)),
+    ),
 ]
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@example(spaces.MultiBinary(4), ACTIONS[3])
-@example(spaces.Box(0, 9, ()), ACTIONS[0])
-@example(spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), speed=spaces.Box(0, 9, (1,))), ACTIONS[4])
-@given(structures(), st.sampled_from(ACTIONS))
+@pytest.mark.parametrize(("observation_space", "action_space"), MIXTURES)
 def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
     gymnasium.registry.pop("Fake-v0", None)
     gymnasium.register("Fake-v0", lambda: Fake(observation_space, action_space))
@@ -171,30 +150,17 @@ def test_rewards_and_ends_get_one_type() -> None:
     assert [type(value) for value in env.step(0)[1:]] == [float, bool, bool, dict]
 
 
-class Lamp(RealTimeGymInterface):  # type: ignore[misc]
-    """Switched in real time, by a Discrete action; its default is a plain number."""
+class Lamp(Interface):
+    """Its action is a choice; its default a plain number."""
 
-    def get_observation_space(self) -> Any:
-        return spaces.Tuple((spaces.Discrete(3), spaces.Box(0.0, 1.0, (2,))))
-
-    def get_action_space(self) -> Any:
-        return spaces.Discrete(3)
+    action_space = spaces.Discrete(3)
 
     def get_default_action(self) -> Any:
         return 0
-
-    def send_control(self, control: Any) -> None:
-        self._level = control
-
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        return [np.int64(0), np.zeros(2, np.float32)], {}
-
-    def get_obs_rew_terminated_info(self) -> Any:
-        return [np.int64(self._level), np.ones(2, np.float32)], 1.0, False, {}
 
 
 def test_choices_stand_in_the_action_buffer_of_a_real_time_environment() -> None:
     config = {**DEFAULT_CONFIG_DICT, "interface": Lamp, "time_step_duration": 0.005, "start_obs_capture": 0.005}
     config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
     batch = through_everything(partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2)
-    assert [leaf.dtype for leaf in batch.obs] == [torch.int64, torch.float32, torch.int64, torch.int64]
+    assert [leaf.dtype for leaf in batch.obs] == [torch.float32, torch.int64, torch.int64]

@@ -5,11 +5,9 @@ import threading
 from types import SimpleNamespace
 
 import gymnasium
-import numpy as np
 import pytest
-from gymnasium import spaces
+from kit.interfaces import Interface
 from kit.waiting import until
-from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import sensor as module
@@ -132,28 +130,10 @@ def test_times_are_more_than_nothing(name):
         Sensor("the wrist camera", lambda: 1, **{name: 0.0})
 
 
-class Arm(RealTimeGymInterface):
-    """Joints at once, and a camera when it likes."""
-
+class Arm(Interface):
     def __init__(self, camera):
+        super().__init__()
         self.sensors = [started(camera)]
-
-    def get_observation_space(self):
-        return spaces.Tuple((spaces.Box(0.0, 10.0, (1,), np.float32),))
-
-    def get_action_space(self):
-        return spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def get_default_action(self):
-        return np.zeros(1, np.float32)
-
-    def send_control(self, control): ...
-
-    def reset(self, seed=None, options=None):
-        return [np.float32([1.0])], {}
-
-    def get_obs_rew_terminated_info(self):
-        return [np.float32([len(self.sensors[0].newest())])], 0.0, False, {}
 
 
 def test_the_sensors_of_an_interface_and_of_an_environment_are_found(camera):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import re
 import socket
@@ -17,13 +18,10 @@ import numpy as np
 import psutil
 import pytest
 from house import buffers_of
-from rtgym import DEFAULT_CONFIG_DICT
-from test_generic import Interface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
 from tmrl_like.cli.check import Traffic, taken
-from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, PolicyError
 from tmrl_like.networking import RolloutWorker
@@ -60,19 +58,17 @@ def no_control_thread_stays(until: Callable[..., None]) -> Iterator[None]:
 
 
 class Hanging(CountingEnv):
-    """Hangs in one call, in one of several ways; the first `bad` instances do."""
+    """Hangs in the `at`-th call of one method, in one of several ways, or raises; the first `bad` instances do."""
 
     made: ClassVar[list[Hanging]] = []
 
     def __init__(self, where: str, how: str, bad: int = 1, at: int = 2) -> None:
         super().__init__(episode_steps=4)
         self._where, self._how, self._at = where, how, at
-        self._is_bad = len(Hanging.made) < bad
-        self._calls = 0
+        self._calls = 0 if len(Hanging.made) < bad else math.inf
         self._free = threading.Event()
         self.closed_by = ""
         self._sockets = socket.socketpair()
-        self._child: subprocess.Popen[bytes] | None = None
         Hanging.made.append(self)
         self._maybe_hang("__init__", 1)
 
@@ -91,23 +87,26 @@ class Hanging(CountingEnv):
         self._sockets[0].close()
 
     def _maybe_hang(self, where: str, at: int) -> None:
-        if where != self._where or not self._is_bad:
-            return
-        self._calls += 1
-        if self._calls != at:
+        self._calls += where == self._where
+        if where != self._where or self._calls != at:
             return
         if self._how == "lock":
             self._free.wait()
-        elif self._how == "sleep":
-            while not self._free.is_set():
-                time.sleep(0.05)
         elif self._how == "socket":
             self._sockets[0].recv(1)
         elif self._how == "process":
-            self._child = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.DEVNULL)
-            self._child.wait()
+            stubborn_child().wait()
         elif self._how == "raise":
             raise ConnectionError("no answer")
+
+
+def stubborn_child() -> subprocess.Popen[bytes]:
+    """It ignores SIGTERM, from before this returns."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+    return process
 
 
 def make_worker(make_env: Callable[[], Any], **options: Any) -> RolloutWorker:
@@ -129,7 +128,7 @@ EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
 @pytest.mark.fault(
     "robots", "an environment raises", "the episode ends, the environment is built again, no transition crosses it"
 )
-@pytest.mark.parametrize("how", ["lock", "sleep", "socket", "process", "raise"])
+@pytest.mark.parametrize("how", ["lock", "socket", "process", "raise"])
 @pytest.mark.parametrize(("where", "at"), [("step", 7), ("reset", 2)])
 def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str, at: int, how: str) -> None:
     with make_worker(partial(Hanging, where=where, how=how, at=at)) as worker, taken(worker) as take:
@@ -162,52 +161,6 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[
         assert worker.condition().env_steps == 2
         assert stored(take()) == {}
         assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
-
-
-@pytest.mark.parametrize("where", ["send_control", "reset", "get_obs_rew_terminated_info"])
-def test_an_interface_that_hangs_is_left(where: str, until: Callable[..., None]) -> None:
-    made: list[Any] = []
-    free = threading.Event()
-
-    class Stuck(Interface):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-            self.closed = False
-
-        def _maybe_raise(self, method: str) -> None:
-            if method == where and len(made) == 1:
-                self._calls += 1
-                if self._calls == 4 or (where == "reset" and self._calls == 2):
-                    free.wait()
-
-        def close(self) -> None:
-            self.closed = True
-
-    class Actor(LinearActor):
-        def act(self, obs: Any, test: bool = False) -> Any:
-            return np.zeros(1, np.float32)
-
-    config = DEFAULT_CONFIG_DICT | {"interface": Stuck, "time_step_duration": 0.01, "start_obs_capture": 0.01}
-    config |= {"ep_max_length": 3, "time_step_timeout_factor": 1e4}
-    threads = threading.active_count()
-    make_env = partial(GenericGymEnv, id="real-time-gym-ts-v1", gym_kwargs={"config": config})
-    with RolloutWorker(make_env, Actor, standalone=True, options=WorkerOptions(hang_timeout_s=HANG_S)) as worker:
-        faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=3)]
-    free.set()
-    assert faults == [False, True, False]
-    assert [i.closed for i in made] == [True, True]
-    until(lambda: threading.active_count() <= threads)
-
-
-def test_an_environment_that_hangs_in_close_too_is_left() -> None:
-    class Deaf(Hanging):
-        def close(self) -> None:
-            self._free.wait()
-
-    with make_worker(partial(Deaf, where="step", how="lock")) as worker:
-        assert worker.run_episode().fault
-        assert not worker.run_episode().fault
 
 
 @pytest.mark.parametrize("how", ["lock", "raise"])
@@ -248,16 +201,14 @@ def test_an_environment_that_hangs_again_and_again_ends_the_worker(where: str) -
 def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_takes() -> None:
     class Away(CountingEnv):
         def reset(self, **options: Any) -> Any:
-            made.append(self)
-            if len(made) <= 8:
+            tries.append(self)
+            if len(tries) <= 8:
                 raise EnvironmentAwayError("no robot answers")
             return super().reset(**options)
 
-    made: list[Away] = []
+    tries: list[Away] = []
     with make_worker(Away) as worker:
-        faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)]
-        assert faults == [True] * 8 + [False] * 2
-        assert worker.loop.env.faults == 8
+        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)] == [True] * 8 + [False] * 2
 
 
 @pytest.mark.parametrize("mistake", [ConfigError, MissingExtraError])
@@ -267,18 +218,19 @@ def test_a_users_mistake_is_not_tried_again(mistake: type[Exception], where: str
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
-            if where == "rebuilt" and len(made) == 2:
-                raise mistake("no display")
+            self._maybe_raise("rebuilt" if len(made) == 2 else "made")
 
         def reset(self, **options: Any) -> Any:
-            if where == "reset":
-                raise mistake("no display")
+            self._maybe_raise("reset")
             return super().reset(**options)
 
         def step(self, action: Any) -> Any:
-            if where == "step":
-                raise mistake("no display")
+            self._maybe_raise("step")
             raise RuntimeError("broken")
+
+        def _maybe_raise(self, here: str) -> None:
+            if here == where:
+                raise mistake("no display")
 
     made: list[Mistaken] = []
     with make_worker(Mistaken) as worker, pytest.raises(mistake, match="no display"):
@@ -286,58 +238,46 @@ def test_a_users_mistake_is_not_tried_again(mistake: type[Exception], where: str
     assert len(made) == (2 if where == "rebuilt" else 1)
 
 
-def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable[..., None]) -> None:
+@pytest.mark.parametrize("method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()])
+def test_processes_of_an_environment_end_with_it_and_others_stay(method: str, until: Callable[..., None]) -> None:
+    """Children and those of multiprocessing, started when it is made or later; not what multiprocessing keeps."""
+
     class WithChildren(CountingEnv):
         def __init__(self) -> None:
             super().__init__(raise_at=2 if not made else 0)
             made.append(self)
-            self.children = [start_stubborn()]
+            forked = multiprocessing.get_context(method).Process(target=time.sleep, args=(3600,))
+            forked.start()
+            self.forked, self.children = psutil.Process(forked.pid), [stubborn_child()]
 
         def reset(self, **options: Any) -> Any:
-            self.children.append(start_stubborn())
+            self.children.append(stubborn_child())
             return super().reset(**options)
 
+        def living(self) -> int:
+            return is_alive(self.forked) + sum(child.poll() is None for child in self.children)
+
     made: list[WithChildren] = []
-    stranger = start_stubborn()
-    guarded: list[psutil.Process] = []
-    try:
-        with RolloutWorker(WithChildren, LinearActor, standalone=True) as worker:
-            late_stranger = start_stubborn()
-            assert worker.run_episode().fault
-            assert all(c.poll() is not None for c in made[0].children)
-            worker.run_episode()
-            assert all(c.poll() is None for c in made[1].children)
-            guarded.append(psutil.Process(worker._env._guard.pid))
-        assert all(c.poll() is not None for c in made[1].children)
-        assert stranger.poll() is None
-        assert late_stranger.poll() is None
-        until(lambda: not guarded[0].is_running())
-    finally:
-        for process in (stranger, late_stranger):
-            process.kill()
-            process.wait()
-
-
-@pytest.mark.parametrize("method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()])
-def test_children_of_multiprocessing_end_too_and_what_it_keeps_for_itself_stays(method: str) -> None:
-    made: list[Any] = []
     earlier = multiprocessing.get_context(method).Process(target=time.sleep, args=(0,))
     earlier.start()  # the fork server is there already, and not the environment's
     earlier.join()
-
-    class WithChild(CountingEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.child = multiprocessing.get_context(method).Process(target=time.sleep, args=(3600,))
-            self.child.start()
-            made.append(psutil.Process(self.child.pid))
-
-    with RolloutWorker(WithChild, LinearActor, standalone=True) as worker:
-        assert not worker.run_episode().fault
-        assert made[0].is_running()
-        others = set(psutil.Process().children()) - {made[0], psutil.Process(worker._env._guard.pid)}
-    assert not is_alive(made[0])
-    assert all(process.is_running() for process in others)
+    strangers = [stubborn_child()]
+    try:
+        with RolloutWorker(WithChildren, LinearActor, standalone=True) as worker:
+            strangers.append(stubborn_child())
+            assert worker.run_episode().fault
+            assert made[0].living() == 0
+            worker.run_episode()
+            assert made[1].living() == 3
+            own = {made[1].forked.pid, *(child.pid for child in made[1].children)}
+            others = [child for child in psutil.Process().children() if child.pid not in own]
+        assert made[1].living() == 0
+        assert all(stranger.poll() is None for stranger in strangers)
+        until(lambda: sum(map(is_alive, others)) == len(others) - 1)  # the worker's guard has ended
+    finally:
+        for process in strangers:
+            process.kill()
+            process.wait()
 
 
 def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path: Path) -> None:
@@ -351,14 +291,6 @@ def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path: Pat
     with pytest.raises(PolicyError):
         RolloutWorker(Closable, LinearActor, standalone=True, model_path=tmp_path / "weights")
     assert closed == [True]
-
-
-def start_stubborn() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout:
-        process.stdout.readline()  # it ignores SIGTERM from now on
-    return process
 
 
 def test_a_step_by_hand_that_hangs_raises_and_the_next_reset_has_a_new_environment() -> None:
@@ -413,67 +345,57 @@ def test_an_environment_that_is_closed_runs_no_more() -> None:
 
 
 class Spoilt(CountingEnv):
-    """Gives something odd once, in its third step."""
+    """Gives something odd once, in the third step or the first reset."""
 
-    given: Any = None
+    def __init__(self, spoil: list[Any], at_reset: bool = False) -> None:
+        super().__init__(episode_steps=5)
+        self._spoil, self._at_reset = spoil, at_reset  # empty: done
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return (self._spoil.pop()(obs) if self._at_reset and self._spoil else obs), info
 
     def step(self, action: Any) -> Any:
-        obs, rew, terminated, truncated, info = super().step(action)
-        if Spoilt.given is not None and self._step == 3:
-            given, Spoilt.given = Spoilt.given, None
+        obs, rew, *ends = super().step(action)
+        if self._step == 3 and self._spoil:
+            given = self._spoil.pop()
             if isinstance(given, type):
                 raise given(3)
             obs, rew = (given(obs), rew) if callable(given) else (obs, given)
-        return obs, rew, terminated, truncated, info
+        return obs, rew, *ends
+
+
+def not_a_number(obs: Any) -> Any:
+    return np.full_like(obs, np.nan)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "at_reset", "told"),
     [
-        (lambda obs: np.full_like(obs, np.nan), "the environment's observation is not finite: array"),
+        (not_a_number, False, "the environment's observation is not finite: array"),
+        (not_a_number, True, r"observation after a reset is not finite: array\(\[nan"),
         (
             lambda obs: np.zeros(7, np.float32),
+            False,
             r"not in the environment's observation space: expected .*, got float32 \(7,",
         ),
-        (float("inf"), "the environment's reward is not finite: inf"),
-        ("much", "the environment's reward is 'much'; expected a number"),
-        (SystemExit, r"the environment raised in step\(\): SystemExit: 3"),
+        (float("inf"), False, "the environment's reward is not finite: inf"),
+        ("much", False, "the environment's reward is 'much'; expected a number"),
+        (SystemExit, False, r"the environment raised in step\(\): SystemExit: 3"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(
-    given: Any, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Spoilt, "given", given, raising=False)
-    with RolloutWorker(partial(Spoilt, episode_steps=5), LinearActor, standalone=True) as worker:
+def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(given: Any, at_reset: bool, told: str) -> None:
+    with RolloutWorker(partial(Spoilt, [given], at_reset), LinearActor, standalone=True) as worker:
         bad, good = worker.run_episodes(nb_episodes=2)
     assert re.search(told, bad.fault)
+    assert (bad.terminated, bad.truncated, bad.steps > 0) == (False, True, not at_reset)
     assert (good.fault, good.steps) == ("", 5)
 
 
-def test_a_first_observation_that_is_not_finite_is_a_fault_too() -> None:
-    class BadStart(CountingEnv):
-        starts = 0
-
-        def reset(self, **options: Any) -> Any:
-            obs, info = super().reset(**options)
-            BadStart.starts += 1
-            return (np.full_like(obs, np.nan) if BadStart.starts == 1 else obs), info
-
-    with RolloutWorker(BadStart, LinearActor, standalone=True) as worker:
-        bad, good = worker.run_episodes(nb_episodes=2)
-    assert "observation after a reset is not finite: array([nan" in bad.fault
-    assert [(stats.steps, stats.terminated, stats.truncated) for stats in (bad, good)] == [
-        (0, False, True),
-        (10, True, False),
-    ]
-
-
-def test_a_preprocessor_may_know_what_to_do_about_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preprocessor_may_know_what_to_do_about_infinity() -> None:
     """A range finder sees nothing: infinitely far."""
-    monkeypatch.setattr(Spoilt, "given", lambda obs: np.full_like(obs, np.inf), raising=False)
-    with RolloutWorker(
-        partial(Spoilt, episode_steps=5), LinearActor, standalone=True, obs_preprocessor=np.nan_to_num
-    ) as worker:
+    env_cls, finite = partial(Spoilt, [lambda obs: np.full_like(obs, np.inf)]), np.nan_to_num
+    with RolloutWorker(env_cls, LinearActor, standalone=True, obs_preprocessor=finite) as worker:
         stats = worker.run_episode()
     assert (stats.fault, stats.steps) == ("", 5)
 

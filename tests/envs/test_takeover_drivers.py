@@ -170,11 +170,10 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
 
 def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
     pytest.importorskip("Box2D")
-    from tmrl_like.envs.racing import RoadDriver
-    from tmrl_like.envs.racing import racing_env as racing
+    from tmrl_like.envs.racing import RoadDriver, road_driver
 
     now = 0.0
-    monkeypatch.setattr(racing, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(road_driver, "time", SimpleNamespace(monotonic=lambda: now))
     driver = RoadDriver(spaces.Box(-1.0, 1.0, (2,)), np.array([0.0, -0.5], np.float32))
     scan = np.full((1, 19), 0.1, np.float32)
     scan[0, 13:] = 1.0  # the road goes to the right

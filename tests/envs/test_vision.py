@@ -1,7 +1,6 @@
 """What an agent sees of a frame, compared with doing it pixel by pixel."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -46,20 +45,9 @@ def test_up_is_ahead_and_ninety_degrees_is_to_the_right():
     assert (ahead, right, left) == (11, 4, 1)
 
 
-def test_nineteen_rays_take_less_than_half_a_millisecond():
-    finder, road = RangeFinder((96, 96), (70, 48), ANGLES, 70), np.ones((96, 96), bool)
-    took = []
-    for _ in range(200):
-        began = time.thread_time()
-        finder(road)
-        took.append(time.thread_time() - began)
-    assert min(took) < 0.5e-3
-
-
-@pytest.mark.parametrize("arguments", [((9, 9), (9, 0), [0], 5), ((9, 9), (0, 0), [], 5), ((9, 9), (0, 0), [0], 0.5)])
-def test_a_range_finder_that_can_measure_nothing_is_refused(arguments):
-    with pytest.raises(ConfigError, match="range finder needs"):
-        RangeFinder(*arguments)
+def test_a_range_finder_outside_its_picture_is_refused():
+    with pytest.raises(ConfigError, match=r"origin of a range finder is \(9, 0\)"):
+        RangeFinder((9, 9), (9, 0), [0], 5)
 
 
 @pytest.mark.parametrize("grey", [True, False])
@@ -81,10 +69,10 @@ def test_a_picture_is_a_copy_even_where_nothing_changes():
     assert not picture.any()
 
 
-@pytest.mark.parametrize(("size", "crop"), [((0, 5), None), ((5, 5), (5, 5, 0, 9)), ((5, 5), (-1, 5, 0, 9))])
-def test_a_picture_without_pixels_is_refused(size, crop):
-    with pytest.raises(ConfigError, match="no pixels"):
-        Shrink(size, crop)
+@pytest.mark.parametrize("size", [(0, 5), (64, 5000)])
+def test_a_picture_without_pixels_or_of_too_many_is_refused(size):
+    with pytest.raises(ConfigError, match=r"size is .*; expected 1 to 4096 pixels"):
+        Shrink(size)
 
 
 def test_a_history_ends_with_the_newest_and_begins_with_copies_of_the_first() -> None:

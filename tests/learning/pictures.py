@@ -57,8 +57,8 @@ def robot(figure: Any) -> None:
 
 def racing(figure: Any) -> None:
     """The game driven by the script that follows the road, for five seconds."""
-    from tmrl_like.envs.racing.racing_env import follow_road
     from tmrl_like.envs.racing.racing_game import Simulation
+    from tmrl_like.envs.racing.road_driver import follow_road
     from tmrl_like.envs.racing.view import _CAR, _MAX_RANGE, ANGLES, ImageView, LidarView
 
     game, scan = Simulation(1), LidarView()

@@ -1,18 +1,16 @@
 """What every actor can do."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.actor import ActorModule, fit_action, to_batch_of_one
+from tmrl_like.policies.actor import fit_action, to_batch_of_one
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
-def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory() -> None:
+def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory():
     array = np.zeros(2, np.float32)
     obs = (array, {"k": np.float32(3)}, [np.uint8(4)])
     batch = to_batch_of_one(obs)
@@ -22,7 +20,7 @@ def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory() -> N
     assert batch[2][0].dtype == torch.uint8
 
 
-def test_actions_get_the_shape_of_their_space() -> None:
+def test_actions_get_the_shape_of_their_space():
     space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     for action in (np.zeros((1, 1)), np.zeros(()), np.zeros(1), torch.zeros(1, 1)):
         assert fit_action(action, space).shape == (1,)
@@ -30,12 +28,12 @@ def test_actions_get_the_shape_of_their_space() -> None:
         fit_action(np.zeros(2), space)
 
 
-def actor() -> ActorModule:
+def actor():
     env = CountingEnv()
     return LinearActor(env.observation_space, env.action_space)
 
 
-def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path: Path) -> None:
+def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path):
     (tmp_path / "p").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(PolicyError, match="p is not a safetensors file"):
         actor().load(tmp_path / "p")

@@ -9,7 +9,7 @@ from test_load_policy import written
 
 from tmrl_like import load_policy
 from tmrl_like.actor import ActorModule
-from tmrl_like.agents import CategoricalActor, IQNActor, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.export import write_onnx
@@ -96,16 +96,6 @@ def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_pat
     assert np.abs(actions - expected).max() <= (1e-5 if isinstance(act_space, spaces.Box) else 0)
     assert all(act_space.contains(action.astype(act_space.dtype)) for action in actions[:50])
     assert len(np.unique(actions)) > 1
-
-
-def test_running_statistics_are_in_it(tmp_path):
-    agent = SACAgent(spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(-1.0, 1.0, (1,)), acceleration="off")
-    agent.obs_norm.update(torch.from_numpy(np.random.default_rng(0).normal(50.0, 9.0, (64, 3)).astype(np.float32)))
-    policy = load_policy(written(tmp_path / "p", agent.get_actor()))
-    obs = np.float32([40.0, 50.0, 60.0])
-    (action,) = session_of(policy, tmp_path / "p.onnx").run(None, {"observation": obs[None]})
-    np.testing.assert_allclose(action[0], policy.act(obs), atol=1e-6)
-    assert abs(float(policy.act(obs)[0])) < 0.99
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.policies.noise import ColouredNoise
 
 
-def drawn(beta: float, size: int, count: int, seed: int = 0, steps: int = 1024) -> np.ndarray:
+def drawn(beta, size, count, seed=0, steps=1024):
     noise = ColouredNoise(beta, steps, size, np.random.default_rng(seed))
     return np.array([noise.standard_normal() for _ in range(count)])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 1.5, 2.0])
-def test_it_has_unit_variance_and_a_spectrum_of_the_slope_asked_for(beta: float) -> None:
+def test_it_has_unit_variance_and_a_spectrum_of_the_slope_asked_for(beta):
     numbers = drawn(beta, 200, 4096)
     assert numbers.dtype == np.float32
     assert (numbers**2).mean() == pytest.approx(1.0, abs=0.1)
@@ -24,12 +24,12 @@ def test_it_has_unit_variance_and_a_spectrum_of_the_slope_asked_for(beta: float)
     assert slope == pytest.approx(-beta, abs=0.06)
 
 
-def test_it_goes_on_without_a_break_where_more_numbers_are_made() -> None:
+def test_it_goes_on_without_a_break_where_more_numbers_are_made():
     change = np.abs(np.diff(drawn(1.5, 500, 2100), axis=0)).mean(1)
     assert change[[1023, 2047]] == pytest.approx(change.mean(), rel=0.15)
 
 
-def test_sequences_are_independent_and_begin_afresh_with_each_episode() -> None:
+def test_sequences_are_independent_and_begin_afresh_with_each_episode():
     noise = ColouredNoise(2.0, 1024, 400, np.random.default_rng(0))
     *_, last, newest = (noise.standard_normal() for _ in range(1020))
     assert abs(np.corrcoef(newest[:200], newest[200:])[0, 1]) < 0.2
@@ -38,12 +38,12 @@ def test_sequences_are_independent_and_begin_afresh_with_each_episode() -> None:
     assert abs(np.corrcoef(newest, noise.standard_normal())[0, 1]) < 0.2
 
 
-def test_a_seed_gives_the_same_numbers_again() -> None:
+def test_a_seed_gives_the_same_numbers_again():
     assert (drawn(1.0, 2, 1100) == drawn(1.0, 2, 1100)).all()
     assert (drawn(1.0, 2, 8) != drawn(1.0, 2, 8, seed=1)).all()
 
 
-def test_it_remembers_as_many_steps_as_asked_for() -> None:
+def test_it_remembers_as_many_steps_as_asked_for():
     numbers = drawn(2.0, 2000, 1600, steps=50)
     for lag in (25, 60):
         correlation = (numbers[1000] * numbers[1000 + lag]).mean()
@@ -54,6 +54,6 @@ def test_it_remembers_as_many_steps_as_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("beta", "steps"), [(-0.1, 9), (2.1, 9), (float("nan"), 9), (1.0, 0)])
-def test_what_is_out_of_range_is_refused(beta: float, steps: int) -> None:
+def test_what_is_out_of_range_is_refused(beta, steps):
     with pytest.raises(ConfigError, match=r"noise_(beta|steps) is .*; expected "):
         ColouredNoise(beta, steps, 2, np.random.default_rng(0))

@@ -19,13 +19,13 @@ SMALL = {"net_arch": [8, 8]}
 class Still(gymnasium.Env[Any, Any]):
     """Spaces, and nothing else."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, observation_space, action_space):
         self.observation_space, self.action_space = observation_space, action_space
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return self.observation_space.sample(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
@@ -34,15 +34,13 @@ BOTH = spaces.Dict({"a": BOX, "b": spaces.Box(-1.0, 1.0, (2, 2))})
 CASES = [
     ("SAC", "MlpPolicy", BOX, WIDE, SMALL),
     ("TD3", "MlpPolicy", BOX, WIDE, SMALL | {"activation_fn": torch.nn.ELU}),
-    ("DDPG", "MlpPolicy", BOX, WIDE, SMALL),
-    ("PPO", "MlpPolicy", BOX, WIDE, SMALL),
     ("A2C", "MlpPolicy", spaces.Discrete(30), spaces.Discrete(9), SMALL | {"activation_fn": torch.nn.ReLU}),
     ("DQN", "MlpPolicy", BOX, spaces.Discrete(5), SMALL),
     ("SAC", "MultiInputPolicy", BOTH, WIDE, SMALL),
 ]
 
 
-def made(algorithm: str, policy: str, observed: Any, actions: Any, kwargs: dict[str, Any]) -> Any:
+def made(algorithm, policy, observed, actions, kwargs):
     """As the library makes it."""
     sb3 = pytest.importorskip("stable_baselines3")
     small = {"n_steps": 8} if algorithm in ("PPO", "A2C") else {"buffer_size": 10}
@@ -58,7 +56,7 @@ def made(algorithm: str, policy: str, observed: Any, actions: Any, kwargs: dict[
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
-def test_an_expert_does_what_the_policy_does(case: tuple[Any, ...]) -> None:
+def test_an_expert_does_what_the_policy_does(case):
     model = made(*case)
     observed, actions = case[2:4]
     actor = StableBaselinesActor(observed, actions, model=model)
@@ -73,12 +71,12 @@ def test_an_expert_does_what_the_policy_does(case: tuple[Any, ...]) -> None:
     assert len(done) > 1
 
 
-def mean_of(obs: Any, deterministic: bool) -> Any:
+def mean_of(obs, deterministic):
     assert deterministic
     return np.full((1, 2), obs.mean(), np.float32), None
 
 
-def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side() -> None:
+def test_a_model_drives_a_worker_and_a_tuple_is_put_side_by_side():
     model = SimpleNamespace(observation_space=BOX, predict=mean_of)
     parts = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
     for observed in (BOX, parts):

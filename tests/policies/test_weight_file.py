@@ -12,14 +12,14 @@ from tmrl_like.policies.weight_file import read_card_text, read_weights, write_w
 from tmrl_like.policies.weights import tensors_of
 
 
-def test_weights_and_card_come_back(tmp_path: Path) -> None:
+def test_weights_and_card_come_back(tmp_path):
     for tensors in (TENSORS, {}):
         write_weights(tmp_path / "p", weights_of(tensors), "what it is")
         assert read_weights(tmp_path / "p") == ("what it is", weights_of(tensors))
         assert read_card_text(tmp_path / "p") == "what it is"
 
 
-def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path: Path) -> None:
+def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path):
     write_weights(tmp_path / "p", weights_of(TENSORS), "what it is")
     assert same(safetensors.torch.load_file(tmp_path / "p"), TENSORS)
     safetensors.torch.save_file(TENSORS, tmp_path / "p", {"made by": "the library"})
@@ -27,12 +27,12 @@ def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path: 
     assert (card, same(tensors_of(weights), TENSORS)) == ("", True)
 
 
-def test_a_file_that_another_one_replaces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_one_replaces_is_read_whole(tmp_path, monkeypatch):
     path, (one, other) = tmp_path / "p", ({name: t + n for name, t in TENSORS.items()} for n in (0, 1))
     write_weights(path, weights_of(one), "one")
     opened = Path.open
 
-    def replaced(self: Path, *mode: str) -> object:
+    def replaced(self, *mode):
         file = opened(self, *mode)
         monkeypatch.undo()
         write_weights(path, weights_of(other), "other")
@@ -42,7 +42,7 @@ def test_a_file_that_another_one_replaces_is_read_whole(tmp_path: Path, monkeypa
     assert read_weights(path) == ("other", weights_of(other))
 
 
-def entry(start: int, end: int, **other: object) -> dict[str, object]:
+def entry(start, end, **other):
     return {"dtype": "F32", "shape": [2], "data_offsets": [start, end], **other}
 
 
@@ -63,7 +63,7 @@ def entry(start: int, end: int, **other: object) -> dict[str, object]:
         ("{", 0),
     ],
 )
-def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: int, tmp_path: Path) -> None:
+def test_a_header_that_does_not_fit_its_file_is_refused(header, body, tmp_path):
     text = (header if isinstance(header, str) else json.dumps(header)).encode()
     (tmp_path / "p").write_bytes(len(text).to_bytes(8, "little") + text + bytes(body))
     with pytest.raises(DamagedPolicyError, match="p is not a safetensors file"):
@@ -73,7 +73,7 @@ def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: in
 @pytest.mark.parametrize(
     "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
 )
-def test_what_is_not_a_weights_file_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_what_is_not_a_weights_file_is_refused(data, tmp_path):
     (tmp_path / "p").write_bytes(data)
     for read in (read_weights, read_card_text):
         with pytest.raises(DamagedPolicyError, match="p is not a safetensors file"):
@@ -81,7 +81,7 @@ def test_what_is_not_a_weights_file_is_refused(data: bytes, tmp_path: Path) -> N
 
 
 @pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
-def test_a_file_that_is_cut_or_changed_anywhere_is_refused_or_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_or_changed_anywhere_is_refused_or_as_it_was(tmp_path):
     path, weights = tmp_path / "p", weights_of({name: TENSORS[name] for name in ("torch.float32", "torch.int8")})
     write_weights(path, weights, "what it is")
     whole, refused = path.read_bytes(), 0

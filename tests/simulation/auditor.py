@@ -1,4 +1,4 @@
-"""Holds the promises of docs/architecture.md against what happens in a simulation, while it happens."""
+"""Holds the promises of docs/delivery.md against what happens in a simulation, while it happens."""
 
 from __future__ import annotations
 

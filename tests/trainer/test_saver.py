@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 
 from tmrl_like.policies.policy_file import describe, read_card
 from tmrl_like.policies.policy_store import TESTS, PolicyStore
-from tmrl_like.policies.weights import WeightsCopy, form_of
+from tmrl_like.policies.weights import WeightsCopy
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.saver import Publication, Saver
@@ -21,7 +21,7 @@ def actor(bias=0.0):
 
 
 def publication(version, bias=0.0):
-    weights = WeightsCopy(form_of(actor().state_dict()))
+    weights = WeightsCopy(actor().state_dict())
     weights.fill(actor(bias).state_dict())
     return Publication(version, 1000.0 + version, weights)
 

@@ -12,7 +12,7 @@ from tmrl_like.errors import PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.weights import WeightsCopy, form_of
+from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import FRAME_BYTES, split_policy
@@ -125,8 +125,7 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
 
 def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(intake):
     door, policy = intake(), actor(bias=0.5, weight=0.25)
-    copy = WeightsCopy(form_of(policy.state_dict())[::-1])
-    copy.fill(dict(reversed(policy.state_dict().items())))
+    copy = copied(dict(reversed(policy.state_dict().items())))
     assert [door.add(*m.decode(data)) for data in split_policy(copy.content, 1, 1.0)][-1]
     assert door.slots.slots[door.slots.take().slot] == policy.weights()
 

@@ -8,52 +8,47 @@ flag and from the optimisers' options.
 from __future__ import annotations
 
 import copy
+import importlib.util
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tmrl_like.base import tree
-from tmrl_like.errors import ConfigError
+from tmrl_like.base.text import one_line
 from tmrl_like.types import Batch
 
-Metrics: TypeAlias = dict[str, Tensor]
+Metrics: TypeAlias = dict[str, float | Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
-MODES = ("auto", "off", "graph")
+T = TypeVar("T")
+log = logging.getLogger("tmrl_like.agents")
+
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
 _MAX_GRAPHS = 8
 
 
 def accelerate(
     step: Step,
-    mode: str,
     device: str,
     optimizers: Sequence[torch.optim.Adam] = (),
-    numbers: Callable[[], Any] = tuple,
+    numbers: Callable[[], tuple[float, ...]] = tuple,
 ) -> Step:
-    """Wrap a training step.
+    """Wrap a training step: on CUDA in a graph of the whole step; elsewhere it is the step itself.
 
     Args:
         step: what to speed up.
-        mode: "off": nothing; "graph": a CUDA graph of the whole step; "auto": a graph on CUDA, elsewhere nothing.
         device: where the step runs.
         optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
             change.
         numbers: gives those that `step` computes with and that are no tensors. When they change, likewise.
-
-    Raises:
-        ConfigError: no such mode, or a graph on a device that has none.
     """
-    if mode not in MODES:
-        raise ConfigError(f"acceleration={mode!r}, expected {', '.join(map(repr, MODES))}")
     has_graphs = torch.device(device).type == "cuda"
-    if mode == "graph" and not has_graphs:
-        raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto'")
-    return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs and mode != "off" else step
+    return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs else step
 
 
 class Flat:
@@ -78,7 +73,7 @@ class Flat:
         self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
         self._tie()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Flat:
+    def __deepcopy__(self, memo: dict[int, object]) -> Flat:
         twin = object.__new__(Flat)
         twin.parameter, twin._parts = copy.deepcopy((self.parameter, self._parts), memo)
         twin._tie()
@@ -126,13 +121,29 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     )
 
 
-def learning_rate_of(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> property:
-    """The learning rate of an agent's optimiser, where torch keeps it."""
+def learning_rate_of(optimizer: str) -> property:
+    """The learning rate of an agent's optimiser, which it has under this name, where torch keeps it."""
 
-    def write(agent: Any, value: float) -> None:
-        optimizer_of(agent).param_groups[0]["lr"] = value
+    def options(agent: object) -> dict[str, float]:
+        found: dict[str, float] = vars(agent)[optimizer].param_groups[0]
+        return found
 
-    return property(lambda agent: float(optimizer_of(agent).param_groups[0]["lr"]), write)
+    def write(agent: object, value: float) -> None:
+        options(agent)["lr"] = value
+
+    return property(lambda agent: float(options(agent)["lr"]), write)
+
+
+def compiled_or_none(make: Callable[[], T]) -> T | None:
+    """What computes gradients faster than autograd; None: numba is not installed, or not as it should be."""
+    if importlib.util.find_spec("numba") is None:
+        log.info('a training step is up to five times as fast with numba: pip install "tmrl_like[fast]"')
+        return None
+    try:
+        return make()
+    except Exception as error:  # of an installation that is broken, of any kind
+        log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
+        return None
 
 
 class Graphed:
@@ -146,14 +157,14 @@ class Graphed:
         step: Step,
         backend: CudaGraphs,
         optimizers: Sequence[torch.optim.Adam],
-        numbers: Callable[[], Any] = tuple,
+        numbers: Callable[[], tuple[float, ...]] = tuple,
     ) -> None:
         self._step = step
         self._backend = backend
         self._optimizers = optimizers
         self._numbers = numbers
-        self._warm_ups: Counter[Any] = Counter()
-        self._graphs: dict[Any, tuple[list[Tensor], Callable[[], Metrics]]] = {}
+        self._warm_ups: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Metrics]]] = {}
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
         places, leaves = zip(*leaves_of(batch), strict=True)
@@ -170,10 +181,10 @@ class Graphed:
             self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
-        return {name: value.clone() for name, value in replay().items()}
+        return {name: torch.as_tensor(value).clone() for name, value in replay().items()}
 
 
-def _fixed_of(optimizer: torch.optim.Adam) -> tuple[Any, ...]:
+def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:
     """What a captured step has fixed: the options, and which tensors hold the state."""
     (group,) = optimizer.param_groups
     (state,) = optimizer.state.values()

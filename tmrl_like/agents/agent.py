@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Protocol
 
-import gymnasium
 import torch
 
+from tmrl_like.agents.space_layout import Space
 from tmrl_like.base.tunable import Tunable
-from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
@@ -43,9 +40,7 @@ class TrainingAgent(Tunable, ABC):
     ranks: Averaging | None = None
     takes_time_left: ClassVar[bool] = False
 
-    def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"
-    ) -> None:
+    def __init__(self, observation_space: Space, action_space: Space, device: str = "cpu") -> None:
         """Keep the spaces and the device ("cpu", "cuda", "cuda:1", …) on which batches arrive."""
         self.observation_space = observation_space
         self.action_space = action_space
@@ -56,7 +51,7 @@ class TrainingAgent(Tunable, ABC):
         self.ranks = ranks
 
     @abstractmethod
-    def train(self, batch: Batch) -> dict[str, Any]:
+    def train(self, batch: Batch) -> Mapping[str, float | torch.Tensor]:
         """Do one training step.
 
         Args:
@@ -64,8 +59,8 @@ class TrainingAgent(Tunable, ABC):
                 `batch.discount` is not None it stands for gamma.
 
         Returns:
-            Metrics of this step: numbers or 0-dimensional tensors. Tensors may stay on the device;
-            they are read once per round.
+            Metrics of this step, numbers or 0-dimensional tensors. Tensors may stay on the device: they are read once
+            per round.
         """
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -112,51 +107,18 @@ class TrainingAgent(Tunable, ABC):
         """Return the actor whose weights go to the workers. It may share parameters with training."""
 
 
-class NumberRange(NamedTuple):
-    """Which numbers make sense."""
-
-    fits: Callable[[float], bool]
-    expected: str
-
-
-SHARE = NumberRange(lambda v: 0.0 <= v <= 1.0, "0 to 1")
-PART = NumberRange(lambda v: 0.0 <= v < 1.0, "0 to below 1")
-NOT_NEGATIVE = NumberRange(lambda v: 0.0 <= v < math.inf, "0 or more")
-COUNT = NumberRange(lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more")
-
-
-def number(default: float | None, within: NumberRange, live: bool = True) -> Any:
-    """A field of `AgentOptions`: a number with a range; `live`: it may change while the agent trains."""
-    return field(default=default, metadata={"range": within, "live": live})
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentOptions:
-    """What the pages of agents' options have in common. An option that is None has no range."""
-
-    def __post_init__(self) -> None:
-        self.check(**vars(self))
-
-    @classmethod
-    def check(cls, **values: Any) -> None:
-        """Raise ConfigError for the first of these options that is out of its range."""
-        for option in fields(cls):
-            within, value = option.metadata.get("range"), values.get(option.name)
-            if within is not None and value is not None:
-                expect(within.fits(value), option.name, value, within.expected)
-
-    @classmethod
-    def live(cls) -> tuple[str, ...]:
-        """The options that may change while the agent trains."""
-        return tuple(option.name for option in fields(cls) if option.metadata.get("live"))
+def refuse_out_of_range(agent: TrainingAgent, page: Callable[..., object], values: Mapping[str, float]) -> None:
+    """Raise ConfigError for a value that is to be tuned and is out of its range on the agent's page of options."""
+    page(**{name: value for name, value in values.items() if name in agent.tunable})
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:
     """All modules among an agent's attributes, in lists and tuples too, by name."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in vars(agent).items():
-        parts = value if isinstance(value, list | tuple) else ()
-        found |= {name: value} | {f"{name}[{i}]": part for i, part in enumerate(parts)}
+        found[name] = value
+        if isinstance(value, list | tuple):
+            found |= {f"{name}[{i}]": part for i, part in enumerate(value)}
     return {name: module for name, module in found.items() if isinstance(module, torch.nn.Module)}
 
 

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat
-from tmrl_like.agents.agent import NOT_NEGATIVE, number
+from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import POSITIVE, SACAgent, SACOptions, td_target
+from tmrl_like.agents.sac import SACAgent, SACOptions, td_target
 from tmrl_like.agents.sharing import no_grad
 from tmrl_like.base import tree
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
+from tmrl_like.base.options import AboveZero, NotNegative
 from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_crossq import CompiledCrossQ
@@ -47,10 +47,10 @@ class CrossQOptions(SACOptions):
     critics_in_target: None = field(default=None, init=False)
     polyak: float = field(default=0.0, init=False)
     actor_polyak: float = field(default=0.0, init=False)
-    lr_actor: float = number(5e-3, NOT_NEGATIVE)
-    lr_critic: float = number(5e-3, NOT_NEGATIVE)
-    lr_entropy: float = number(5e-3, NOT_NEGATIVE)
-    entropy_coef: float | None = number(1.0, POSITIVE)
+    lr_actor: NotNegative = 5e-3
+    lr_critic: NotNegative = 5e-3
+    lr_entropy: NotNegative = 5e-3
+    entropy_coef: AboveZero | None = 1.0
     betas: tuple[float, float] = (0.5, 0.999)
 
 
@@ -83,7 +83,7 @@ class CrossQAgent(SACAgent):
     critic: BatchNormCritic
     critic_target: EnsembleCritic
     page = CrossQOptions
-    tunable = CrossQOptions.live()
+    tunable = tuple(name for name in SACAgent.tunable if name not in ("polyak", "actor_polyak"))
 
     _default_critic = staticmethod(partial(EnsembleCritic, layer_norm=False))
 
@@ -128,7 +128,7 @@ class CrossQAgent(SACAgent):
         modules = self.actor_ema, self.critic_target, self.actor.network, self.critic.network
         return CompiledCrossQ(modules, (self._flat_actor_ema, self._flat_critic_target))
 
-    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+    def _train_critics(self, batch: Batch) -> Metrics:
         metrics = super()._train_critics(batch)
         self._fold(self.critic, self.critic_target)
         return metrics
@@ -147,7 +147,7 @@ class CrossQAgent(SACAgent):
         rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch)
         return q_NB, td_target(batch.rew, batch.terminated, next_q_NB.detach(), *rest)
 
-    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """As SAC's: with gradients by the actor in training, which moves its statistics; without by the plain one."""
         actor = self.actor if torch.is_grad_enabled() else self.actor_ema
         act, log_prob_B = actor.sample(obs)

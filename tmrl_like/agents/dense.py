@@ -2,7 +2,7 @@
 
 At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a few calls of functions that
 numba compiles: matrix products from BLAS, and what is between them in one sweep over memory.
-Shape names: N networks side by side, M of them that are asked, B batch, I inputs, O outputs of a layer, P parameters.
+Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P parameters.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -33,7 +33,7 @@ if config.DISABLE_JIT:  # type: ignore[attr-defined]
 
 log = logging.getLogger("tmrl_like.agents")
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 Integers: TypeAlias = NDArray[np.int64]
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -58,7 +58,7 @@ def compiled(function: Function) -> Function:
     return cast(Function, made)
 
 
-def _where_possible(folder: str, call: Callable[..., Any], *args: Any) -> Any:
+def _where_possible(folder: str, call: Callable[..., object], *args: object) -> object:
     try:
         return call(*args)
     except Exception:  # a full disk, or a file that was damaged, with whatever pickle says of it
@@ -111,12 +111,12 @@ class Layer(NamedTuple):
     offset: Floats  # [O]
 
 
-class Activations(NamedTuple):
-    """What a pass of M networks leaves behind in each layer, for the way back."""
+class Passed(NamedTuple):
+    """What a pass leaves behind in a layer of one network, for the way back."""
 
-    y: list[Floats]  # [M, B, O], the outputs
-    normed: list[Floats]  # [M, B, O], what is normalised
-    scale: list[Floats]  # [M, B], 1 / standard deviation
+    y: Floats  # [B, O], the outputs
+    normed: Floats  # [B, O], what is normalised; without normalisation y
+    scale: Floats  # [B], 1 / standard deviation; without normalisation empty
 
 
 def network_of(module: MLP, flat: Flat) -> DenseNetwork:
@@ -167,31 +167,25 @@ def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bo
 
 
 @compiled
-def forward(network: DenseNetwork, x_BI: Floats, members: Integers) -> Activations:
-    """Linear, layer normalisation where there is one, ReLU; the last layer linear.
-
-    Args:
-        network: N networks.
-        x_BI: contiguous, the input that all of them share.
-        members: [M], which of them to ask.
+def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
+    """Network n of contiguous inputs, layer by layer: linear, layer normalisation where there is one, ReLU; the last
+    layer linear.
     """
-    last, num_asked, num_rows = len(network.places) - 1, len(members), len(x_BI)
-    trace = Activations(
-        [np.empty((num_asked, num_rows, width), np.float32) for width in network.widths[1:]],
-        [np.empty((num_asked, num_rows, width), np.float32) for width in network.widths[1:]],
-        [np.empty((num_asked, num_rows), np.float32) for _ in network.widths[1:]],
-    )
-    for m in range(num_asked):
-        inputs = x_BI
-        for i in range(last + 1):
-            y, layer = trace.y[i][m], _layer(network, network.parameters, i, members[m])
-            multiply(inputs, layer.weight, y, False, network.transposed)
-            if network.normalizes and i < last:
-                _normalise(y, layer, trace.normed[i][m], trace.scale[i][m])
-            else:
-                _add_bias(y, layer.bias, i < last)
-            inputs = y
-    return trace
+    last, inputs = len(network.places) - 1, x_BI
+    passed = []
+    for i in range(last + 1):
+        layer = _layer(network, network.parameters, i, n)
+        y = np.empty((len(x_BI), len(layer.bias)), np.float32)
+        multiply(inputs, layer.weight, y, False, network.transposed)
+        normed, scale = y, layer.bias[:0]
+        if network.normalizes and i < last:
+            normed, scale = np.empty_like(y), np.empty(len(y), np.float32)
+            _normalise(y, layer, normed, scale)
+        else:
+            _add_bias(y, layer.bias, i < last)
+        passed.append(Passed(y, normed, scale))
+        inputs = y
+    return passed
 
 
 @compiled
@@ -225,34 +219,31 @@ def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -
 
 
 @compiled
-def backward(network: DenseNetwork, trace: Activations, x_BI: Floats, d_y_NBO: Floats, d_x_NBK: Floats) -> None:
-    """After a `forward` of all networks with x: from the derivative by the outputs to the gradients of the parameters,
-    or, where `d_x_NBK` is not empty, to the derivative by the last K inputs, of networks that are not transposed.
+def backward(network: DenseNetwork, n: int, passed: list[Passed], x_BI: Floats, d_y_BO: Floats, d_x_BK: Floats) -> None:
+    """After `forward` of network n: from the derivative by its outputs to the gradients of its parameters, or, where
+    `d_x_BK` is not empty, to the derivative by its last K inputs, of a network that is not transposed.
     """
-    last, learns = len(network.places) - 1, d_x_NBK.size == 0
-    if learns:
-        network.gradients[:] = ZERO
-    for n in range(network.num_networks):
-        d = d_y_NBO[n]
-        for i in range(last, -1, -1):
-            layer, gradient = _layer(network, network.parameters, i, n), _layer(network, network.gradients, i, n)
-            inputs = trace.y[i - 1][n] if i > 0 else x_BI
-            if i < last:
-                _back_through_relu(d, trace.y[i][n])
-            if i < last and network.normalizes:
-                _back_through_norm(d, layer, trace.normed[i][n], trace.scale[i][n], gradient, learns)
-            if learns:
-                sum_rows(d, gradient.bias)
-            if learns and network.transposed:
-                multiply(d, inputs, gradient.weight, True, False)
-            elif learns:
-                multiply(inputs, d, gradient.weight, True, False)
-            if i > 0:
-                d_inputs = np.empty_like(inputs)
-                multiply(d, layer.weight, d_inputs, False, not network.transposed)
-                d = d_inputs
-            elif not learns:
-                multiply(d, layer.weight[-d_x_NBK.shape[2] :], d_x_NBK[n], False, True)
+    last, learns, d = len(network.places) - 1, d_x_BK.size == 0, d_y_BO
+    for i in range(last, -1, -1):
+        layer, gradient = _layer(network, network.parameters, i, n), _layer(network, network.gradients, i, n)
+        inputs = passed[i - 1].y if i > 0 else x_BI
+        if i < last:
+            _back_through_relu(d, passed[i].y)
+        if i < last and network.normalizes:
+            _back_through_norm(d, layer, passed[i], gradient, learns)
+        if learns:
+            gradient.bias[:] = ZERO
+            sum_rows(d, gradient.bias)
+        if learns and network.transposed:
+            multiply(d, inputs, gradient.weight, True, False)
+        elif learns:
+            multiply(inputs, d, gradient.weight, True, False)
+        if i > 0:
+            d_inputs = np.empty_like(inputs)
+            multiply(d, layer.weight, d_inputs, False, not network.transposed)
+            d = d_inputs
+        elif not learns:
+            multiply(d, layer.weight[-d_x_BK.shape[1] :], d_x_BK, False, True)
 
 
 @compiled
@@ -263,15 +254,15 @@ def _back_through_relu(d_BO: Floats, y_BO: Floats) -> None:
 
 
 @compiled
-def _back_through_norm(
-    d_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats, gradient: Layer, learns: bool
-) -> None:
-    """In place of d, the derivative behind layer normalisation: that before it. Where the network learns, adds to the
+def _back_through_norm(d_BO: Floats, layer: Layer, passed: Passed, gradient: Layer, learns: bool) -> None:
+    """In place of d, the derivative behind layer normalisation: that before it. Where the network learns, gives the
     gradients of gain and offset.
     """
     size = np.float32(d_BO.shape[1])
+    if learns:
+        gradient.gain[:], gradient.offset[:] = ZERO, ZERO
     for b in range(d_BO.shape[0]):
-        d, normed, total, along = d_BO[b], normed_BO[b], ZERO, ZERO
+        d, normed, total, along = d_BO[b], passed.normed[b], ZERO, ZERO
         if learns:
             for o in range(len(d)):
                 gradient.gain[o] += d[o] * normed[o]
@@ -283,7 +274,7 @@ def _back_through_norm(
         total /= size
         along /= size
         for o in range(len(d)):
-            d[o] = scale_B[b] * (d[o] - total - normed[o] * along)
+            d[o] = passed.scale[b] * (d[o] - total - normed[o] * along)
 
 
 @compiled

@@ -57,14 +57,14 @@ class NormedNetwork(NamedTuple):
     renorm_after: int
 
 
-class NormedActivations(NamedTuple):
-    """What a pass leaves behind at each normalisation, for the way back; y of the head at the end."""
+class NormedPass(NamedTuple):
+    """What a pass of one network leaves behind at a normalisation, for the way back."""
 
-    y: list[Floats]  # [N, R, H], behind ReLU
-    normed: list[Floats]  # [N, R, H], before r, d, gain and offset
-    scale: list[Floats]  # [N, 1, H], 1 / standard deviation
-    r: list[Floats]  # [N, 1, H], of batch renormalisation
-    d: list[Floats]  # [N, 1, H], of batch renormalisation
+    y: Floats  # [R, H], behind ReLU
+    normed: Floats  # [R, H], before r, d, gain and offset
+    scale: Floats  # [H], 1 / standard deviation
+    r: Floats  # [H], of batch renormalisation
+    d: Floats  # [H], of batch renormalisation
 
 
 class CompiledCrossQ(CompiledSAC):
@@ -123,12 +123,12 @@ def _critic_gradients(
     x_RI = np.empty((2 * num_rows, num_inputs), np.float32)
     put_inputs(obs_BR, act_BA, drawing[1], rescale_act, x_RI[:num_rows])
     x_RI[num_rows:] = drawn.x_BI
-    trace = _forward(critics, x_RI)
-    q_NR1 = trace.y[-1]
-    d_NR1 = np.zeros_like(q_NR1)
-    q_NB1, next_q_NB1 = q_NR1[:, :num_rows], q_NR1[:, num_rows:]
-    metrics = td_errors(q_NB1, next_q_NB1, drawn.log_prob_B, outcome, entropy_coef, d_NR1[:, :num_rows])
-    _backward(critics, trace, d_NR1)
+    q_NR1, passes = _forward(critics, x_RI)
+    d_NR = np.zeros(q_NR1.shape[:2], np.float32)
+    q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]
+    metrics = td_errors(q_NB, next_q_NB, drawn.log_prob_B, outcome, entropy_coef, d_NR[:, :num_rows])
+    for n in range(len(d_NR)):
+        _backward(critics, n, passes[n], d_NR[n].reshape(-1, 1))
     return metrics
 
 
@@ -143,45 +143,51 @@ def _actor_gradients(
     """Of `actor_loss`; returns the loss and the entropy. Arguments as SAC's."""
     _, plain_critics, actor, _ = networks
     features_BF = scaled(obs_BR, drawing[1])
-    trace = _forward(actor, features_BF)
-    drawn = draw(trace.y[-1][0], features_BF, drawing)
-    d_outputs_1BO, loss, entropy = policy_errors(plain_critics, drawing, drawn, entropy_coef, of_mean)
-    _backward(actor, trace, d_outputs_1BO)
+    outputs_1BO, passes = _forward(actor, features_BF)
+    drawn = draw(outputs_1BO[0], features_BF, drawing)
+    d_outputs_BO, loss, entropy = policy_errors(plain_critics, drawing, drawn, entropy_coef, of_mean)
+    _backward(actor, 0, passes[0], d_outputs_BO)
     return loss, entropy
 
 
 @compiled
-def _forward(network: NormedNetwork, x_RI: Floats) -> NormedActivations:
-    """As `BatchNormMLP.forward`: moves the running statistics, too."""
-    gains, offsets, weights, bias = network.parameters
-    num_networks, num_rows, num_norms = len(bias), len(x_RI), len(gains)
-    trace = NormedActivations(
-        [np.empty((num_networks, num_rows, gain.shape[2]), np.float32) for gain in gains],
-        [np.empty((num_networks, num_rows, gain.shape[2]), np.float32) for gain in gains],
-        [np.empty_like(gain) for gain in gains],
-        [np.ones_like(gain) for gain in gains],
-        [np.zeros_like(gain) for gain in gains],
-    )
-    out = np.empty((num_networks, num_rows, bias.shape[2]), np.float32)
-    is_renormed = bool(network.batches[()] >= network.renorm_after)
-    for n in range(num_networks):
-        for i in range(num_norms):
-            x, scale, r, d = trace.normed[i][n], trace.scale[i][n, 0], trace.r[i][n, 0], trace.d[i][n, 0]
-            if i == 0:
-                x[:] = x_RI
-            else:
-                multiply(trace.y[i - 1][n], weights[i - 1][n], x, False, False)
-            _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed, scale, r, d)
-            gain = gains[i][n, 0]
-            if i == 0:
-                _line(x, gain * r, gain * d, -np.float32(np.inf), trace.y[i][n])
-            else:
-                _line(x, gain * r, gain * d + offsets[i - 1][n, 0], ZERO, trace.y[i][n])
-        multiply(trace.y[num_norms - 1][n], weights[num_norms - 1][n], out[n], False, False)
-        out[n] += bias[n]
+def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[NormedPass]]]:
+    """As `BatchNormMLP.forward`: moves the running statistics, too. Gives the outputs [N, R, O]."""
+    weights, bias = network.parameters.weights, network.parameters.bias
+    out_NRO = np.empty((len(bias), len(x_RI), bias.shape[2]), np.float32)
+    passes = []
+    for n in range(len(bias)):
+        passed = _hidden_layers(network, n, x_RI)
+        multiply(passed[-1].y, weights[len(weights) - 1][n], out_NRO[n], False, False)
+        out_NRO[n] += bias[n]
+        passes.append(passed)
     network.batches[()] += ONE
-    trace.y.append(out)
-    return trace
+    return out_NRO, passes
+
+
+@compiled
+def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
+    """Network n before its head."""
+    gains, offsets, weights, _ = network.parameters
+    is_renormed = bool(network.batches[()] >= network.renorm_after)
+    inputs = x_RI
+    passed = []
+    for i in range(len(gains)):
+        gain = gains[i][n, 0]
+        x, y = np.empty((len(x_RI), len(gain)), np.float32), np.empty((len(x_RI), len(gain)), np.float32)
+        if i == 0:
+            x[:] = x_RI
+        else:
+            multiply(inputs, weights[i - 1][n], x, False, False)
+        scale, r, d = np.empty_like(gain), np.ones_like(gain), np.zeros_like(gain)
+        _normalise(x, network.means[i][n, 0], network.vars[i][n, 0], is_renormed, scale, r, d)
+        if i == 0:
+            _line(x, gain * r, gain * d, -np.float32(np.inf), y)
+        else:
+            _line(x, gain * r, gain * d + offsets[i - 1][n, 0], ZERO, y)
+        passed.append(NormedPass(y, x, scale, r, d))
+        inputs = y
+    return passed
 
 
 @compiled
@@ -220,26 +226,25 @@ def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats)
 
 
 @compiled
-def _backward(network: NormedNetwork, trace: NormedActivations, d_out_NRO: Floats) -> None:
-    """After a `_forward`: from the derivative by the outputs to the gradients of the parameters."""
-    gains, _, weights, bias = network.parameters
+def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO: Floats) -> None:
+    """After a `_forward`, of network n: from the derivative by its outputs to the gradients of its parameters."""
+    gains, _, weights, _ = network.parameters
     d_gains, d_offsets, d_weights, d_bias = network.gradients
-    for n in range(len(bias)):
-        d = d_out_NRO[n]
-        d_bias[n] = ZERO
-        sum_rows(d, d_bias[n, 0])
-        for i in range(len(gains) - 1, -1, -1):
-            y, normed, scale, r = trace.y[i][n], trace.normed[i][n], trace.scale[i][n, 0], trace.r[i][n, 0]
-            multiply(y, d, d_weights[i][n], True, False)
-            d_y = np.empty_like(y)
-            multiply(d, weights[i][n], d_y, False, True)
-            along, total = np.zeros_like(scale), np.zeros_like(scale)
-            _sum_back(d_y, normed, y, ZERO if i > 0 else -np.float32(np.inf), along, total)
-            d_gains[i][n, 0] = r * along + trace.d[i][n, 0] * total
-            if i > 0:
-                d_offsets[i - 1][n, 0] = total
-                _back_through_norm(d_y, normed, gains[i][n, 0] * r * scale, along, total)
-            d = d_y
+    d_bias[n] = ZERO
+    sum_rows(d_out_RO, d_bias[n, 0])
+    d = d_out_RO
+    for i in range(len(gains) - 1, -1, -1):
+        y, normed, scale, r, shift = passed[i]
+        multiply(y, d, d_weights[i][n], True, False)
+        d_y = np.empty_like(y)
+        multiply(d, weights[i][n], d_y, False, True)
+        along, total = np.zeros_like(scale), np.zeros_like(scale)
+        _sum_back(d_y, normed, y, ZERO if i > 0 else -np.float32(np.inf), along, total)
+        d_gains[i][n, 0] = r * along + shift * total
+        if i > 0:
+            d_offsets[i - 1][n, 0] = total
+            _back_through_norm(d_y, normed, gains[i][n, 0] * r * scale, along, total)
+        d = d_y
 
 
 @compiled

@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, adam_step
+from tmrl_like.agents.acceleration import Flat, Metrics, adam_step
 from tmrl_like.agents.dense import (
     ONE,
     ZERO,
     DenseNetwork,
     Integers,
+    Passed,
     backward,
     compiled,
     descend,
@@ -36,7 +37,7 @@ from tmrl_like.agents.dense import (
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import RunningNorm
 from tmrl_like.policies.layers import Floats
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
 """What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds of log std."""
@@ -99,12 +100,11 @@ class CompiledSAC:
         self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
         if obs_norm is not None:
-            count, mean, square = (values.numpy() for values in (obs_norm.count, obs_norm.mean, obs_norm.mean_square))
-            self._statistics = Statistics(
-                obs_norm.which.numpy(), count.reshape(1), mean, square, obs_norm.scale.numpy(), obs_norm.shift.numpy()
-            )
+            count = obs_norm.count.view(1)
+            buffers = obs_norm.which, count, obs_norm.mean, obs_norm.mean_square, obs_norm.scale, obs_norm.shift
+            self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledSAC:
+    def __deepcopy__(self, memo: dict[int, object]) -> CompiledSAC:
         return type(self)(*copy.deepcopy(self._made_of, memo))
 
     def count(self, obs_BR: Tensor) -> None:
@@ -113,7 +113,7 @@ class CompiledSAC:
 
     def of_critics(
         self, batch: Batch, draw_critics: Callable[[], Tensor | None], entropy_coef: float, gamma: float | Tensor
-    ) -> dict[str, float]:
+    ) -> Metrics:
         """Of `critic_loss`, by the critics; returns the metrics."""
         share_threads()
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
@@ -130,7 +130,7 @@ class CompiledSAC:
         )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
 
-    def of_actor(self, obs: Any, entropy_coef: float, of_mean: bool) -> dict[str, float]:
+    def of_actor(self, obs: Observation, entropy_coef: float, of_mean: bool) -> Metrics:
         """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
         share_threads()
         seen = self._see(obs)
@@ -146,7 +146,7 @@ class CompiledSAC:
         self.draw(noise_BA)
         return noise_BA.numpy(), self._rescale, self._limits
 
-    def _see(self, obs: Any) -> Floats:
+    def _see(self, obs: Observation) -> Floats:
         """What `_rescale` makes features of: the numbers of observations [B, R], or, with categories, [B, F]."""
         encoder = self._encoder
         seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
@@ -199,25 +199,37 @@ def _critic_gradients(
     actor, critics, targets = networks
     obs_BR, next_obs_BR, act_BA = seen
     drawn = act(actor, drawing, next_obs_BR)
-    next_q_MB1 = forward(targets, drawn.x_BI, members).y[-1]
+    next_q_MB, _ = _values(targets, members, drawn.x_BI)
     x_BI = np.empty_like(drawn.x_BI)
     put_inputs(obs_BR, act_BA, drawing[1], rescale_act, x_BI)
-    trace = forward(critics, x_BI, np.arange(critics.num_networks))
-    q_NB1 = trace.y[-1]
-    d_NB1 = np.empty_like(q_NB1)
-    metrics = td_errors(q_NB1, next_q_MB1, drawn.log_prob_B, outcome, entropy_coef, d_NB1)
-    backward(critics, trace, x_BI, d_NB1, np.empty((0, 0, 0), np.float32))
+    q_NB, passes = _values(critics, np.arange(critics.num_networks), x_BI)
+    d_NB, nothing = np.empty_like(q_NB), np.empty((0, 0), np.float32)
+    metrics = td_errors(q_NB, next_q_MB, drawn.log_prob_B, outcome, entropy_coef, d_NB)
+    for n in range(len(d_NB)):
+        backward(critics, n, passes[n], x_BI, d_NB[n].reshape(-1, 1), nothing)
     return metrics
 
 
 @compiled
+def _values(critics: DenseNetwork, members: Integers, x_BI: Floats) -> tuple[Floats, list[list[Passed]]]:
+    """What those that are asked say, [M, B], and what their passes leave behind."""
+    q_MB = np.empty((len(members), len(x_BI)), np.float32)
+    passes = []
+    for m in range(len(members)):
+        passed = forward(critics, members[m], x_BI)
+        q_MB[m] = passed[-1].y[:, 0]
+        passes.append(passed)
+    return q_MB, passes
+
+
+@compiled
 def td_errors(
-    q_NB1: Floats,
-    next_q_MB1: Floats,
+    q_NB: Floats,
+    next_q_MB: Floats,
     next_log_prob_B: Floats,
     outcome: tuple[Floats, Floats, Floats],
     entropy_coef: float,
-    d_NB1: Floats,
+    d_NB: Floats,
 ) -> tuple[float, float, float]:
     """Of `td_target` and `critic_loss`: fill in the derivative by q; returns the loss, and the means of values and
     targets. `outcome`: rew, terminated, gamma [B].
@@ -225,15 +237,15 @@ def td_errors(
     rew_B, terminated_B, gamma_B = outcome
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
     for b in range(num_rows):
-        next_v = next_q_MB1[:, b, 0].min() - np.float32(entropy_coef) * next_log_prob_B[b]
+        next_v = next_q_MB[:, b].min() - np.float32(entropy_coef) * next_log_prob_B[b]
         target = rew_B[b] + gamma_B[b] * (ONE - terminated_B[b]) * next_v
         target_sum += target
-        for n in range(len(q_NB1)):
-            error = q_NB1[n, b, 0] - target
-            d_NB1[n, b, 0] = error / np.float32(num_rows)
+        for n in range(len(q_NB)):
+            error = q_NB[n, b] - target
+            d_NB[n, b] = error / np.float32(num_rows)
             loss += 0.5 * error * error
-            q_sum += q_NB1[n, b, 0]
-    return loss / num_rows, q_sum / q_NB1.size, target_sum / num_rows
+            q_sum += q_NB[n, b]
+    return loss / num_rows, q_sum / q_NB.size, target_sum / num_rows
 
 
 @compiled
@@ -247,10 +259,10 @@ def _actor_gradients(
     """Of `actor_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`."""
     actor, critics, _ = networks
     features_BF = scaled(obs_BR, drawing[1])
-    trace = forward(actor, features_BF, np.arange(1))
-    drawn = draw(trace.y[-1][0], features_BF, drawing)
-    d_outputs_1BO, loss, entropy = policy_errors(critics, drawing, drawn, entropy_coef, of_mean)
-    backward(actor, trace, features_BF, d_outputs_1BO, np.empty((0, 0, 0), np.float32))
+    passed = forward(actor, 0, features_BF)
+    drawn = draw(passed[-1].y, features_BF, drawing)
+    d_outputs_BO, loss, entropy = policy_errors(critics, drawing, drawn, entropy_coef, of_mean)
+    backward(actor, 0, passed, features_BF, d_outputs_BO, np.empty((0, 0), np.float32))
     return loss, entropy
 
 
@@ -258,29 +270,25 @@ def _actor_gradients(
 def policy_errors(
     critics: DenseNetwork, drawing: Drawing, drawn: Drawn, entropy_coef: float, of_mean: bool
 ) -> tuple[Floats, float, float]:
-    """Of `actor_loss`: the derivative by the actor's outputs [1, B, O], the loss and the entropy."""
-    trace = forward(critics, drawn.x_BI, np.arange(critics.num_networks))
-    q_NB1 = trace.y[-1]
-    num_critics, num_rows = q_NB1.shape[:2]
-    d_NB1, q_sum, log_prob_sum = np.empty_like(q_NB1), 0.0, 0.0
+    """Of `actor_loss`: the derivative by the actor's outputs [B, O], the loss and the entropy."""
+    q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
+    num_critics, num_rows = q_NB.shape
+    d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
     for b in range(num_rows):
-        q, chosen = q_NB1[0, b, 0], num_critics
-        if not of_mean:
-            for n in range(1, num_critics):
-                q = min(q, q_NB1[n, b, 0])
-            chosen = 0
-            for n in range(num_critics):
-                chosen += q_NB1[n, b, 0] == q
+        q = q_NB[:, b].min()
+        chosen = num_critics if of_mean else (q_NB[:, b] == q).sum()
         for n in range(num_critics):
-            counts = of_mean or q_NB1[n, b, 0] == q
-            d_NB1[n, b, 0] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
-            q_sum += q_NB1[n, b, 0] / chosen if counts else 0.0
+            counts = of_mean or q_NB[n, b] == q
+            d_NB[n, b] = -ONE / np.float32(chosen * num_rows) if counts else ZERO
+            q_sum += q_NB[n, b] / chosen if counts else 0.0
         log_prob_sum += drawn.log_prob_B[b]
-    d_act_NBA = np.empty((num_critics, *drawn.act_BA.shape), np.float32)
-    backward(critics, trace, drawn.x_BI, d_NB1, d_act_NBA)
-    d_outputs_1BO = _back_through_squash(drawing, drawn, d_act_NBA, np.float32(entropy_coef / num_rows))
+    d_act_BA, of_one_BA = np.zeros_like(drawn.act_BA), np.empty_like(drawn.act_BA)
+    for n in range(num_critics):
+        backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
+        d_act_BA += of_one_BA
+    d_outputs_BO = _back_through_squash(drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows))
     entropy = -log_prob_sum / num_rows
-    return d_outputs_1BO, -entropy_coef * entropy - q_sum / num_rows, entropy
+    return d_outputs_BO, -entropy_coef * entropy - q_sum / num_rows, entropy
 
 
 @compiled
@@ -323,7 +331,7 @@ def put_inputs(obs_BR: Floats, act_BA: Floats, rescale: Scaling, rescale_act: Sc
 def act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
     """Draw actions for observations."""
     features_BF = scaled(obs_BR, drawing[1])
-    return draw(forward(actor, features_BF, np.arange(1)).y[-1][0], features_BF, drawing)
+    return draw(forward(actor, 0, features_BF)[-1].y, features_BF, drawing)
 
 
 @compiled
@@ -355,20 +363,18 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
 
 @compiled
-def _back_through_squash(drawing: Drawing, drawn: Drawn, d_act_NBA: Floats, entropy_weight: np.float32) -> Floats:
-    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs [1, B, O]."""
+def _back_through_squash(drawing: Drawing, drawn: Drawn, d_act_BA: Floats, entropy_weight: np.float32) -> Floats:
+    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs [B, O]."""
     outputs_BO = drawn.outputs_BO
     noise_BA, _, (low, high) = drawing
     num_rows, num_actions = noise_BA.shape
-    d_outputs_1BO = np.empty((1, num_rows, 2 * num_actions), np.float32)
+    d_outputs_BO = np.empty((num_rows, 2 * num_actions), np.float32)
     for b in range(num_rows):
         for a in range(num_actions):
-            d_act, act = ZERO, drawn.act_BA[b, a]
-            for n in range(len(d_act_NBA)):
-                d_act += d_act_NBA[n, b, a]
-            d_u = d_act * (ONE - act * act) + TWO * entropy_weight * act
-            d_outputs_1BO[0, b, a] = d_u
+            act = drawn.act_BA[b, a]
+            d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
+            d_outputs_BO[b, a] = d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high
             d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
-            d_outputs_1BO[0, b, num_actions + a] = d_log_std if inside else ZERO
-    return d_outputs_1BO
+            d_outputs_BO[b, num_actions + a] = d_log_std if inside else ZERO
+    return d_outputs_BO

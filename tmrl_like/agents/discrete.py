@@ -7,8 +7,6 @@ Shape names: B batch, K categorical variables of an action, V categories of all 
 # ruff: noqa: N806
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +18,7 @@ from tmrl_like.agents.observations import OneHot
 from tmrl_like.agents.sac import SACAgent
 from tmrl_like.agents.space_layout import Space, action_categories
 from tmrl_like.policies.network import CategoricalSpec, NetworkOptions, Numbers
+from tmrl_like.types import Observation
 
 _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 
@@ -34,12 +33,12 @@ class CategoricalActor(MLPActor):
     page, numpy_form = NetworkOptions, NumpyCategoricalActor
     spec: CategoricalSpec
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> log pi_k(v|s) of each category, [B, V]."""
         parts = torch.split(self.outputs(self.encoder(obs)), list(self.spec.sizes), dim=-1)
         return torch.cat([part.log_softmax(-1) for part in parts], dim=-1)
 
-    def best_actions(self, obs: Any) -> Tensor:
+    def best_actions(self, obs: Observation) -> Tensor:
         """The likeliest of each variable, int64; see `ActorModule.best_actions`."""
         parts = self(obs).split(self.spec.sizes, dim=-1)
         chosen = [part.argmax(-1) + first for part, first in zip(parts, self.spec.first, strict=True)]
@@ -59,7 +58,7 @@ class DiscreteEnsembleCritic(EnsembleMLP):
         self.one_hot = OneHot(Numbers(first, first, sizes))
         return 0, self.one_hot.size
 
-    def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
         """Value actions, or the expectation over a policy's.
 
         Args:
@@ -100,7 +99,7 @@ class DiscreteSACAgent(SACAgent):
     def _usual_entropy(self) -> float:
         return _SHARE_OF_ENTROPY * float(np.log(action_categories(self.action_space)[0]).sum())
 
-    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """In the place of one action: the probabilities of all categories [B, V], the expected log-probability [B]."""
         log_prob_BV = self.actor(obs)
         prob_BV = log_prob_BV.exp()

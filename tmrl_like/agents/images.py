@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -10,10 +9,9 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.agents.space_layout import channels_are_last, picture_spec
+from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import expect
-from tmrl_like.policies.network import Numbers
-from tmrl_like.policies.pictures import PICTURE_FEATURES
+from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureSpec
 
 _LARGE_SIDE = 36
 _LARGE = ((8, 4, 0), (4, 2, 0), (3, 1, 0))  # kernel, stride, padding
@@ -42,32 +40,25 @@ class ConvolutionEncoder(nn.Module):
         super().__init__()
         expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
         expect(pooled >= 0, "pooled", pooled, "a whole number, 0 or more")
-        self._shape = box.shape
-        scale, shift, _ = Numbers((float(box.low.min()),), (float(box.high.max()),), (0,)).scaling(0.5)
-        self._scale, self._shift = scale.item(), shift.item()
-        colours, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]
-        plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
-        sizes = itertools.pairwise((colours, *channels))
-        layers = [nn.Conv2d(*size, *form) for size, form in zip(sizes, plan, strict=True)]
-        pool = [nn.AdaptiveAvgPool2d(pooled)] if pooled else []
-        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))), *pool)
+        self._spec = picture_spec(box)
+        size_in, height, width = self._spec.form
+        parts: list[nn.Module] = []
+        for size, form in zip(channels, _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL, strict=True):
+            parts += [nn.Conv2d(size_in, size, *form), nn.ReLU(inplace=True)]
+            size_in = size
+        if pooled:
+            parts.append(nn.AdaptiveAvgPool2d(pooled))
+        self.convolutions = nn.Sequential(*parts)
         with torch.no_grad():
-            self.size: int = self.convolutions(torch.zeros(1, colours, height, width)).numel()
+            self.size: int = self.convolutions(torch.zeros(1, *self._spec.form)).numel()
 
     def forward(self, image: Tensor) -> Tensor:
         """[B, ...] of the Box's dtype -> [B, size] float32."""
         last = torch.channels_last  # in memory: convolutions on a processor are faster so
-        x = self._channels_first(image).to(torch.float32, copy=True, memory_format=last)
-        features: Tensor = self.convolutions(x.mul_(self._scale).add_(self._shift))
+        x = channels_first(image, self._spec).to(torch.float32, copy=True, memory_format=last)
+        scale, shift = self._spec.scaling()
+        features: Tensor = self.convolutions(x.mul_(scale).add_(shift))
         return features.flatten(1)
-
-    def _channels_first(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [B, C, height, width]; a history's images become channels."""
-        if len(self._shape) == 2:
-            return x.unsqueeze(1)
-        if channels_are_last(self._shape):
-            x = x.movedim(-1, -3)
-        return x if len(self._shape) == 3 else x.flatten(1, 2)
 
 
 class PictureEncoder(nn.Module):
@@ -84,7 +75,6 @@ class PictureEncoder(nn.Module):
         """Build the layers for pictures of this Box."""
         super().__init__()
         self.spec = picture_spec(box)
-        self._scale, self._shift = self.spec.scaling()
         layers, num_convolved = self.spec.convolutions()
         self.convolutions = nn.ModuleList(nn.Conv2d(*layer) for layer in layers)
         self.project = nn.Linear(num_convolved, PICTURE_FEATURES)
@@ -96,11 +86,11 @@ class PictureEncoder(nn.Module):
 
     def averaged(self, picture: Tensor, shift: bool = False) -> Tensor:
         """[B, ...] of the Box's dtype -> what the convolutions see, [B, C, height, width] in [-1/2, 1/2]."""
-        channels_first = picture.movedim(-1, -3) if self.spec.channels_are_last else picture
-        x = channels_first.reshape(-1, *self.spec.form)
+        x = channels_first(picture, self.spec)
         if shift:
             x = shifted(x, self.spec.largest_shift)
-        return F.avg_pool2d(x.float(), self.spec.factor).mul_(self._scale).add_(self._shift)
+        scale, offset = self.spec.scaling()
+        return F.avg_pool2d(x.float(), self.spec.factor).mul_(scale).add_(offset)
 
     def convolved(self, x: Tensor) -> Tensor:
         """What `averaged` gives -> [B, size]."""
@@ -108,6 +98,12 @@ class PictureEncoder(nn.Module):
             x = F.relu(convolution(x), inplace=True)
         features: Tensor = self.norm(self.project(x.flatten(1))).tanh()
         return features
+
+
+def channels_first(pictures: Tensor, spec: PictureSpec) -> Tensor:
+    """[B, ...] -> [B, C, height, width]; those of a history become channels."""
+    x = pictures.movedim(-1, -3) if spec.channels_are_last else pictures
+    return x.reshape(-1, *spec.form)
 
 
 def shifted(pictures: Tensor, most: int) -> Tensor:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from tmrl_like.agents.space_layout import Space, actor_spec, read_observations
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.policies.acting import OnDisk
+from tmrl_like.policies.acting import Actor, OnDisk
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import GaussianOptions, Network, NetworkOptions
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, weights_of
+from tmrl_like.types import Action, Observation
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule  # which imports torch
 
 
 class NumpyActor(OnDisk):
@@ -55,31 +59,32 @@ class NumpyActor(OnDisk):
         self.network = Network(self.spec)
 
     @classmethod
-    def torch_class(cls) -> Any:
+    def torch_class(cls) -> type[ActorModule]:
         """The class in torch; if torch is imported for that, what it draws follows from numpy's seed."""
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
             raise MissingExtraError("an actor that is not on the CPU needs torch: pip install torch")
-        found = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+        found: type[ActorModule] = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
         if is_new:
             sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
         return found
 
-    def _parts(self, obs: Any) -> Any:
-        return obs if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
+    def _parts(self, obs: Observation) -> Sequence[Observation]:
+        parts: Sequence[Observation] = obs
+        return parts if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
 
-    def act_(self, obs: Any, test: bool = False) -> Any:
+    def act_(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action for one raw observation; one that is not finite makes the action NaN."""
         np.concatenate(self._parts(obs), None, self.network.input, casting="unsafe")
         return self.network.act(test)
 
     act = act_
 
-    def flatten(self, obs: Any) -> Floats:
+    def flatten(self, obs: Observation) -> Floats:
         """A raw observation as the network sees it, float32 [R + P]: numbers, then images, in the space's order."""
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
-    def carry_over(self, previous: Any) -> None:
+    def carry_over(self, previous: object) -> None:
         """It has no state but the noise, which `NumpyIntake` lets all instances share."""
 
     def reset(self) -> None:
@@ -87,11 +92,11 @@ class NumpyActor(OnDisk):
         if isinstance(self.network.random, ColouredNoise):
             self.network.random.reset()
 
-    def to_device(self, device: str) -> Any:
+    def to_device(self, device: str) -> Actor:
         """Itself on the CPU; elsewhere the torch actor, with the same weights."""
         return self if device == "cpu" else self.in_torch().to_device(device)
 
-    def in_torch(self) -> Any:
+    def in_torch(self) -> ActorModule:
         """The torch actor, with a copy of its weights."""
         actor = self.torch_class()(self.observation_space, self.action_space, **vars(self.spec.options))
         actor.load_weights(self.weights())

@@ -12,28 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-import gymnasium
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
-from tmrl_like.agents.agent import (
-    COUNT,
-    NOT_NEGATIVE,
-    PART,
-    SHARE,
-    AgentOptions,
-    Averaging,
-    NumberRange,
-    TrainingAgent,
-    number,
-)
+from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
-from tmrl_like.agents.sac import soft_update
+from tmrl_like.agents.sac import Kept, Share, soft_update
 from tmrl_like.agents.sharing import no_grad
+from tmrl_like.agents.space_layout import Space
+from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
@@ -63,16 +55,13 @@ def quantile_huber_loss(z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: 
     return (share_BNM * huber_BNM).mean(dim=2).sum(dim=1) / kappa
 
 
-_POSITIVE = NumberRange(lambda v: v > 0.0, "more than 0")
-
-
 @dataclass(frozen=True, kw_only=True)
-class IQNOptions(AgentOptions):
+class IQNOptions(Options):
     """How implicit quantiles are learnt.
 
     Attributes:
-        quantiles: N, drawn from U(0, 1) for each transition.
-        target_quantiles: M, likewise; and how many the next action is chosen by.
+        quantiles: how many are drawn from U(0, 1) for each transition, N.
+        target_quantiles: likewise of the target network, M; and how many the next action is chosen by.
         gamma: discount per environment step.
         kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
         cvar: the share of the worst returns that actions are chosen by; 1: all of them.
@@ -89,26 +78,26 @@ class IQNOptions(AgentOptions):
         eps: what Adam adds to its denominator.
         weight_decay: decoupled (AdamW).
         max_gradient_norm: gradients with a larger norm are scaled down to it.
-        acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+        acceleration: "auto": whatever makes a step faster here; "off": nothing.
     """
 
-    quantiles: int = number(8, COUNT, live=False)
-    target_quantiles: int = number(8, COUNT, live=False)
-    gamma: float = number(0.99, SHARE)
-    kappa: float = number(1.0, _POSITIVE)
-    cvar: float = number(1.0, NumberRange(lambda v: 0.0 < v <= 1.0, "above 0 to 1"))
-    polyak: float = number(0.995, PART)
-    actor_polyak: float = number(0.0, PART, live=False)
-    target_interval: int = number(1, COUNT)
-    epsilon: float = number(0.05, SHARE)
-    epsilon_boltzmann: float = number(0.0, SHARE)
-    boltzmann_noise: float = number(0.0, NOT_NEGATIVE)
-    lr: float = number(3e-4, NOT_NEGATIVE)
+    quantiles: Positive = 8
+    target_quantiles: Positive = 8
+    gamma: Share = 0.99
+    kappa: AboveZero = 1.0
+    cvar: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    polyak: Kept = 0.995
+    actor_polyak: Kept = 0.0
+    target_interval: Positive = 1
+    epsilon: Share = 0.05
+    epsilon_boltzmann: Share = 0.0
+    boltzmann_noise: NotNegative = 0.0
+    lr: NotNegative = 3e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-4
     weight_decay: float = 0.0
-    max_gradient_norm: float = number(10.0, _POSITIVE)
-    acceleration: str = "auto"
+    max_gradient_norm: AboveZero = 10.0
+    acceleration: Literal["auto", "off"] = "auto"
 
 
 class IQNAgent(TrainingAgent):
@@ -130,12 +119,15 @@ class IQNAgent(TrainingAgent):
 
     takes_time_left = True
     page: ClassVar[type[IQNOptions]] = IQNOptions
-    tunable = IQNOptions.live()
+    tunable = (
+        *("gamma", "kappa", "cvar", "polyak", "target_interval", "lr", "max_gradient_norm"),
+        *("epsilon", "epsilon_boltzmann", "boltzmann_noise"),
+    )
 
     def __init__(
         self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         device: str = "cpu",
         *,
         actor_cls: Callable[..., IQNActor] = IQNActor,
@@ -172,21 +164,23 @@ class IQNAgent(TrainingAgent):
         self._flat_ema = Flat(self.actor_ema, self.actor) if o.actor_polyak else self._flat
         adam = {"lr": o.lr, "betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay}
         self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
-        self._step = accelerate(self._update, o.acceleration, device, [self.optimizer], self._numbers)
+        self._step: Step = self._update
+        if o.acceleration == "auto":
+            self._step = accelerate(self._update, device, [self.optimizer], self._numbers)
         self._explore()
 
-    lr = learning_rate_of(lambda self: self.optimizer)
+    lr = learning_rate_of("optimizer")
 
     def tune(self, **values: float) -> None:
         """See `Tunable.tune`."""
-        self.page.check(**values)
+        refuse_out_of_range(self, self.page, values)
         super().tune(**values)
         self._explore()
 
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
 
-    def train(self, batch: Batch) -> dict[str, Any]:
+    def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`."""
         self.updates += 1
         return self._step(batch, self.updates % self.target_interval == 0)
@@ -221,7 +215,7 @@ class IQNAgent(TrainingAgent):
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
 
-    def _update(self, batch: Batch, moves_target: bool) -> dict[str, Tensor]:
+    def _update(self, batch: Batch, moves_target: bool) -> Metrics:
         if self.obs_norm is not None:
             self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
@@ -235,9 +229,14 @@ class IQNAgent(TrainingAgent):
             soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
         if self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
-        metrics = {"loss_quantiles": loss.detach(), "q_mean": z_BN.detach().mean(), "q_target_mean": target_BM.mean()}
-        metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}
-        return metrics
+        z_BN = z_BN.detach()
+        return {
+            "loss_quantiles": loss.detach(),
+            "q_mean": z_BN.mean(),
+            "q_target_mean": target_BM.mean(),
+            "return_std_mean": z_BN.std(dim=1).mean(),
+            "gradient_norm": norm,
+        }
 
     def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""

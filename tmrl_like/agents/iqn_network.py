@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import OBS_RANGE
+from tmrl_like.types import Action, Observation
 
 
 class IQNActor(ActorModule):
@@ -108,7 +108,7 @@ class IQNActor(ActorModule):
         self.register_buffer("behaviour", torch.tensor([0.0, 0.0, 0.0, 1.0]))
         self.extras = {"greedy": np.bool_(False), "values": np.zeros(actions, np.float32)}
 
-    def features(self, obs: Any, time_left: Tensor | None = None) -> Tensor:
+    def features(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
         """The state, once for all quantiles.
 
         Args:
@@ -132,11 +132,11 @@ class IQNActor(ActorModule):
         tau_1N = ((torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3])[None]
         return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))  # the mean of what is linear is that of the mean
 
-    def forward(self, obs: Any, time_left: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
         """Structure of [B, ...] -> Q [B, A]."""
         return self.values(self.features(obs, time_left), self.acting_quantiles)
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action; see `ActorModule.act`. Where values are not finite it is NaN, and the worker's safe one
         drives.
         """
@@ -154,7 +154,7 @@ class IQNActor(ActorModule):
             return np.full((), np.nan)[()]
         return np.int64(self._first + chosen)
 
-    def best_actions(self, obs: Any) -> Tensor:
+    def best_actions(self, obs: Observation) -> Tensor:
         """Those of the largest values, int64 [B]; see `ActorModule.best_actions`."""
         best: Tensor = self(obs).argmax(dim=1) + self._first
         return best

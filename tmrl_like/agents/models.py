@@ -24,13 +24,14 @@ from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import GaussianOptions, GaussianSpec, NetworkOptions, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
+from tmrl_like.types import Action, Observation
 
 
 class SamplingActor(ActorModule):
     """A policy that SAC can train: it draws actions with gradients and says how likely they were."""
 
     @abstractmethod
-    def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Draw actions by reparameterisation: gradients reach the parameters through both results.
 
         Args:
@@ -77,7 +78,7 @@ class MLPActor(ActorModule, MLP):
         self.random: Any = TorchRandom()
 
     @torch.inference_mode()
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Observation, test: bool = False) -> Action:
         """Choose an action by what `forward` gives; see `ActorModule.act` and the spec's `action`."""
         outputs = self(obs)
         outputs = torch.cat(outputs, dim=-1) if isinstance(outputs, tuple) else outputs
@@ -89,8 +90,9 @@ class MLPActor(ActorModule, MLP):
         if isinstance(self.random, ColouredNoise):
             self.random.reset()
 
-    def carry_over(self, previous: Any) -> None:
+    def carry_over(self, previous: ActorModule) -> None:
         """Go on with the noise of the instance that acted until now."""
+        assert isinstance(previous, MLPActor)
         self.random = previous.random
 
     def in_numpy(self) -> NumpyActor | None:
@@ -138,12 +140,12 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
             random = np.random.default_rng(torch.randint(1 << 32, (4,)).numpy())
             self.random = self.spec.noise(random)
 
-    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
-    def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""
         mean_BA, log_std_BA = self(obs)
         noise_BA = torch.randn_like(mean_BA)
@@ -151,7 +153,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         act_BA = self._squashed(u_BA)
         return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
-    def best_actions(self, obs: Any) -> Tensor:
+    def best_actions(self, obs: Observation) -> Tensor:
         """Those of u's mean; see `ActorModule.best_actions`."""
         return self._squashed(self(obs)[0])
 
@@ -170,7 +172,7 @@ class EnsembleCritic(EnsembleMLP):
         self.rescale_act = Rescale(np.reciprocal(half), np.divide(-center, half))
         return len(center), 1
 
-    def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
         """Value actions.
 
         Args:

@@ -9,7 +9,7 @@ entries that stand for them, F features.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from tmrl_like.agents.space_layout import Space, read_observations
 from tmrl_like.base import tree
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import OBS_RANGE, Numbers
+from tmrl_like.types import Observation
 
 
 class Encoder(nn.Module):
@@ -69,7 +70,7 @@ class Encoder(nn.Module):
         self.images = nn.ModuleList(pictures)
         self.size: int = (self.one_hot or self.rescale).size + sum(picture.size for picture in pictures)
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; also what `see` made of it."""
         x = self.see(obs)
         if not self.images:
@@ -87,7 +88,7 @@ class Encoder(nn.Module):
         """Whether there are images, and each is seen by a `PictureEncoder`."""
         return 0 < len(self.images) == len(self.picture_encoders)
 
-    def see(self, obs: Any, shift: bool = False) -> Tensor:
+    def see(self, obs: Observation, shift: bool = False) -> Tensor:
         """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R + …] float32.
 
         What is that already passes through. `shift`: images are augmented, by encoders that do so (`PictureEncoder`).
@@ -100,7 +101,7 @@ class Encoder(nn.Module):
             parts.append(image(tree.part_at(obs, path), **how))
         return torch.cat(parts, dim=1)
 
-    def flatten(self, obs: Any) -> Tensor:
+    def flatten(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already passes through."""
         if _is_flat(obs):
             return obs.float()  # type: ignore[no-any-return]
@@ -119,13 +120,18 @@ class Encoder(nn.Module):
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
 
 
+def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
+    """The encoders of those networks that have one."""
+    found = [getattr(network, "encoder", None) for network in networks]
+    return [encoder for encoder in found if isinstance(encoder, Encoder)]
+
+
 def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     """Let networks of one space see images by one encoder, the first one's, and return it.
 
     None: one of them has no `Encoder` that sees pictures of this space; nothing has changed.
     """
-    found = [getattr(network, "encoder", None) for network in networks]
-    encoders = [encoder for encoder in found if isinstance(encoder, Encoder) and encoder.sees_pictures]
+    encoders = [encoder for encoder in encoders_of(networks) if encoder.sees_pictures]
     if len(encoders) < len(networks) or any(encoder.space != encoders[0].space for encoder in encoders):
         return None
     for encoder in encoders:
@@ -133,7 +139,7 @@ def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     return encoders[0].images
 
 
-def _is_flat(obs: Any) -> bool:
+def _is_flat(obs: Observation) -> bool:
     return isinstance(obs, Tensor) and obs.ndim == 2
 
 

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.agents.images import PictureEncoder
-from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import read_weights, refuse_misfit, refuse_not_finite, write_weights
-from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Observation
 
 _LEARNING_RATE = 1e-3
@@ -24,13 +24,14 @@ _HIDDEN = 256
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
     """The encoder that all networks of an agent see pictures by; ConfigError: it has none."""
-    encoder = getattr(getattr(agent, "critic", None), "encoder", None)
-    if not (isinstance(encoder, Encoder) and encoder.sees_pictures):
+    critics = [module for name, module in modules_of(agent).items() if name == "critic"]
+    encoders = [encoder for encoder in encoders_of(critics) if encoder.sees_pictures]
+    if not encoders:
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: that takes an "
             "observation space with pictures, and SACAgent, REDQAgent or DiscreteSACAgent with the networks that ship"
         )
-    return encoder
+    return encoders[0]
 
 
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:
@@ -70,11 +71,7 @@ def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tens
 
 def save_encoder(encoder: Encoder, path: Path) -> None:
     """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot be written."""
-    tensors = encoder.images.state_dict()
-    copy = WeightsCopy(form_of(tensors))
-    copy.fill(tensors)
-    copy.wait()
-    write_weights(path, copy.content)
+    write_weights(path, copied(encoder.images.state_dict()).content)
 
 
 def load_encoder(encoder: Encoder, path: Path) -> None:
@@ -86,7 +83,7 @@ def load_encoder(encoder: Encoder, path: Path) -> None:
     own = encoder.images.state_dict()
     try:
         _, weights = read_weights(path)
-        refuse_misfit("the encoder of these pictures", manifest_of(form_of(own)), weights.manifest)
+        refuse_misfit("the encoder of these pictures", manifest_of(own), weights.manifest)
         refuse_not_finite(weights)
     except (PolicyError, OSError) as error:
         raise ConfigError(f"picture_encoder is {path}: {error}") from None

@@ -8,54 +8,39 @@ names: B batch, A action dimensions, N critics, M critics in the target; everyth
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-import importlib.util
-import logging
 import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import gymnasium
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
-from tmrl_like.agents.agent import (
-    COUNT,
-    NOT_NEGATIVE,
-    PART,
-    SHARE,
-    AgentOptions,
-    Averaging,
-    NumberRange,
-    TrainingAgent,
-    number,
-)
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.observations import Encoder, RunningNorm, share_pictures
+from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, compiled_or_none, learning_rate_of
+from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
+from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor
+from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, share_pictures
 from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
-from tmrl_like.agents.space_layout import action_bounds
+from tmrl_like.agents.space_layout import Space, action_bounds
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
-from tmrl_like.base.text import one_line
+from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
 from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import Batch
+from tmrl_like.types import Batch, Observation
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
 
-log = logging.getLogger("tmrl_like.agents")
-
-_Number = Any  # float or Tensor []
-POSITIVE = NumberRange(lambda v: 0.0 < v < math.inf, "more than 0")
-OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+Share = Annotated[float, Meta(ge=0, le=1)]
+Kept = Annotated[float, Meta(ge=0, lt=1)]  # a share that stays of a moving average
 
 
 def td_target(
@@ -93,7 +78,9 @@ def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
     return (entropy_coef * log_prob_B - q_B).mean()
 
 
-def temperature_loss(log_entropy_coef: _Number, entropy: _Number, target_entropy: float) -> _Number:
+def temperature_loss(
+    log_entropy_coef: float | Tensor, entropy: float | Tensor, target_entropy: float
+) -> float | Tensor:
     """Moves alpha up while the policy's entropy is below the target (nats), down while it is above; [].
 
     Eq. 18:  J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place, as implementations
@@ -112,11 +99,11 @@ def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACOptions(AgentOptions):
+class SACOptions(Options):
     """How Soft Actor-Critic learns.
 
     Attributes:
-        n_critics: N.
+        n_critics: how many critics, N.
         critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
         gamma: discount per environment step.
         polyak: share of the target critics that stays in one step.
@@ -138,44 +125,43 @@ class SACOptions(AgentOptions):
         weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
         amsgrad: divide by the largest second moment so far, for actor and critics.
         picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer --encoder` wrote.
-        acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+        acceleration: "auto": whatever makes a step faster here; "off": the page, by autograd.
     """
 
-    n_critics: int = 2
-    critics_in_target: int | None = None
-    gamma: float = number(0.99, SHARE)
-    polyak: float = number(0.995, PART)
-    actor_polyak: float = number(0.995, PART)
-    lr_actor: float = number(3e-4, NOT_NEGATIVE)
-    lr_critic: float = number(3e-4, NOT_NEGATIVE)
-    lr_entropy: float = number(3e-4, NOT_NEGATIVE)
+    n_critics: Positive = 2
+    critics_in_target: Positive | None = None
+    gamma: Share = 0.99
+    polyak: Kept = 0.995
+    actor_polyak: Kept = 0.995
+    lr_actor: NotNegative = 3e-4
+    lr_critic: NotNegative = 3e-4
+    lr_entropy: NotNegative = 3e-4
     scale_rewards: bool = False
     learn_entropy_coef: bool = True
-    entropy_coef: float | None = number(None, POSITIVE)
-    target_entropy: float | None = number(None, NumberRange(math.isfinite, "a finite number"))
-    policy_delay: int = number(1, COUNT)
-    optimizer: str = "adam"
+    entropy_coef: AboveZero | None = None
+    target_entropy: float | None = None
+    policy_delay: Positive = 1
+    optimizer: Literal["adam", "adamw"] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     amsgrad: bool = False
     picture_encoder: str | None = None
-    acceleration: str = "auto"
+    acceleration: Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         drawn = self.critics_in_target
-        expect(drawn is None or 1 <= drawn <= self.n_critics, "critics_in_target", drawn, f"1 to {self.n_critics}")
-        expect(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " or ".join(map(repr, OPTIMIZERS)))
+        expect(drawn is None or drawn <= self.n_critics, "critics_in_target", drawn, f"1 to {self.n_critics}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class REDQOptions(SACOptions):
     """Those of SAC, with the defaults of Chen et al. 2021."""
 
-    n_critics: int = 10
-    critics_in_target: int | None = 2
-    policy_delay: int = number(20, COUNT)
+    n_critics: Positive = 10
+    critics_in_target: Positive | None = 2
+    policy_delay: Positive = 20
 
 
 class SACAgent(TrainingAgent):
@@ -205,12 +191,15 @@ class SACAgent(TrainingAgent):
     """
 
     page: ClassVar[type[SACOptions]] = SACOptions
-    tunable = SACOptions.live()
+    tunable: ClassVar[tuple[str, ...]] = (
+        *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
+        *("entropy_coef", "target_entropy", "policy_delay"),
+    )
 
     def __init__(
         self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         device: str = "cpu",
         *,
         actor_cls: Callable[..., ActorModule] | None = None,
@@ -247,19 +236,23 @@ class SACAgent(TrainingAgent):
         self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(device)
         self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
         self._flat_temperature = Flat(self.temperature)
+        cls = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
         adam = {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay, "amsgrad": o.amsgrad}
-        self.actor_optimizer = self._flat_actor.adam(OPTIMIZERS[o.optimizer], lr=o.lr_actor, **adam)
-        self.critic_optimizer = self._flat_critic.adam(OPTIMIZERS[o.optimizer], lr=o.lr_critic, **adam)
+        self.actor_optimizer = self._flat_actor.adam(cls, lr=o.lr_actor, **adam)
+        self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
-        self.compiled = self._compiled_gradients() if o.acceleration == "auto" else None
-        optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
-        self._step = accelerate(self._update, o.acceleration, device, optimizers, self._numbers)
+        self.compiled: CompiledSAC | None = None
+        self._step: Step = self._update
+        if o.acceleration == "auto":
+            self.compiled = compiled_or_none(self._compile) if self._is_compilable() else None
+            optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
+            self._step = accelerate(self._update, device, optimizers, self._numbers)
 
     def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
         spaces = self.observation_space, self.action_space
-        self.actor: Any = actor_cls(*spaces)
+        self.actor: ActorModule = actor_cls(*spaces)
         self.actor.to_device(self.device)
-        self.actor_ema = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
+        self.actor_ema: ActorModule = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
         critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
         self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
         self.critic_target = no_grad(deepcopy(self.critic))
@@ -270,28 +263,15 @@ class SACAgent(TrainingAgent):
         self._flat_actor_ema = Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
-        encoders = [getattr(network, "encoder", None) for network in networks]
-        normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == spaces[0]]
+        normalizing = [e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space]
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     _shares_pictures = False  # one encoder of pictures is that of all networks
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
-    def _compiled_gradients(self) -> CompiledSAC | None:
-        """What computes gradients faster than autograd; None: it does not do what this agent does."""
-        if not self._is_compilable():
-            return None
-        if importlib.util.find_spec("numba") is None:
-            log.info('a training step is up to five times as fast with numba: pip install "tmrl_like[fast]"')
-            return None
-        try:
-            return self._compile()
-        except Exception as error:  # of an installation that is broken, of any kind
-            log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
-            return None
-
     def _is_compilable(self) -> bool:
+        """Whether the compiled step does what this agent does."""
         page = "_td_target", "_value_of_policy", "_sample"
         return (
             self.device == "cpu"
@@ -307,14 +287,15 @@ class SACAgent(TrainingAgent):
     def _compile(self) -> CompiledSAC:
         from tmrl_like.agents.dense_sac import CompiledSAC
 
-        modules = self.actor, self.critic, self.critic_target
+        actor, critic, target = self.actor, self.critic, self.critic_target
+        assert isinstance(actor, SquashedGaussianActor)
         flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return CompiledSAC(modules, flats, self.obs_norm)
+        return CompiledSAC((actor, critic, target), flats, self.obs_norm)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
 
-    def train(self, batch: Batch) -> dict[str, Any]:
+    def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
         return self._step(batch, self.updates % self.policy_delay == 0)
@@ -324,9 +305,9 @@ class SACAgent(TrainingAgent):
         super().join(ranks)
         self._step = self._update  # without a graph, which the exchange cannot be part of
 
-    lr_actor = learning_rate_of(lambda self: self.actor_optimizer)
-    lr_critic = learning_rate_of(lambda self: self.critic_optimizer)
-    lr_entropy = learning_rate_of(lambda self: self.temperature_optimizer)
+    lr_actor = learning_rate_of("actor_optimizer")
+    lr_critic = learning_rate_of("critic_optimizer")
+    lr_entropy = learning_rate_of("temperature_optimizer")
 
     @property
     def entropy_coef(self) -> float:
@@ -338,7 +319,7 @@ class SACAgent(TrainingAgent):
         self.temperature.set(value)
 
     def tune(self, **values: float) -> None:
-        self.page.check(**values)
+        refuse_out_of_range(self, self.page, values)
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
         expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
         polyak = values.get("actor_polyak", 0.0)
@@ -372,10 +353,9 @@ class SACAgent(TrainingAgent):
 
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""
-        actor: ActorModule = self.actor_ema
-        return actor
+        return self.actor_ema
 
-    def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
+    def _update(self, batch: Batch, with_actor: bool) -> Metrics:
         batch = self._normalize(self._see(batch, shift=True))
         metrics = self._train_critics(batch)
         if with_actor:
@@ -392,7 +372,9 @@ class SACAgent(TrainingAgent):
         """
         if not self._shares_pictures:
             return batch
-        see = self.critic.encoder.see
+        encoder = self.critic.encoder
+        assert isinstance(encoder, Encoder)
+        see = encoder.see
         with torch.no_grad():
             next_obs = see(batch.next_obs, shift)
         return batch._replace(obs=see(batch.obs, shift), next_obs=next_obs)
@@ -421,12 +403,12 @@ class SACAgent(TrainingAgent):
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
         move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
 
-    def _train_critics(self, batch: Batch) -> dict[str, Any]:
+    def _train_critics(self, batch: Batch) -> Metrics:
         metrics = self._critic_gradients(batch)
         self._descend(self.critic_optimizer)
         return metrics
 
-    def _train_actor(self, obs: Any) -> dict[str, Any]:
+    def _train_actor(self, obs: Observation) -> Metrics:
         metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
         if self.learn_entropy_coef:
             log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
@@ -437,7 +419,7 @@ class SACAgent(TrainingAgent):
         self._descend(*learned)
         return metrics
 
-    def _critic_gradients(self, batch: Batch) -> dict[str, Any]:
+    def _critic_gradients(self, batch: Batch) -> Metrics:
         """Of the critics' loss, by their parameters; returns the metrics."""
         if self.compiled is not None:
             return self.compiled.of_critics(batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch))
@@ -446,7 +428,7 @@ class SACAgent(TrainingAgent):
         _backward(loss, self.critic_optimizer)
         return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
 
-    def _actor_gradients(self, obs: Any) -> dict[str, Any]:
+    def _actor_gradients(self, obs: Observation) -> Metrics:
         """Of the actor's loss, by its parameters; returns the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef
@@ -464,7 +446,7 @@ class SACAgent(TrainingAgent):
         for optimizer in optimizers:
             step(optimizer)
 
-    def _value_of_policy(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def _value_of_policy(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """What the critics say of actions of the policy, [B], and their log-density [B]."""
         act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
         q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
@@ -485,12 +467,13 @@ class SACAgent(TrainingAgent):
     def _gamma_of(self, batch: Batch) -> float | Tensor:
         return self.gamma if batch.discount is None else batch.discount
 
-    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
 
         So entropy, its target and its coefficient mean the same whatever the units of the actions: a density in
         those units differs by a constant, which would pay (or cost) the agent for every step it stays alive.
         """
+        assert isinstance(self.actor, SamplingActor)
         act_BA, log_prob_B = self.actor.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
 

@@ -122,11 +122,19 @@ class DeviceProcess:
 
     def look(self, stale_s: float, within_s: float = 0.0) -> bytes:
         """The newest state, waited for where it is older than `stale_s`; EnvironmentFaultError: none comes in time."""
+        problem = f"has sent no state for {max(stale_s, within_s):g} s: its process hangs"
+        return self._await(lambda state: time.perf_counter() - state.put_at <= stale_s, problem, within_s)
+
+    def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
+        """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in time."""
+        self._await(is_it, f"did not {request} within {within_s:g} s", within_s)
+
+    def _await(self, is_it: Callable[[Mail], bool], problem: str, within_s: float) -> bytes:
         until = time.monotonic() + within_s
         while True:
             self._check()
             state = self._states.newest()
-            if time.perf_counter() - state.put_at <= stale_s:
+            if is_it(state):
                 return state.data
             if time.monotonic() >= until:
                 break
@@ -134,17 +142,7 @@ class DeviceProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDS_WITHIN_S)
         self._check()
-        silent_s = max(stale_s, within_s)
-        raise EnvironmentFaultError(f"{self._name} has sent no state for {silent_s:g} s: its process hangs")
-
-    def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
-        """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in time."""
-        until = time.monotonic() + within_s
-        while not is_it(self._states.newest()):
-            self._check()
-            if time.monotonic() >= until:
-                raise EnvironmentFaultError(f"{self._name} did not {request} within {within_s:g} s")
-            time.sleep(_LOOK_S)
+        raise EnvironmentFaultError(f"{self._name} {problem}")
 
     def _check(self) -> None:
         if self._ended:

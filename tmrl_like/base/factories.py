@@ -31,18 +31,12 @@ def said_by_rtgym(config: Any) -> dict[str, Any]:
 
 
 class Elsewhere:
-    """In the place of an environment that this machine does not have: `partial(Elsewhere, …)` keeps its arguments."""
-
-    def __init__(self, **arguments: Any) -> None:
-        """ConfigError: it cannot be made here."""
-        raise ConfigError("the environment cannot be imported on this machine")
+    """In the place of an environment that this machine does not have, and of all that a memory must know of it."""
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What its arguments say; what a compressor must know beside that is `Elsewhere`, too."""
-        gym_kwargs = arguments.get("gym_kwargs")
-        config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else arguments.get("config")
-        return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere) | said_to_memory(arguments) | said_by_rtgym(config)
+        """Nothing is known; the memory must be told."""
+        return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere)
 
 
 @dataclass(frozen=True)

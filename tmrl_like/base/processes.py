@@ -7,12 +7,14 @@ that trains takes, and what becomes of memory that a process has freed.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,18 +24,20 @@ from tmrl_like.base.threads import start_thread
 
 log = logging.getLogger("tmrl_like")
 
-_LOOK_S = 0.25
+_LOOK_S = 0.03
 _WAIT_S = 0.02
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _OLD_MAX_BYTES = 32 << 20  # an older glibc takes no larger threshold
 
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
-    """Call `then`, in a thread of its own, within half a second of the end of who started this by `start_script`."""
+    """Call `then`, in a thread of its own, right after the end of who started this by `start_script`."""
 
     def watch() -> None:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             parent = psutil.Process(int(sys.argv[1]))
+            if hasattr(os, "pidfd_open"):
+                select.select([os.pidfd_open(parent.pid)], [], [])
             while is_alive(parent):
                 time.sleep(_LOOK_S)
         then()
@@ -89,14 +93,14 @@ def end_processes(alive: Sequence[psutil.Process], term_within_s: float, kill_wi
 
 
 class ProcessGuard:
-    """Ends processes when this one ends without having done so itself, killed for instance.
+    """Ends processes, and makes a call, when this one ends without having done so itself, killed for instance.
 
-    Costs nothing before the first `add`; then a small process waits for the end of this one.
+    Costs nothing before it is told of the first; then a small process waits for the end of this one.
     """
 
     def __init__(self) -> None:
         self._reaper: subprocess.Popen[bytes] | None = None
-        self._failed = False
+        self._failed = self._has_call = False
 
     @property
     def pid(self) -> int:
@@ -104,7 +108,16 @@ class ProcessGuard:
         return self._reaper.pid if self._reaper is not None else 0
 
     def add(self, pid: int) -> None:
-        """End this process and its descendants, too."""
+        """End this process and its descendants, too: they are asked to, and killed if they do not."""
+        self._tell({"end": pid})
+
+    def call_at_end(self, call: Sequence[str | float] | None) -> None:
+        """Make this call then, in the guard's process, and no other: a function's import path, and its arguments."""
+        if call or self._has_call:
+            self._has_call = bool(call)
+            self._tell({"call": call})
+
+    def _tell(self, what: Mapping[str, object]) -> None:
         if self._failed:
             return
         try:
@@ -113,7 +126,7 @@ class ProcessGuard:
                 reaper = Path(__file__).with_name("reaper.py")
                 self._reaper = start_script(reaper, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
             assert self._reaper.stdin is not None
-            self._reaper.stdin.write(b"%d\n" % pid)
+            self._reaper.stdin.write(json.dumps(what).encode() + b"\n")
         except OSError as error:
             self._failed = True
             log.warning("if this process is killed, processes that it started may be left behind: %s", error)
@@ -121,5 +134,5 @@ class ProcessGuard:
     def close(self) -> None:
         """End nothing any more. Twice is fine."""
         if self._reaper is not None:
-            self._reaper.communicate(b"end\n")
+            self._reaper.communicate(b"{}\n")
             self._reaper = None

@@ -1,44 +1,61 @@
-"""Run by `processes.ProcessGuard`: ends processes when the one that started this one is gone.
+"""Run by `processes.ProcessGuard`: ends processes, and makes a call, when the one that started this one is gone.
 
-Standard input names them, one process id a line; "end" ends this process and nothing else. The end of standard input
-says nothing: children that the parent forked may hold it open, or outlive it.
+Each line of standard input is a JSON object: a process to `end`, the `call` to make, or nothing, which ends this
+process alone. The end of standard input says nothing: children that the parent forked may hold it open, or outlive it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 import psutil
 
-from tmrl_like.base.processes import end_with_parent, family_of
+from tmrl_like.base.importing import import_object
+from tmrl_like.base.processes import end_processes, end_with_parent, family_of
 
-_READ_WITHIN_S = 1.0  # what the parent wrote last
+_CALL_READ_WITHIN_S = 0.01  # what the parent wrote last
+_ALL_READ_WITHIN_S = 1.0
+_TERM_WITHIN_S = 0.2
+_KILL_WITHIN_S = 1.0
 
 
 def main() -> None:
-    """Collect process ids until the parent is gone, then end those processes and what they started."""
+    """Collect what is to be done until the parent is gone, then do it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     guarded: list[psutil.Process] = []
+    call: Callable[[], object] = int
     all_read = threading.Event()
 
     def end_guarded() -> None:
-        all_read.wait(_READ_WITHIN_S)
-        for process in guarded:
-            for member in family_of(process.pid) if process.is_running() else ():  # the number may be another's by now
-                with contextlib.suppress(psutil.Error):
-                    member.kill()
-        os._exit(0)
+        all_read.wait(_CALL_READ_WITHIN_S)
+        try:
+            call()
+        finally:
+            all_read.wait(_ALL_READ_WITHIN_S)
+            alive = [process for process in guarded if process.is_running()]  # the number may be another's by now
+            families = [member for process in alive for member in family_of(process.pid)]
+            end_processes(families, _TERM_WITHIN_S, _KILL_WITHIN_S)
+            os._exit(0)
 
     end_with_parent(end_guarded)
     for line in sys.stdin.buffer:
-        if line == b"end\n":
-            return
-        with contextlib.suppress(psutil.Error):
-            guarded.append(psutil.Process(int(line)))
+        match json.loads(line):
+            case {"end": pid}:
+                with contextlib.suppress(psutil.Error):
+                    guarded.append(psutil.Process(pid))
+            case {"call": [path, *arguments]}:
+                call = functools.partial(import_object(path), *arguments)
+            case {"call": None}:
+                call = int
+            case _:
+                return
     all_read.set()
     threading.Event().wait()
 

@@ -24,6 +24,7 @@ _MODULES = {
     "trainer": "train",
     "worker": "work",
     "config": "print_config",
+    "signal": "give_signal",
 }  # the others: their names
 
 

@@ -104,14 +104,14 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         ConfigError: what was asked for cannot be understood; one line.
     """
     overrides, others = split_overrides(argv, _KEYS)
-    parser, commands = _parsers()
+    parser, commands = parsers()
     try:
         arguments, unknown = parser.parse_known_args(others, Arguments())
     except SystemExit as finished:  # --help, --version
         return int(finished.code or 0)
     if unknown:  # the value of an unknown option is one more
         typed = next((word for word in unknown if word.startswith("-")), unknown[0])
-        _refuse_unknown(typed, arguments.command, commands)
+        _refuse_unknown(typed, commands[arguments.command])
     if overrides:
         name = ".".join(overrides[0][0])
         if not arguments.reads:
@@ -162,7 +162,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """What reads the whole line, and what reads each command's part of it."""
     parser = _Parser(prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS)
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
@@ -283,6 +283,10 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     prune.number("--keep", 1, "how many of the newest stay")
     prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
+    about = "say to the workers of a run on this machine how it goes, in place of a key (worker.person)"
+    signal = command("signal", about, reads=False)
+    signal.add_argument("place", metavar="RUN", help="a run, or its experiment")
+    signal.add_argument("said", metavar="WHAT", help="success, failure, reset-done, or a number, which is a reward")
     about = "show the run in a browser, and its figures to Prometheus"
     page = command("page", about, "It looks with this machine's key, and changes nothing.")
     about = "where a browser finds it; 0: a free one (7791, or a free one)"
@@ -322,25 +326,15 @@ def _add_machine(command: Callable[..., _Parser]) -> None:
     revoke.add_argument("name", metavar="NAME")
 
 
-def _refuse_unknown(argument: str, command: str, commands: dict[str, _Parser]) -> NoReturn:
+def _refuse_unknown(argument: str, parser: _Parser) -> NoReturn:
     if not argument.startswith("-"):
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
-    shown = {
-        other: [option for option, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS]
-        for other, parser in commands.items()
-    }
-    known = [*shown[command], *(f"--{key}" for key in _KEYS)]
-    others = [f"`{other}`" for other, options in shown.items() if name in options]
+    options = [option for option, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS]
+    known = [*options, *(f"--{key}" for key in _KEYS)]
     gone = name if name in GONE else name.removeprefix("--")
-    if gone in GONE:
-        hint = suggestion(gone, ())
-    elif others:
-        hint = f"{', '.join(others)} has it"
-    elif nearest(name, known):
-        hint = suggestion(name, known)
-    else:
-        hint = f"see tmrl-like {command} --help"
+    is_known = gone in GONE or nearest(name, known)
+    hint = suggestion(gone if gone in GONE else name, known) if is_known else f"see {parser.prog} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import socket
-import statistics
 import tempfile
 import threading
 import time
@@ -34,15 +33,14 @@ from tmrl_like.transport import KeyFolder, PeerLink, addresses_of, connect
 from tmrl_like.transport.addresses import host_and_port
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
-from tmrl_like.worker.realtime import set_priority
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 Finding: TypeAlias = tuple[str, str]  # state, and one line
 
 _WAIT_S = 2.0  # for an answer; for what is measured
 _CHECK_S, _LOAD_S = 10.0, 60.0  # of all waits of a check; of one that loads torch, or the user's code
-_STEPS, _FSYNCS, _PINGS = 300, 20, 5
-_LATE_SHARE, _SLOW_FSYNC_S, _CLOCK_S = 0.01, 0.1, 1.0
+_STEPS, _PINGS = 300, 5
+_LATE_SHARE, _CLOCK_S = 0.01, 1.0
 _LISTENS = OK, "the port is open"
 
 
@@ -67,7 +65,6 @@ def main(arguments: Arguments) -> int:
     checks["device"] = _device(settings)
     checks["disk"] = _disk(settings, load)
     checks["keys"] = _keys(settings)
-    checks["real time"] = _real_time(settings)
     if arguments.place is not None:
         for address in addresses_of(settings.server.host, settings.server.port):
             checks[f"server {address}"] = _server(settings, load, address)
@@ -135,22 +132,12 @@ def _device(settings: Settings) -> Iterator[Finding]:
 
 def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
     folder = next(f for f in (settings.paths.folder, *settings.paths.folder.parents) if f.is_dir())
-    took_s: list[float] = []
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            until = time.monotonic() + _WAIT_S
-            while len(took_s) < _FSYNCS and time.monotonic() < until:
-                file.write(bytes(4096))
-                file.flush()
-                started = time.perf_counter()
-                os.fsync(file.fileno())
-                took_s.append(time.perf_counter() - started)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         yield PROBLEM, f"cannot write to {folder} ({error.strerror}): chown it, make room, or set TMRL_LIKE_HOME"
         return
-    fsync_s, free = statistics.median(took_s), shutil.disk_usage(folder).free
-    text = f"an fsync takes {duration(fsync_s)} in {folder}"
-    yield _judge(fsync_s < _SLOW_FSYNC_S, WARNING, text, "checkpoints take long; set TMRL_LIKE_HOME to a local disk")
+    free = shutil.disk_usage(folder).free
     text = f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to {load.kept_bytes / 1e9:,.2f} GB"
     yield _judge(load.kept_bytes < free, PROBLEM, text, "make room, or lower memory_size")
     free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
@@ -171,17 +158,6 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     yield _judge(
         is_closed, PROBLEM, f"{text}{'' if is_closed else ', and others may write to it'}", f"chmod 700 {folder}"
     )
-
-
-def _real_time(settings: Settings) -> Iterator[Finding]:
-    asked = settings.worker.realtime_priority
-    try:
-        set_priority(threading.get_native_id(), asked or 1)()
-        may, text = True, "a real-time priority is granted"
-    except (OSError, AttributeError) as error:
-        may, text = False, f"no real-time priority is granted ({one_line(error)})"
-    cure = "worker.realtime_priority wants rtprio in limits.conf, and another login; see docs/guide/realtime.md"
-    yield _judge(may or asked is None, WARNING, text, cure)
 
 
 # -- the experiment ----------------------------------------------------------------------------------

@@ -120,9 +120,7 @@ class Run:
                 self._turn()
             self._turn()
             self._progress.finish()
-            self._family.stop(*self._parts("page", "worker"), within_s=_ENDS_WITHIN_S)
-            self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
-            self._hear_last_words()
+            self._end_all()
             self._state = "done"
             self._view.show(self._state, self._progress)
             code = self._prove(folder) if self._arguments.proof else 0
@@ -257,7 +255,7 @@ class Run:
         self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
         is_broken = any(child.exit_code for child in trainers)
         self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
+        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)  # last, so that the others can take leave
         self._hear_last_words()
 
     def _prove(self, folder: Path) -> int:

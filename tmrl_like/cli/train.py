@@ -58,9 +58,9 @@ def main(arguments: Arguments) -> int:
         training, about = trainer.training, dict[str, str]()
         training.refuse_finished(training.epoch, training.elapsed_s)
         if is_first:
-            text, kept = as_yaml(data), folder / "experiment.yaml"
-            write_atomically(kept, text.encode())
-            further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning, kept))
+            text = as_yaml(data)
+            write_atomically(folder / "experiment.yaml", text.encode())
+            further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning))
             started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
             about = {"command": shlex.join(started), "experiment": text}
             about["experiment_file"] = str(experiment.document.path)

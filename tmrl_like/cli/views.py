@@ -64,6 +64,8 @@ class LiveView:
             style = "yellow"
         if " ERROR " in text or " CRITICAL" in text:
             style = "bold red"
+        if "\a" in text:
+            self._console.bell()
         self._console.print(Text(text, style=style))
 
     def show(self, state: str, progress: Progress) -> None:

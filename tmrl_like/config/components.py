@@ -27,7 +27,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from tmrl_like.base.factories import MISSING, signature_of, taken_apart
-from tmrl_like.base.gone import GONE
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, dotted
@@ -80,15 +79,6 @@ def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, A
     return arguments
 
 
-def argument_at(document: Document, keys: Keys, name: str) -> Any:
-    """One argument of the code named at `keys`: checked, and its default where the file leaves it out."""
-    value = functools.reduce(operator.getitem, keys, document.data)
-    target, given = import_component(document, keys, value), arguments_written(document, keys, value)
-    if name not in given:
-        return signature_of(target).parameters[name].default
-    return _check_arguments(document, (*keys, _ARGUMENTS), target, {name: given[name]}, ())[name]
-
-
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names; raises ConfigError where it is not one."""
     if annotation in (Any, MISSING):
@@ -106,9 +96,7 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
                     return value
                 return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
-    words = map(str, value) if isinstance(value, dict) else [f"{keys[-1]}: {value}"]
-    hint = next((f"; {suggestion(word, ())}" for word in words if word in GONE), "")
-    raise document.error(keys, f": expected {type_name(annotation)}, got {got}{hint}")
+    raise document.error(keys, f": expected {type_name(annotation)}, got {got}")
 
 
 def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
@@ -130,25 +118,15 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         raise ConfigError(f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}") from None
 
 
-def give(document: Document, keys: Keys, annotation: Any, component: Callable[..., Any]) -> Any:
-    """What code that a file names gives where `annotation` stands: an object, or the code itself.
-
-    Raises:
-        ConfigError: the code does not take its arguments, or lacks one.
-    """
-    kinds = _kinds(annotation)
-    target = taken_apart(component)[0]
-    is_object = isinstance(target, type) and any(map(_is_object, kinds))
-    if is_object or any(typing.get_args(kind)[:1] == ([],) for kind in kinds):  # called without arguments, now or later
-        _refuse_missing(document, keys, component)
-    if not is_object:
-        return component
+def make_object(document: Document, keys: Keys, component: Callable[..., Any]) -> Any:
+    """An object of the class that is named at `keys`; raises ConfigError where that does not take its arguments."""
+    _refuse_missing(document, keys, component)
     try:
         return component()
     except ConfigError as error:
         raise document.error(keys, f": {error}") from None
     except (TypeError, ValueError) as error:
-        raise document.error(keys, f": {name_of(target)}: {one_line(str(error))}") from None
+        raise document.error(keys, f": {name_of(taken_apart(component)[0])}: {one_line(str(error))}") from None
 
 
 def type_name(annotation: Any) -> str:
@@ -214,7 +192,7 @@ def _check_arguments(
 def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     is_code = is_component(value) or (isinstance(value, str) and _names_code(annotation, value))
     if is_code:
-        return give(document, keys, annotation, _resolve(document, keys, value))
+        return _give(document, keys, annotation, _resolve(document, keys, value))
     pages = [kind for kind in _kinds(annotation) if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     if isinstance(value, dict) and pages:
         return make_page(document, keys, pages[0], value)
@@ -224,6 +202,16 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
     if isinstance(value, list) and holds_component(value):
         return [_argument(document, (*keys, i), inner, v) for i, v in enumerate(value)]
     return check_value(document, keys, annotation, value)
+
+
+def _give(document: Document, keys: Keys, annotation: Any, component: Callable[..., Any]) -> Any:
+    """What code gives where `annotation` stands: an object, or the code itself."""
+    kinds = _kinds(annotation)
+    if isinstance(taken_apart(component)[0], type) and any(map(_is_object, kinds)):
+        return make_object(document, keys, component)
+    if any(typing.get_args(kind)[:1] == ([],) for kind in kinds):  # it will be called without arguments
+        _refuse_missing(document, keys, component)
+    return component
 
 
 def _refuse_missing(

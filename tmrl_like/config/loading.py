@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
 from tmrl_like.base.factories import Elsewhere, signature_of, taken_apart
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
-    arguments_written,
-    give,
     holds_component,
     is_component,
+    make_object,
     make_page,
     resolve_component,
 )
@@ -46,12 +44,6 @@ _NEEDED_METHODS = {
 }
 
 
-class _Function(Protocol):
-    """What is called as it is: where a file names a class, an object of it."""
-
-    def __call__(self, *arguments: Any) -> Any: ...
-
-
 def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
     """Import the code that the experiment names: what `Experiment` takes beside its settings, by name.
 
@@ -69,19 +61,18 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
         wanted.add("memory")
     made = {name: _part(document, name) if name in wanted else None for name in _NEEDED_METHODS}
     if "memory" in wanted and "env" not in wanted:
-        made["env"] = _env_or_its_arguments(document)
+        made["env"] = _env_or_elsewhere(document)
     for name, value in document.data.items():
         if name in PARTS and name not in made and (value is None or name in wanted):
             made[name] = None if value is None else _part(document, name)
     return made
 
 
-def _env_or_its_arguments(document: Document) -> Any:
-    """The environment's factory; where it cannot be imported here, what its `init_args` say."""
+def _env_or_elsewhere(document: Document) -> Any:
     try:
         return _part(document, "env")
-    except ConfigError:
-        return functools.partial(Elsewhere, **arguments_written(document, ("env",), document.data["env"]))
+    except ConfigError:  # a trainer's machine need not have what the robot's has
+        return Elsewhere
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
@@ -191,9 +182,9 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
-    if name not in _FACTORIES:
-        return give(document, (name,), _Function, component)
     target = taken_apart(component)[0]
+    if name not in _FACTORIES:  # what is called as it is: where the file names a class, an object of it
+        return make_object(document, (name,), component) if isinstance(target, type) else component
     if isinstance(target, type):
         for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
             found = getattr(target, method, None)
@@ -203,15 +194,25 @@ def _part(document: Document, name: str) -> Any:
     return component
 
 
-def with_defaults(document: Document, name: str) -> Any:
-    """A part as it is written; of one that was imported, with the defaults that YAML can say."""
+def with_defaults(document: Document, name: str, made: Callable[..., Any] | None = None) -> Any:
+    """A part as it is written; of one that was imported, with the defaults that YAML can say.
+
+    `made`: the part's factory, with what other parts have told it.
+    """
     value: Any = document.data.get(name)
-    if (name,) not in document.components:
+    component = document.components.get((name,))
+    if component is None:
         return value
-    parameters = signature_of(taken_apart(document.components[name,])[0]).parameters
-    defaults = {key: list(p.default) if isinstance(p.default, tuple) else p.default for key, p in parameters.items()}
-    plain = {key: value for key, value in defaults.items() if key not in PARTS[name] and _is_plain(value)}
-    arguments = plain | (value.get("init_args") or {})
+    target, given = taken_apart(component)
+    arguments: dict[str, Any] = {}
+    for key, parameter in signature_of(target).parameters.items():
+        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        if key not in PARTS[name] and _is_plain(default):
+            arguments[key] = default
+    if made is not None:
+        told = taken_apart(made)[1]
+        arguments |= {key: told[key] for key in told if key not in given and key not in PARTS[name]}
+    arguments |= value.get("init_args") or {}
     return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
 
 

@@ -49,6 +49,7 @@ class RunPaths:
         dataset: recorded memories of this run, for scripts.
         metrics: one JSON object a line.
         log: log lines of all that use the run on this machine.
+        signals: what a person has said to workers of this machine.
         best: the best run that workers of this machine have driven.
     """
 
@@ -68,6 +69,7 @@ class RunPaths:
         self.dataset = self.folder / "dataset"
         self.metrics = self.folder / "metrics.jsonl"
         self.log = self.folder / "run.log"
+        self.signals = self.folder / "signals"
         self.best = self.folder / "best" / "rollout.npz"
 
     @classmethod

@@ -25,7 +25,6 @@ log = logging.getLogger("tmrl_like.config")
 _OWNERS = ("run", "trainer")
 _TURN_S = 30.0
 _count = itertools.count()
-_said_of: set[Path] = set()
 
 
 @contextlib.contextmanager
@@ -68,9 +67,7 @@ def use_run(
                 f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} s: end it first"
             ) from None
         except OSError as error:
-            if paths.users not in _said_of:  # once, however many parts this process has
-                log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
-            _said_of.add(paths.users)
+            log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
         if not alone:
             turn.close()
         yield turn.close

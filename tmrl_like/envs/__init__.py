@@ -3,8 +3,9 @@
 from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.registration import register_all
+from tmrl_like.envs.residual import ResidualEnv
 
-__all__ = ["ActionTable", "GenericGymEnv"]
+__all__ = ["ActionTable", "GenericGymEnv", "ResidualEnv"]
 
 POLICY_PARTS = True  # a policy file may name what is in here
 

@@ -21,13 +21,13 @@ class ControlThread:
         native_id: as `threading.get_native_id` in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "tmrl-control") -> None:
         """Start it; ShortageError: the system gives no more threads."""
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._newest: Future[Any] = Future()
         self._newest.set_result(None)
         self.is_left = False
-        thread = start_thread(partial(_serve, self._calls), "tmrl-control")
+        thread = start_thread(partial(_serve, self._calls), name)
         self.ident, self.native_id = thread.ident or 0, thread.native_id or 0
 
     @property

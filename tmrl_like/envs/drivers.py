@@ -103,6 +103,47 @@ class _Lasting:
         return now < self._until
 
 
+class Gamepad:
+    """The gamepad of this machine, by pygame; one may be plugged in later.
+
+    Its methods raise EnvironmentAwayError while there is none.
+    """
+
+    def __init__(self) -> None:
+        """MissingExtraError: pygame is not installed."""
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError:
+            raise MissingExtraError("a gamepad needs pygame: pip install 'tmrl_like[gamepad]'") from None
+        self._pygame = pygame
+        self._pad: Any = None
+
+    def axis(self, number: int) -> float:
+        """Where an axis is, -1 to 1."""
+        return float(self._newest().get_axis(number))
+
+    def is_down(self, button: int) -> bool:
+        """Whether somebody holds a button down."""
+        return bool(self._newest().get_button(button))
+
+    def _newest(self) -> Any:
+        if self._pad is None:  # in the thread that will ask it, as the system's queue of events wants
+            os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
+            asked = os.environ.get("SDL_VIDEODRIVER")
+            os.environ["SDL_VIDEODRIVER"] = asked or "dummy"
+            self._pygame.display.init()
+            if asked is None:
+                del os.environ["SDL_VIDEODRIVER"]  # a game that the environment starts wants a window
+            self._pygame.joystick.init()
+        self._pygame.event.pump()
+        if not self._pygame.joystick.get_count():
+            self._pad = None
+            raise EnvironmentAwayError("there is no gamepad: plug one in")
+        self._pad = self._pad or self._pygame.joystick.Joystick(0)
+        return self._pad
+
+
 class GamepadDriver:
     """The axes of a gamepad drive a bounded Box while one of them, or a button, is moved."""
 
@@ -135,37 +176,17 @@ class GamepadDriver:
         if len(axes) != len(scale):
             raise ConfigError(f"{len(axes)} axes and {len(scale)} values of scale; expected one of each other")
         deflected((), action_space, default_action)
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        try:
-            import pygame
-        except ImportError:
-            raise MissingExtraError("a gamepad to drive with needs pygame: pip install 'tmrl_like[gamepad]'") from None
-        self._pygame = pygame
+        self._pad = Gamepad()
         self._axes, self._scale, self._button, self._dead_zone = axes, scale, button, dead_zone
-        self._pad: Any = None
 
     def __call__(self, obs: Any) -> Any:
         """The action of the axes; None: they do not drive. EnvironmentAwayError: there is no gamepad."""
-        if self._pad is None:  # in the thread that will ask it, as the system's queue of events wants
-            os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
-            asked = os.environ.get("SDL_VIDEODRIVER")
-            os.environ["SDL_VIDEODRIVER"] = asked or "dummy"
-            self._pygame.display.init()
-            if asked is None:
-                del os.environ["SDL_VIDEODRIVER"]  # a game that the environment starts wants a window
-            self._pygame.joystick.init()
-        self._pygame.event.pump()
-        if not self._pygame.joystick.get_count():
-            self._pad = None
-            raise EnvironmentAwayError("there is no gamepad: plug one in")
-        self._pad = self._pad or self._pygame.joystick.Joystick(0)
-        moved = [self._pad.get_axis(axis) for axis in self._axes]
+        moved = [self._pad.axis(axis) for axis in self._axes]
         moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
-        if not self._lasts(any(moved) or bool(self._pad.get_button(self._button))):
+        if not self._lasts(any(moved) or self._pad.is_down(self._button)):
             return None
         ways = [value * scale for value, scale in zip(moved, self._scale, strict=True)]
         return deflected(ways, self._space, self._rest)
 
     def close(self) -> None:
-        """Let the gamepad go."""
-        self._pad = None
+        """Nothing is held."""

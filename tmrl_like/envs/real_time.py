@@ -7,8 +7,9 @@ import inspect
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import gymnasium
@@ -22,27 +23,6 @@ from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
-
-_LEFT_OUT: dict[str, Any] = {  # what rtgym takes for a key that its dictionary does not have
-    "interface_args": (),
-    "interface_kwargs": {},
-    "time_step_duration": 0.0,
-    "start_obs_capture": 1.0,
-    "time_step_timeout_factor": 1.0,
-    "ep_max_length": math.inf,
-    "act_in_obs": True,
-    "act_buf_len": 1,
-    "reset_act_buf": True,
-    "last_act_on_reset": False,
-    "wait_on_done": False,
-    "act_prepro_func": None,
-    "obs_prepro_func": None,
-    "benchmark": False,
-    "benchmark_polyak": 0.1,
-    "benchmark_type": "polyak",
-    "spin_s": SPIN_S,
-    "inputs": None,
-}
 
 
 def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
@@ -75,6 +55,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     - An observation that falls due while the policy computes is taken when the policy is done. With the default, the
       observation at the end of the time-step, that makes no difference.
     - The policy waits while the interface sends an action. Let `send_control` hand over and return.
+    - `stop` stops what moves, see `envs.brake.Brake`; rtgym's waits for its thread.
     - An exception in the interface passes through to the caller; the episode has ended then.
 
     Attributes:
@@ -83,9 +64,30 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         default_action: of a reset, and in the buffer before the first.
         current_step: of the episode.
         running: whether an episode is under way.
+        is_stopped: `stop` was called, and no reset has begun since.
         bench: rtgym's `Benchmark`, where `benchmark` is on.
         table: of the inputs that integers choose; None: there is none.
     """
+
+    # the keys of rtgym's dictionary, with what it takes for one that is left out
+    interface_args: Sequence[Any] = ()
+    interface_kwargs: Mapping[str, Any] = MappingProxyType({})
+    time_step_duration: float = 0.0
+    start_obs_capture: float = 1.0
+    time_step_timeout_factor: float = 1.0
+    ep_max_length: float = math.inf
+    act_in_obs: bool = True
+    act_buf_len: int = 1
+    reset_act_buf: bool = True
+    last_act_on_reset: bool = False
+    wait_on_done: bool = False
+    act_prepro_func: Callable[[Any], Any] | None = None
+    obs_prepro_func: Callable[[Any], Any] | None = None
+    benchmark: bool = False
+    benchmark_polyak: float = 0.1
+    benchmark_type: str = "polyak"
+    spin_s: float = SPIN_S
+    inputs: Inputs | None = None
 
     _least_actions = 1  # in the buffer
 
@@ -98,58 +100,47 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Make the interface.
 
         Args:
-            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), all of whose keys are attributes afterwards, but
-                for the interface's arguments. There are two more: `spin_s`, how many seconds before a deadline, at
-                most, it stops sleeping and looks at the time instead (0.0002; at most a quarter of a time-step); and
-                `inputs`, an `ActionTable`'s rows, or the name of one of the interface's `input_tables` (None).
+            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys are attributes afterwards. Two are
+                more: `spin_s`, how many seconds before a deadline, at most, it stops sleeping and looks at the time
+                instead (0.0002; at most a quarter of a time-step); and `inputs`, an `ActionTable`'s rows, or the name
+                of one of the interface's `input_tables` (None).
             clock: keeps the time; None: one that does that.
 
         Raises:
             ConfigError: there is no interface, a number that makes no sense, or a table that does not fit.
         """
         self._check(config)
-        given = _LEFT_OUT | config
-        self.interface = given["interface"](*given["interface_args"], **given["interface_kwargs"])
+        vars(self).update(config)
+        self.interface = config["interface"](*self.interface_args, **self.interface_kwargs)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             default_action = self.interface.get_default_action()
             self.action_space = self.interface.get_action_space()
             self.table: ActionTable | None = None
-            if given["inputs"] is not None:
-                self.table = ActionTable(given["inputs"], getattr(self.interface, "input_tables", None))
+            if self.inputs is not None:
+                self.table = ActionTable(self.inputs, getattr(self.interface, "input_tables", None))
                 self.table.fit(self.action_space)
                 self.action_space, default_action = self.table.space, self.table.index_of(default_action)
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
             undo.pop_all()
-        self.start_obs_capture = given["start_obs_capture"]
-        self.time_step_timeout_factor = given["time_step_timeout_factor"]
-        self.ep_max_length = given["ep_max_length"]
-        self.act_in_obs = given["act_in_obs"]
-        self.act_buf_len = given["act_buf_len"]
-        self.reset_act_buf = given["reset_act_buf"]
-        self.last_act_on_reset = given["last_act_on_reset"]
-        self.wait_on_done = given["wait_on_done"]
-        self.act_prepro_func = given["act_prepro_func"]
-        self.obs_prepro_func = given["obs_prepro_func"]
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
         self.observation_space = spaces.Tuple((*observation_space, *actions)) if self.act_in_obs else observation_space
-        self.benchmark = given["benchmark"]
         if self.benchmark:
             from rtgym.envs.utils.benchmark import Benchmark, TraceBenchmark
 
-            kind = Benchmark if given["benchmark_type"].lower() == "polyak" else TraceBenchmark
-            self.bench = kind(run_avg_factor=given["benchmark_polyak"])
+            kind = Benchmark if self.benchmark_type.lower() == "polyak" else TraceBenchmark
+            self.bench = kind(run_avg_factor=self.benchmark_polyak)
         self.current_step = 0
-        self.running = self.is_waiting = False
-        self._spin_s = given["spin_s"]
-        self._clock = Clock(self._spin_s) if clock is None else clock
+        self.running = self.is_waiting = self.is_stopped = False
+        self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
+        self._clock = Clock(self.spin_s) if clock is None else clock
+        self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
         self._in_time_step = self._is_captured = False
         self._captured: Any = None
         self._capture_at = 0.0
         self._end_at = math.nan  # of the newest time-step; before the first: of none
-        self.set_time_step_duration(given["time_step_duration"])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """End the time-step under way, reset the interface, and begin a time-step with the default action.
@@ -158,7 +149,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
-        self.running = False
+        self.running = self.is_stopped = False
         self._end_time_step()
         self._note("end_reset_join_time")
         self.current_step = 0
@@ -173,7 +164,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if math.isnan(self._end_at):
             self._end_at = self._clock.now()
         self._begin_time_step(self.act_buf[-1])
-        self.running = True
         self._note("end_reset_time")
         return tuple(obs), info
 
@@ -197,7 +187,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         truncated = self.current_step >= self.ep_max_length if not terminated else False
         if not (terminated or truncated):
             self._begin_time_step(action)
-            self.running = True
         elif self.wait_on_done:
             self.wait()
         if self.act_in_obs:
@@ -216,8 +205,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._clock.while_waiting(call)
 
     def stop(self) -> None:
-        """Wait for the end of the time-step under way."""
-        self._end_time_step()
+        """Begin no time-step before the next reset, and call the interface's `stop`, if it has one. From any thread."""
+        self.is_stopped = self.is_waiting = True
+        if hasattr(self.interface, "stop"):
+            self.interface.stop()
 
     def close(self) -> None:
         """Close the interface, if it has a `close`."""
@@ -238,6 +229,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
 
     def _begin_time_step(self, action: Any) -> None:
+        if self.is_stopped:
+            return
         self._note("start_send_control_time")
         control = action if self.table is None else self.table(action)
         self.interface.send_control(self.act_prepro_func(control) if self.act_prepro_func else control)
@@ -251,7 +244,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             begins_at = now
         self._capture_at = begins_at + self.start_obs_capture
         self._end_at = begins_at + self.time_step_duration
-        self._in_time_step, self._is_captured = True, False
+        self._in_time_step, self._is_captured, self.running = True, False, True
         if now >= self._capture_at:
             self._capture()
 
@@ -276,8 +269,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if self.benchmark:
             getattr(self.bench, event)()
 
-    # -- rtgym's other methods -----------------------------------------------------------------------
-
     def benchmarks(self) -> dict[str, Any]:
         """What rtgym's benchmark measured: of each duration (average, average deviation) in seconds, or its trace."""
         assert self.benchmark, "The benchmark option is not set. Set benchmark=True in the configuration dictionary"
@@ -287,28 +278,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         """What the interface renders."""
         return self.interface.render()
-
-    def set_default_action(self, default_action: Any) -> None:
-        """Let resets send another action."""
-        self.default_action = default_action
-
-    def set_time_step_duration(self, time_step_duration: float, time_step_timeout_factor: float | None = None) -> None:
-        """Let time-steps take `time_step_duration` seconds from the next one on; change `start_obs_capture` with it."""
-        self._end_time_step()
-        if time_step_timeout_factor is not None:
-            self.time_step_timeout_factor = time_step_timeout_factor
-        self.time_step_duration = time_step_duration
-        self._clock.max_spin_s = bounded_spin_s(time_step_duration, self._spin_s)
-
-    def set_start_obs_capture(self, start_obs_capture: float) -> None:
-        """Let observations be taken that many seconds into a time-step, from the next one on."""
-        self._end_time_step()
-        self.start_obs_capture = start_obs_capture
-
-    def set_ep_max_length(self, ep_max_length: float) -> None:
-        """Let episodes take that many steps."""
-        self._end_time_step()
-        self.ep_max_length = ep_max_length
 
 
 class RealTimeEnv(Float32Env):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from tmrl_like.base.functional import place_of
@@ -22,6 +23,7 @@ from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
+from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
@@ -40,6 +42,7 @@ log = logging.getLogger("tmrl_like.envs")
 _T = TypeVar("_T")
 
 _LOOK_S = 0.25
+_LOOK_TO_STOP_S = 0.03  # where a hang goes on moving something
 _STOP_WITHIN_S = 1.0
 _CLOSE_WITHIN_S = 5.0
 _CLOSE_LOST_WITHIN_S = 1.0
@@ -53,6 +56,17 @@ class StoppedError(Exception):
     """`stopping` was set; unwinds to whoever runs episodes."""
 
 
+class _Stopping(threading.Event):
+    """A request to stop, which the brake hears of at once."""
+
+    brake: Brake | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self.brake is not None:
+            self.brake.pull_soon()
+
+
 class _LeftBehindError(BaseException):
     """Nobody waits any more for what this thread does: it unwinds, and touches nothing."""
 
@@ -64,8 +78,9 @@ class SupervisedEnv:
         env: the environment now; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
         sensors: those of the environment, see `Sensor`.
+        brake: stops what the environment moves whenever nobody drives it.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
-        stopping: set it to end what `run` runs; what hangs is left after a second.
+        stopping: set it to end what `run` runs; what moves is stopped at once, what hangs is left after a second.
         faults: how often it broke off an episode, or could not be rebuilt, since construction.
         rebuilds: how often it was rebuilt since construction.
         log: for lines of the control thread; who waits in `run` writes them, four times a second. Without a control
@@ -89,7 +104,7 @@ class SupervisedEnv:
             seed: of the first reset of each environment that is made, if its `reset` takes one: this one, and the next
                 number after each fault. None: no seed is given.
         """
-        self.stopping = threading.Event()
+        self.stopping = _Stopping()
         self.log = DeferredLog(log)
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
@@ -106,6 +121,7 @@ class SupervisedEnv:
         self._is_lost = False  # `env` was left in a call
         self._guard = ProcessGuard()
         self._processes: EnvProcesses | None = None
+        self.brake = Brake(None, self._guard, self.stopping)
         started = time.monotonic()
         try:
             self._make(math.inf)
@@ -126,6 +142,7 @@ class SupervisedEnv:
         self.time_step_s = float(time_step_s or 0.0)
         overrun_after_s = self.time_step_s * (1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0)))
         self.sensors = sensors_of(env)
+        self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
         if self._call_while_waiting is not None:
             self.while_waiting(self._call_while_waiting)
@@ -166,16 +183,21 @@ class SupervisedEnv:
         Raises:
             EnvironmentFaultError: it raised.
             ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
+            StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
         if self._is_new and self._seed is not None and _takes_seed(self.env.reset):
             options = {"seed": self._seed + self.rebuilds}
         self._is_new = False
+        if not self.brake.release():
+            raise StoppedError
         obs, info = self._call(self.env.reset, **options)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's; raises as `reset`."""
+        """As the environment's; raises as `reset`, and StoppedError where what moves was stopped since the reset."""
+        if self.brake.is_on:
+            raise StoppedError
         result: tuple[Any, Any, bool, bool, dict[str, Any]] = self._call(self.env.step, action)
         return result
 
@@ -185,9 +207,11 @@ class SupervisedEnv:
         token = self._call_token = [time.monotonic(), call]
         try:
             return call(*args, **options)
-        except (EnvironmentFaultError, *_USERS_MISTAKES):
-            raise
         except (Exception, SystemExit) as error:
+            if self.brake.is_on and self.stopping.is_set():  # it was stopped within the call, and says so
+                raise StoppedError from error
+            if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
+                raise
             if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
                 raise
             what = f"{one_line(error)}{place_of(error)}"
@@ -204,6 +228,8 @@ class SupervisedEnv:
     def run(self, call: Callable[[], _T]) -> _T:
         """Make a call that uses the environment in the control thread; returns what the call does.
 
+        If the call raises, what moves is stopped.
+
         Raises:
             EnvironmentFaultError: the environment did not come back in time.
             StoppedError: `stopping` was set, and the call did not end.
@@ -211,14 +237,14 @@ class SupervisedEnv:
         thread = self._thread
         if thread is None:
             try:
-                return call()
+                return self._with_brake(call)
             finally:
                 self.log.write()
         if thread.is_current:
             return call()
         if self._closed:
             raise StoppedError
-        job = thread.start(call)
+        job = thread.start(partial(self._with_brake, call))
         try:
             self._wait(job, thread)
             result: _T = job.result()
@@ -230,6 +256,14 @@ class SupervisedEnv:
         finally:
             self.log.write()
             del job  # it holds what it raised, whose frames hold it
+
+    def _with_brake(self, call: Callable[[], _T]) -> _T:
+        brake = self.brake  # a thread that was left behind has another one than those after it
+        try:
+            return call()
+        except BaseException:
+            brake.pull()
+            raise
 
     def _stop(self, job: Future[Any], thread: ControlThread) -> None:
         """End a job that the caller does not want any more, or leave it."""
@@ -248,7 +282,8 @@ class SupervisedEnv:
 
     def _wait(self, job: Future[Any], thread: ControlThread) -> None:
         stop_at = math.inf
-        while not wait([job], min(_LOOK_S, self._hang_timeout_s / 4)).done:
+        look_s = _LOOK_TO_STOP_S if self.brake.exists else _LOOK_S
+        while not wait([job], min(look_s, self._hang_timeout_s / 4)).done:
             if thread is not self._thread:
                 raise StoppedError
             now, token = time.monotonic(), self._call_token
@@ -265,7 +300,9 @@ class SupervisedEnv:
                 self._processes.look()
 
     def _leave_thread(self) -> None:
-        """Stop waiting for the control thread; go on with a new one."""
+        """Stop what moves, and waiting for the control thread; go on with a new one."""
+        if self._is_open:
+            self.brake.pull()
         assert self._thread is not None
         self._left.add(self._thread.ident)
         self._thread.leave()
@@ -383,6 +420,8 @@ class SupervisedEnv:
         After a hang in the other order: what it waits for is perhaps one of them, and its `close` would wait as well,
         in the worst case with the interpreter's lock held.
         """
+        if self._is_open:
+            self.brake.close()
         if self._is_open and self._is_lost and self._processes is not None:
             self._processes.end()
         if self._is_open:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import MissingExtraError, expect
 
 Frame = NDArray[np.uint8]  # [H, W, 3]
 
@@ -34,15 +34,11 @@ class Shrink:
 
         Raises:
             MissingExtraError: OpenCV cannot be loaded.
-            ConfigError: a size or a crop without pixels.
+            ConfigError: a size without pixels, or of too many.
         """
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
-        if height < 1 or width < 1 or (crop and not (0 <= top < crop[1] and 0 <= left < crop[3])):
-            cut = f" cut out at crop {tuple(crop)}" if crop else ""
-            raise ConfigError(f"a picture of size {tuple(size)}{cut} has no pixels")
-        if max(size) > _LARGEST_PX:
-            raise ConfigError(f"a picture of size {tuple(size)} is too large; expected {_LARGEST_PX} or less each way")
+        expect(min(size) >= 1 and max(size) <= _LARGEST_PX, "size", size, f"1 to {_LARGEST_PX} pixels each way")
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey
@@ -99,15 +95,12 @@ class RangeFinder:
             max_range: in pixels.
 
         Raises:
-            ConfigError: the origin is not in the picture, or there is nothing to measure.
+            ConfigError: the origin is not in the picture.
         """
         height, width = shape
         directions = np.deg2rad(np.asarray(angles, np.float64)).reshape(-1, 1)
-        if not (0 <= origin[0] < height and 0 <= origin[1] < width) or directions.size == 0 or max_range < 1:
-            raise ConfigError(
-                f"a range finder needs an origin in the picture {tuple(shape)}, an angle and a range of a pixel or "
-                f"more, not {tuple(origin)}, {directions.size} angles, {max_range:g}"
-            )
+        is_inside = 0 <= origin[0] < height and 0 <= origin[1] < width
+        expect(is_inside, "the origin of a range finder", origin, f"a row and a column of a picture {tuple(shape)}")
         way = np.arange(int(max_range) + 1)
         rows = np.floor(origin[0] - np.cos(directions) * way + 0.5).astype(np.intp)
         columns = np.floor(origin[1] + np.sin(directions) * way + 0.5).astype(np.intp)

@@ -17,7 +17,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.acting import NetworkActor, OnDisk
 from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit
-from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of, tensors_of
+from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Action, Observation
 from tmrl_like.wire.spaces import Space
 
@@ -102,7 +102,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
 
     def manifest(self) -> Manifest:
         """What its weights are: of each parameter and buffer, by name, dtype and shape."""
-        return manifest_of(form_of(self.state_dict()))
+        return manifest_of(self.state_dict())
 
     def in_numpy(self) -> NetworkActor | None:
         """An actor that does the same without torch, on the same memory; None: there is none."""
@@ -112,21 +112,10 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """Itself."""
         return self
 
-    def snapshot(self) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers on the CPU, as they are now."""
-        return self._copy().tensors
-
     def weights(self) -> Weights:
         """A copy of parameters and buffers, as `load_weights` takes them."""
-        manifest, data = self._copy().content
+        manifest, data = copied(self.state_dict()).content
         return Weights(manifest, bytes(data))
-
-    def _copy(self) -> WeightsCopy:
-        own = self.state_dict()
-        copy = WeightsCopy(form_of(own))
-        copy.fill(own)
-        copy.wait()
-        return copy
 
     def load_weights(self, weights: Weights) -> None:
         """Replace parameters and buffers, all of them or, when an error is raised, none.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError, expect
+from tmrl_like.errors import ConfigError, PolicyError, TmrlLikeError
 from tmrl_like.policies.acting import Actor
 from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
 from tmrl_like.policies.policy_store import find_policy
@@ -25,17 +25,12 @@ def without_torch(class_path: str) -> str:
     """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without torch: that one's path.
 
     Else the path itself, as it is where there is no such package: whoever imports the class says so.
-
-    Raises:
-        ConfigError: what the package says is no mapping.
     """
     package, _, name = class_path.rpartition(".")
     try:
-        known = import_object(f"{package}.WITHOUT_TORCH")
+        return str(import_object(f"{package}.WITHOUT_TORCH").get(name, class_path))
     except TmrlLikeError:
         return class_path
-    expect(isinstance(known, Mapping), f"{package}.WITHOUT_TORCH", known, "a mapping of class names to import paths")
-    return str(known.get(name, class_path))
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import torch
 
@@ -13,21 +12,13 @@ from tmrl_like.policies.weight_file import DTYPES, Manifest, Weights, size_of
 _DTYPES = {name: getattr(torch, usual) for name, usual in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-Form: TypeAlias = list[tuple[str, torch.Size, torch.dtype, torch.device]]
-"""Name, shape, dtype and device of each tensor."""
 
-
-def form_of(tensors: Mapping[str, torch.Tensor]) -> Form:
-    """What a copy of them needs memory for."""
-    return [(name, t.shape, t.dtype, t.device) for name, t in tensors.items()]
-
-
-def manifest_of(form: Form) -> Manifest:
-    """What the weights are; raises PolicyError for a dtype that weights cannot have."""
-    for name, _, dtype, _ in form:
-        if dtype not in _NAMES:
-            raise PolicyError(f"{name} has dtype {dtype}, which weights cannot have")
-    return {name: (_NAMES[dtype], tuple(shape)) for name, shape, dtype, _ in form}
+def manifest_of(tensors: Mapping[str, torch.Tensor]) -> Manifest:
+    """What tensors are as weights; raises PolicyError for a dtype that weights cannot have."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
+    return {name: (_NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
@@ -42,27 +33,30 @@ class WeightsCopy:
     """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer than to copy.
 
     Attributes:
-        form: of the tensors that it takes.
         content: the copy.
         tensors: views of it, by name.
     """
 
-    def __init__(self, form: Form) -> None:
-        """Make the memory; page-locked where a GPU is to write to it.
+    def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
+        """Make the memory for tensors like these; page-locked where a GPU is to write to it.
 
         Raises:
             PolicyError: a dtype that weights cannot have.
         """
-        self.form = form
-        self._gpus = {device for *_, device in form if device.type == "cuda"}
+        manifest = manifest_of(like)
+        self._gpus = {tensor.device for tensor in like.values() if tensor.device.type == "cuda"}
         self._filled: list[torch.cuda.Event] = []
-        manifest = manifest_of(form)
         memory = torch.empty(size_of(manifest), dtype=torch.uint8, pin_memory=bool(self._gpus))
         self.content = Weights(manifest, memory.numpy().data)
         self.tensors = tensors_of(self.content)
 
+    def fits(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether it has the memory that these need."""
+        gpus = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
+        return gpus == self._gpus and [*manifest_of(tensors).items()] == [*self.content.manifest.items()]
+
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy tensors of this form, without waiting for a GPU: it does so in its turn, before it changes them."""
+        """Copy tensors that fit, without waiting for a GPU: it does so in its turn, before it changes them."""
         if tensors:
             own, others = list(self.tensors.values()), list(tensors.values())
             torch._foreach_copy_(own, others, non_blocking=bool(self._gpus))
@@ -75,6 +69,14 @@ class WeightsCopy:
 
     def __del__(self) -> None:
         self.wait()  # torch, which sees only views of the memory filled, may give it to somebody else
+
+
+def copied(tensors: Mapping[str, torch.Tensor]) -> WeightsCopy:
+    """A copy of tensors as they are now."""
+    copy = WeightsCopy(tensors)
+    copy.fill(tensors)
+    copy.wait()
+    return copy
 
 
 def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:

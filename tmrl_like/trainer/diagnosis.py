@@ -1,7 +1,7 @@
 """Why a training does not learn, in one line, from the figures of its rounds. No clock, no thread, no random numbers.
 
 First the returns: where they have risen clearly, the training learns, whatever else is to be seen. Where they have not,
-the first sign that lasts says why; docs/guide/not_learning.md has them all.
+the first sign that lasts says why; docs/learning.md has them all.
 """
 
 from __future__ import annotations

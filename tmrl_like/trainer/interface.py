@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tmrl_like.metrics.reading import Record
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
+from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.saver import Publication, Saver
 from tmrl_like.types import Delivery, Receipt
@@ -57,7 +57,7 @@ class TrainerInterface:
         if self._saver is not None:
             parameters = model.state_dict()
             refuse_diverged(parameters)
-            weights = WeightsCopy(form_of(parameters))
+            weights = WeightsCopy(parameters)
             weights.fill(parameters)
             self._saver.save(Publication(self.newest_version, time.time(), weights))
         return self.newest_version

@@ -16,7 +16,7 @@ from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import as_line
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.weights import WeightsCopy, form_of, refuse_diverged
+from tmrl_like.policies.weights import WeightsCopy, refuse_diverged
 from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
 from tmrl_like.trainer.fleet import Fleet
@@ -144,16 +144,16 @@ class TrainerLink(TrainerInterface):
         return version
 
     def _copy(self, model: ActorModule, version: int) -> Publication:
-        """The weights, in memory that no publication needs any more, if there is any of their form."""
+        """The weights, in memory that no publication needs any more, if there is any that they fit."""
         parameters = model.state_dict()
-        form, held = form_of(parameters), [] if self._saver is None else self._saver.held
+        held = [] if self._saver is None else self._saver.held
         with self._lock:
             self._next_publication = None  # its memory may be written over
             in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
-            self._memory = [weights for weights in self._memory if weights.form == form or id(weights) in in_use]
+            self._memory = [weights for weights in self._memory if weights.fits(parameters) or id(weights) in in_use]
             weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
             if weights is None:  # which takes longer than to copy
-                weights = WeightsCopy(form)
+                weights = WeightsCopy(parameters)
                 self._memory.append(weights)
         weights.fill(parameters)
         return Publication(version, time.time(), weights)

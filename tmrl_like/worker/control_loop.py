@@ -24,7 +24,7 @@ from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.policies.action_check import finite_check
 from tmrl_like.rollouts.hooks import Rollouts
 from tmrl_like.rollouts.rollout import Step
-from tmrl_like.types import LATENESS_EDGES_S, ActionSource, EpisodeStats, Observation
+from tmrl_like.types import LATENESS_EDGES_S, Action, ActionSource, EpisodeStats, Observation
 from tmrl_like.wire.condition import TEST, Condition, with_alarms
 from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.action_chain import ActionChain
@@ -89,7 +89,8 @@ class ControlLoop:
         self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)  # of the first bin, of steps in time, `condition` knows
         self._late_after_s = math.inf  # a period
         self._no_extras = {name: _zeros_like(value) for name, value in self.driver.actor.extras.items()}
-        self._source = ActionSource.POLICY  # of the newest action
+        self._action: Action = None  # the newest
+        self._source = ActionSource.POLICY  # whose it was
         self._episode = _Episode(False, 0.0, 0, 0)
         self._number = -1  # of the newest episode whose samples are collected, as it travels with them
         self._reward = 0.0  # the newest
@@ -206,7 +207,7 @@ class ControlLoop:
         new_obs, rew, terminated, truncated, info = env.step(act)
         observed = clock()
         self.times = before, started, acted, observed
-        self._source, self._reward = source, rew
+        self._action, self._source, self._reward = act, source, rew
         if last_step and not terminated:
             truncated = True
         if not self._is_finite_obs(new_obs):
@@ -265,6 +266,9 @@ class ControlLoop:
         if counts.overruns < 10 or counts.overruns % 100 == 0:
             line = "time-step overrun: %.1f ms instead of %.1f ms (%d so far)"
             env.log.add(logging.WARNING, line, period_s * 1e3, env.time_step_s * 1e3, counts.overruns)
+
+    def release(self) -> None:
+        """Append what is held back, if anything is."""
 
     def end_episode(self, terminated: bool, truncated: bool, fault: str | None = None) -> EpisodeStats:
         """Report the episode. What follows a `fault`, with which the environment broke it off, does not continue it."""

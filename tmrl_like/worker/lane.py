@@ -193,6 +193,7 @@ class Lane:
         else:
             for _ in steps:
                 plan.after_step()
+        self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:
         """The same in the caller's thread: yields after each step, and goes on when the next one is asked for."""

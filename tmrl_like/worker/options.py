@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
-from tmrl_like.base.options import AboveZero, Natural, Options, Positive
+from tmrl_like.base.options import AboveZero, Natural, NotNegative, Options, Positive
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.errors import expect
 from tmrl_like.transport.dial import Dial
 
 if TYPE_CHECKING:
@@ -20,6 +21,51 @@ if TYPE_CHECKING:
     from tmrl_like.worker.action_chain import ActionChain
 
 MAX_PRIORITY = 99
+
+
+Said: TypeAlias = str | float
+"""What a person says: "success", "failure", "reset-done", or a reward."""
+
+
+def to_said(value: Said) -> Said:
+    """What somebody wrote -> what is meant; ConfigError: nothing."""
+    if value in ("success", "failure", "reset-done"):
+        return value
+    try:
+        reward = float(value)
+    except ValueError:
+        reward = math.nan
+    expect(math.isfinite(reward), "what a person says", value, "success, failure, reset-done, or a number, a reward")
+    return reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonOptions(Options):
+    """What a person says who watches the first environment.
+
+    Attributes:
+        watches: somebody does: hear keys, gamepad, and `tmrl-like signal`.
+        keys: what each key says when it is pressed, by its name (enter, f5, w), whatever window has the focus, or
+            button of a gamepad (button 0): success, failure, reset-done, or a number, which is a reward.
+        reaction_s: for how long after something has happened a person presses the key; for so long, and a moment more,
+            steps are held back before they are appended.
+        success_reward: added to the reward of the step in which an episode succeeds.
+        failure_reward: added where it fails.
+        reset_prompt: what a person is to do before each reset, which waits for reset-done; empty: resets wait for
+            nobody.
+    """
+
+    watches: bool = False
+    keys: Mapping[str, Said] = field(default_factory=dict)
+    reaction_s: NotNegative = 0.25
+    success_reward: float = 1.0
+    failure_reward: float = 0.0
+    reset_prompt: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for said in self.keys.values():
+            to_said(said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +97,7 @@ class WorkerOptions(Options):
             run's. Workers of one machine may share it.
         rollout_observations: keep observations in the rollouts that `on_rollout` gets.
         outbox: when packets leave, and how much of them is kept.
+        person: what a person says about the first environment's episodes.
     """
 
     envs: Positive = 1
@@ -69,6 +116,7 @@ class WorkerOptions(Options):
     spool: bool | str | Path = False
     rollout_observations: bool = False
     outbox: OutboxOptions = field(default_factory=OutboxOptions)
+    person: PersonOptions = field(default_factory=PersonOptions)
 
 
 class WorkerKeywords(Dial, total=False):
@@ -85,6 +133,7 @@ class WorkerKeywords(Dial, total=False):
         takeover: makes, from `action_space` and `default_action`, who may drive the first environment in place of the
             policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`; None: nobody.
         action_chain: makes what each environment's actions go through, filters and limits; None: nothing.
+        signals: the file to which `tmrl-like signal` appends what a person says; None: the run's.
     """
 
     policy: str | Path | None
@@ -92,3 +141,4 @@ class WorkerKeywords(Dial, total=False):
     on_rollout: Hook | Sequence[Hook] | None
     takeover: Callable[..., Driver] | None
     action_chain: Callable[[], ActionChain] | None
+    signals: str | Path | None

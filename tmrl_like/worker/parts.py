@@ -32,10 +32,12 @@ from tmrl_like.worker.action_chain import ActionChain
 from tmrl_like.worker.arbiter import Arbiter
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.intake import NumpyIntake, PolicyIntake, TorchIntake
+from tmrl_like.worker.judged_loop import JudgedLoop
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, start_link
 from tmrl_like.worker.link_messages import Setup
 from tmrl_like.worker.options import WorkerKeywords, WorkerOptions
+from tmrl_like.worker.person import Person
 from tmrl_like.worker.realtime import refuse_missing_cores
 from tmrl_like.worker.sampling import refuse_longer_buffer, sampler_of
 from tmrl_like.worker.slots import PolicySlots
@@ -51,6 +53,7 @@ class Parts:
         lanes: one for each environment.
         name: the worker's.
         rollouts: what calls `on_rollout`; None: nobody asked for them.
+        person: who judges the first lane's episodes; None: nobody.
     """
 
     def __init__(
@@ -88,13 +91,17 @@ class Parts:
         self._network = None if network is None else network.spec  # the link does not know what others compute
         intakes = self._make_intakes(actors)
         takeover = self._make_takeover(envs[0])
+        self.person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
         for env, actor, intake in zip(envs, actors, intakes, strict=True):
             driver = self._make_arbiter(env, actor, intake, None if self.lanes else takeover, obs_preprocessor)
             samples = self._logs[len(self.lanes)] if self._logs else None
             chain = self._make_chain(env)
-            loop = ControlLoop(env, driver, self.name, returns, sample_of, self.rollouts, samples, chain)
+            parts = env, driver, self.name, returns, sample_of, self.rollouts, samples, chain
+            loop = ControlLoop(*parts)
+            if self.person is not None and not self.lanes:
+                loop = JudgedLoop(*parts, person=self.person)
             self.lanes.append(Lane(loop, options.max_samples_per_episode))
 
     def _make_env(self, env_cls: Callable[[], gymnasium.Env], number: int) -> SupervisedEnv:
@@ -124,6 +131,14 @@ class Parts:
         takeover = Takeover(make_driver, env, self._options.takeover_in_tests)
         self._closing.callback(takeover.close)
         return takeover
+
+    def _make_person(self) -> Person | None:
+        options = self._options.person
+        if not options.watches:
+            return None
+        person = Person(options, Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals"))
+        self._closing.callback(person.close)
+        return person
 
     def _make_chain(self, env: SupervisedEnv) -> ActionChain | None:
         make_chain = self._keywords.get("action_chain")

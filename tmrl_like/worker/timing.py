@@ -59,4 +59,5 @@ def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
         times[steps] = loop.times
         steps += 1
         ended = terminated or truncated
+    loop.env.brake.pull()
     return StepTimes(times[:steps], loop.env.overrun_after_s)

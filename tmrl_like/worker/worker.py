@@ -62,6 +62,7 @@ class RolloutWorker:
             To look at, from any thread.
         link: the worker's end of its link, with what is known of the connection (`status`); None: it has none.
         rollouts: what calls `on_rollout`, with its count of dropped episodes; None: nobody asked for them.
+        person: who judges the first environment's episodes, and hears what a script says in their place; None: nobody.
         name: this worker's.
         standalone: whether it has no connection.
     """
@@ -148,7 +149,7 @@ class RolloutWorker:
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
-            self.lanes, self.name, self.rollouts = parts.lanes, parts.name, parts.rollouts
+            self.lanes, self.name, self.rollouts, self.person = parts.lanes, parts.name, parts.rollouts, parts.person
             self.loop = self.lanes[0].loop
             self._env = self.loop.env
             kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
@@ -374,6 +375,7 @@ class RolloutWorker:
         finally:
             for thread in others:
                 thread.join()
+            self.loop.release()
             self._note(ended)
             self._idle.set()
             if not self._closed:
@@ -516,6 +518,7 @@ class RolloutWorker:
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
         self.loop.counts.ended = self.loop.counts.ended or "it was closed"
+        self.loop.release()
         self._closing.close()
 
     def __enter__(self) -> RolloutWorker:

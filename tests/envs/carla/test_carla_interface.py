@@ -281,28 +281,6 @@ def test_a_simulator_that_was_slow_once_is_left_as_it_was(
     assert not simulator.settings.synchronous_mode
 
 
-def test_maps_weather_and_kinds_of_cars_come_from_the_configuration(simulator: stand_in.Simulator) -> None:
-    chosen = SimulatorOptions(map_name="Other", weather="HardRainNoon")
-    env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=chosen))
-    env.reset()
-    assert simulator.map.name == "Carla/Maps/Other"
-    assert simulator.weather.precipitation == carla.WeatherParameters.HardRainNoon.precipitation > 0
-    env.close()
-    for wrong, line in (
-        ({"map_name": "Town99"}, r"map_name is 'Town99'; this simulator has Other, Straight"),
-        ({"vehicle": "vehicle.none"}, r"no blueprint 'vehicle.none'"),
-    ):
-        env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=SimulatorOptions(**wrong)))
-        with pytest.raises(ConfigError, match=line):
-            env.reset()
-        env.close()
-
-
-def test_weather_that_does_not_exist_is_reported_before_a_simulator_is_needed() -> None:
-    with pytest.raises(ConfigError, match=r"weather is 'Nice'; CARLA has ClearNight, ClearNoon"):
-        CarlaEnv(simulator=SimulatorOptions(weather="Nice"))
-
-
 def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
     usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
@@ -443,3 +421,10 @@ def test_a_simulator_that_is_back_is_driven_in_again(env: CarlaEnv, simulator: s
         simulator.start_again()
     env.reset()
     env.step(GAS)
+
+
+def test_a_kind_of_car_that_there_is_not_is_named(simulator: stand_in.Simulator) -> None:
+    env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=SimulatorOptions(vehicle="vehicle.none")))
+    with pytest.raises(ConfigError, match=r"no blueprint 'vehicle.none'"):
+        env.reset()
+    env.close()

@@ -7,14 +7,16 @@ float32 (where the square is, 0 to 1; picture number) per picture.
 """
 
 import os
-import socket
 import struct
 import sys
+from pathlib import Path
 
 os.environ["SDL_AUDIODRIVER"] = "dummy"
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+sys.path.append(str(Path(__file__).parents[2]))
 
 import pygame
+from kit.telling import Teller
 
 WIDTH, HEIGHT, SIDE = 320, 200, 40
 PIXELS_PER_TICK = 8
@@ -26,9 +28,7 @@ def main(title: str, port: int) -> None:
     window = pygame.display.set_mode((WIDTH, HEIGHT))
     pygame.display.set_caption(title)
     clock = pygame.time.Clock()
-    server = socket.create_server(("127.0.0.1", port))
-    server.setblocking(False)
-    listeners: list[socket.socket] = []
+    telemetry = Teller(port)
     left, tick = (WIDTH - SIDE) / 2, 0
     while not pygame.event.get(pygame.QUIT):
         pygame.event.pump()
@@ -40,20 +40,8 @@ def main(title: str, port: int) -> None:
         window.fill((255, 0, 0), (left, HEIGHT // 2, SIDE, SIDE))
         window.fill((0, 255, 0), (tick % WIDTH, 0, 4, 4))
         pygame.display.flip()
-        tell(server, listeners, struct.pack("<2f", left / (WIDTH - SIDE), tick))
+        telemetry.tell(struct.pack("<2f", left / (WIDTH - SIDE), tick))
         clock.tick(TICKS_PER_S)
-
-
-def tell(server: socket.socket, listeners: list[socket.socket], record: bytes) -> None:
-    try:
-        listeners.append(server.accept()[0])
-    except BlockingIOError:
-        pass
-    for listener in list(listeners):
-        try:
-            listener.sendall(record)
-        except OSError:
-            listeners.remove(listener)
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
         ({"start_within_s": float("nan")}, "start_within_s is nan"),
         ({"frozen_after_s": 0.0}, "frozen_after_s is 0"),
-        ({"size": (0, 64)}, "no pixels"),
+        ({"size": (0, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], message: str) -> None:

@@ -116,10 +116,10 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: soc
 @pytest.mark.parametrize(
     ("layout", "port", "message"),
     [
-        ("<2f", 0, "port of the game's telemetry is 0; expected 1 to 65535"),
-        ("<2f", 70_000, "is 70000"),
-        ("2 floats", 9000, "'2 floats' is not the layout"),
-        ("0f", 9000, "layout '0f' is empty"),
+        ("<2f", 0, "port is 0; expected 1 to 65535"),
+        ("<2f", 70_000, "port is 70000"),
+        ("2 floats", 9000, "'2 floats' is no layout"),
+        ("0f", 9000, "layout of telemetry is '0f'"),
     ],
 )
 def test_no_port_and_no_layout_are_one_line(layout: str, port: int, message: str) -> None:

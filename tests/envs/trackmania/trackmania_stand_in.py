@@ -6,14 +6,16 @@ The arrow keys drive, "delete" goes back to the start. The car drives along z; t
 """
 
 import os
-import socket
 import struct
 import sys
+from pathlib import Path
 
 os.environ["SDL_AUDIODRIVER"] = "dummy"
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+sys.path.append(str(Path(__file__).parents[2]))
 
 import pygame
+from kit.telling import Teller
 
 FINISH_Z_M = 10.0
 TICKS_PER_S = 60
@@ -26,9 +28,7 @@ def main(port: int) -> None:
     window = pygame.display.set_mode((400, 300), pygame.RESIZABLE)
     pygame.display.set_caption("Trackmania")
     clock = pygame.time.Clock()
-    server = socket.create_server(("127.0.0.1", port))
-    server.setblocking(False)
-    client: socket.socket | None = None
+    telemetry = Teller(port)
     x = z = 0.0
     while not pygame.event.get(pygame.QUIT):
         pygame.event.pump()
@@ -41,10 +41,7 @@ def main(port: int) -> None:
         draw(window, x)
         braking, finished = float(keys[pygame.K_DOWN]), float(z == FINISH_Z_M)
         car = (throttle * SPEED, z, 0.0, 1.0, z, steering, throttle, braking, finished, 1.0, 5000.0)
-        if client is None:
-            client = accept(server)
-        if client is not None:
-            client = client if tell(client, struct.pack("<11f", *car)) else None
+        telemetry.tell(struct.pack("<11f", *car))
         clock.tick(TICKS_PER_S)
 
 
@@ -56,21 +53,6 @@ def draw(window: pygame.Surface, x: float) -> None:
     window.fill((0, 0, 0), (left - 20, 0, ROAD_PX + 40, height))
     window.fill((120, 120, 120), (left, 0, ROAD_PX, height))
     pygame.display.flip()
-
-
-def accept(server: socket.socket) -> socket.socket | None:
-    try:
-        return server.accept()[0]
-    except BlockingIOError:
-        return None
-
-
-def tell(client: socket.socket, record: bytes) -> bool:
-    try:
-        client.sendall(record)
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
-from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
+from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla
 from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.errors import EnvironmentFaultError
@@ -72,18 +72,16 @@ class CarlaInterface(TaskInterface[VehicleState]):
         """Prepare; the simulator is not needed before the first reset.
 
         Args:
-            simulator: which one, map, weather, vehicle.
+            simulator: which one, and which vehicle.
             sensors: what the car sees with.
             route: the task.
             client_cls: makes CARLA's client; none: `carla.Client`.
 
         Raises:
             MissingExtraError: CARLA's client is not installed.
-            ConfigError: no such weather.
         """
         super().__init__()
         require_carla()
-        weather_of(simulator)
         self._simulator, self._sensors, self._task, self._client_cls = simulator, sensors, route, client_cls
         self._world: CarlaWorld | None = None
         self._car: Car  # from the first reset on, as the drive

@@ -1,4 +1,4 @@
-"""The connection to a CARLA simulator: map, weather, clock, and the actors that are made in it.
+"""The connection to a CARLA simulator: its clock, and the actors that are made in it.
 
 Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own clock.
 """
@@ -24,7 +24,6 @@ log = logging.getLogger("tmrl_like.envs")
 
 _TAKEN_WITHIN_M = 6.0
 _LAST_WORD_WITHIN_S = 1.0
-_LOADED_WITHIN_S = 60.0  # a map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +34,13 @@ class SimulatorOptions(Options):
         host: where the simulator runs.
         port: of it; CARLA uses the next one as well.
         timeout_s: a simulator that does not answer in this time is away.
-        map_name: such as Town03; none: the one that is loaded.
-        weather: a preset of `carla.WeatherParameters` such as WetSunset; none: as it is.
         vehicle: a blueprint of CARLA's library.
         role_name: marks the actors of this worker: what is found with it at the start is left over, and destroyed.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535)] = 2000
-    timeout_s: Annotated[float, Meta(gt=0, le=_LOADED_WITHIN_S)] = 5.0
-    map_name: str | None = None
-    weather: str | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=60)] = 5.0
     vehicle: str = "vehicle.tesla.model3"
     role_name: str = "tmrl_like"
 
@@ -63,18 +58,6 @@ def require_carla() -> None:
         raise MissingExtraError(
             "CARLA's client is not installed: pip install 'tmrl_like[carla]' (Linux or Windows, Python 3.12 at most)"
         ) from None
-
-
-def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
-    """The weather that is asked for; ConfigError: no such preset."""
-    import carla
-
-    if options.weather is None:
-        return None
-    presets = {n: v for n, v in vars(carla.WeatherParameters).items() if isinstance(v, carla.WeatherParameters)}
-    if options.weather not in presets:
-        raise ConfigError(f"simulator: weather is {options.weather!r}; CARLA has {', '.join(sorted(presets))}")
-    return presets[options.weather]
 
 
 class CarlaWorld:
@@ -96,7 +79,6 @@ class CarlaWorld:
 
         Raises:
             EnvironmentAwayError: no simulator answers, or one of another version.
-            ConfigError: it has no such map.
         """
         import carla
 
@@ -107,12 +89,9 @@ class CarlaWorld:
             self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
             self._client.set_timeout(options.timeout_s)
             self._check_version()  # before `get_world`, which waits with the interpreter's lock held
-            self._world = self._load_world()
+            self._world = self._client.get_world()
             self.map = self._world.get_map()
             self._remove_leftovers()
-            weather = weather_of(options)
-            if weather is not None:
-                self._world.set_weather(weather)
             self._before, settings = self._world.get_settings(), self._world.get_settings()
             settings.synchronous_mode, settings.fixed_delta_seconds = self.stands_still, fixed_step_s
             self._world.apply_settings(settings)
@@ -210,19 +189,6 @@ class CarlaWorld:
                 f"simulator of version {ours}"
             )
 
-    def _load_world(self) -> carla.World:
-        world, wanted = self._client.get_world(), self.options.map_name
-        if wanted is None or _base_name(world.get_map().name) == _base_name(wanted):
-            return world
-        known = sorted({_base_name(name) for name in self._client.get_available_maps()})
-        if _base_name(wanted) not in known:
-            raise ConfigError(f"simulator: map_name is {wanted!r}; this simulator has {', '.join(known)}")
-        log.info("loading the map %s", wanted)
-        self._client.set_timeout(_LOADED_WITHIN_S)
-        world = self._client.load_world(wanted)
-        self._client.set_timeout(self.options.timeout_s)
-        return world
-
     def _remove_leftovers(self) -> None:
         """Destroy what a worker that was killed has left."""
         role_name = self.options.role_name
@@ -250,7 +216,3 @@ class CarlaWorld:
     @property
     def _address(self) -> str:
         return f"{self.options.host}:{self.options.port}"
-
-
-def _base_name(map_name: str) -> str:
-    return map_name.rpartition("/")[2]

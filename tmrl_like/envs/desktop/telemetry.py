@@ -7,10 +7,12 @@ import logging
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from tmrl_like.base.options import in_ranges
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
@@ -32,10 +34,11 @@ class Telemetry:
     record that `is_valid` refuses ends the connection, and the next one begins with a whole record.
     """
 
+    @in_ranges
     def __init__(
         self,
         layout: str,
-        port: int,
+        port: Annotated[int, Meta(ge=1, le=65535)],
         host: str = "127.0.0.1",
         is_valid: Callable[[Record], bool] = lambda record: True,
         hint: str = "is the game running, with its telemetry on?",
@@ -56,11 +59,9 @@ class Telemetry:
             self._layout = struct.Struct(layout)
         except struct.error as error:
             raise ConfigError(
-                f"{layout!r} is not the layout of a telemetry record ({error}); expected one like <2f"
+                f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
             ) from None
-        if not self._layout.size:
-            raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
-        expect(0 < port < 65536, "the port of the game's telemetry", port, "1 to 65535")
+        expect(self._layout.size > 0, "the layout of telemetry", layout, "one of a number or more, like <2f")
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()
@@ -77,24 +78,24 @@ class Telemetry:
         Raises:
             EnvironmentAwayError: none came within that time; says what is wrong with the connection.
         """
-        until = time.monotonic() + within_s
         with self._changed:
-            while self._newest is None:
-                left_s = until - time.monotonic()
-                if left_s <= 0 or self._closed.is_set():
-                    host, port = self._address
-                    raise EnvironmentAwayError(
-                        f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): {self._hint}"
-                    )
-                self._changed.wait(min(_LOOK_S, left_s))
+            self._changed.wait_for(lambda: self._newest is not None or self._closed.is_set(), within_s)
             record, self._newest = self._newest, None
-            return record
+        if record is None:
+            host, port = self._address
+            raise EnvironmentAwayError(
+                f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): {self._hint}"
+            )
+        return record
 
     def close(self) -> None:
         """End the connection and the thread. Twice is fine."""
         self._closed.set()
-        with contextlib.suppress(OSError, AttributeError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+        with self._changed:
+            self._changed.notify_all()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:

@@ -1,5 +1,10 @@
-"""A racing game: `env` has the task, `game` the game, `view` what is seen of it, `drivers` who records a lap."""
+"""A racing game: `racing_env` has the task, `racing_game` the game, `view` what is seen of it.
 
-from tmrl_like.envs.racing.racing_env import MirroredLaps, RacingEnv, RacingInterface, RoadDriver, demonstration
+`road_driver` drives by itself, `mirrored_laps` makes two laps of one.
+"""
+
+from tmrl_like.envs.racing.mirrored_laps import MirroredLaps
+from tmrl_like.envs.racing.racing_env import RacingEnv, RacingInterface, demonstration
+from tmrl_like.envs.racing.road_driver import RoadDriver
 
 __all__ = ["MirroredLaps", "RacingEnv", "RacingInterface", "RoadDriver", "demonstration"]

@@ -1,7 +1,7 @@
 """A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does not wait.
 
 An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
-`RacingEnv` gives it a clock. The game itself is `game.RacingGame`, a process of its own.
+`RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a process of its own.
 
 | | `racing_lidar` |
 |---|---|
@@ -24,7 +24,6 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -36,25 +35,21 @@ from numpy.typing import NDArray
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import Natural, Positive, in_ranges
-from tmrl_like.envs.action_table import ActionTable, Inputs
+from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.drivers import KeyDriver
-from tmrl_like.envs.racing.racing_game import FRAME_SHAPE, TICK_S, RacingGame, require_game
-from tmrl_like.envs.racing.view import ANGLES, ImageView, LidarView
+from tmrl_like.envs.racing.racing_game import COASTING, FRAME_SHAPE, TICK_S, RacingGame, gas_and_brake, require_game
+from tmrl_like.envs.racing.road_driver import RoadDriver
+from tmrl_like.envs.racing.view import INSTRUMENTS, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import History, stack_of
 from tmrl_like.envs.way import Points
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 
-_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
-_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
-_COASTING = -0.5  # the pedal's position between brake and gas
 _HALF_ROAD = 6.65  # on the map
 _AWAY = 50.0  # on the map: no lap is over before the car was so far from its start
-_PACE = 40.0  # how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
 _TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
-_INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
 
 class RacingInterface(TaskInterface[np.void]):
@@ -72,7 +67,7 @@ class RacingInterface(TaskInterface[np.void]):
     """
 
     input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
-        name: [(turn, pedal) for turn in turns for pedal in (1.0, _COASTING, -1.0)] for name, turns in _TURNS.items()
+        name: [(turn, pedal) for turn in turns for pedal in (1.0, COASTING, -1.0)] for name, turns in _TURNS.items()
     }
 
     @in_ranges
@@ -111,24 +106,22 @@ class RacingInterface(TaskInterface[np.void]):
     def get_observation_space(self) -> spaces.Tuple[Any]:
         view = self._view
         seen = spaces.Box(0, view.full, (self._history.length, *view.shape), view.dtype)
-        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(_INSTRUMENTS),), np.float32), seen))
+        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(INSTRUMENTS),), np.float32), seen))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def get_default_action(self) -> NDArray[np.float32]:
-        return np.array([0.0, _COASTING], np.float32)
+        return np.array([0.0, COASTING], np.float32)
 
     def wait(self) -> None:
         """After an episode: roll on without gas."""
-        self.send_control((0.0, _COASTING))
+        self.send_control((0.0, COASTING))
 
     def send_control(self, control: Any) -> None:
         assert self._game is not None
         steering, pedal = np.clip(control, -1.0, 1.0).tolist()
-        beyond = pedal - _COASTING
-        gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING)
-        self._game.drive(steering, gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING))
+        self._game.drive(steering, *gas_and_brake(pedal))
 
     def begin(self) -> np.void:
         if self._game is None:
@@ -149,7 +142,7 @@ class RacingInterface(TaskInterface[np.void]):
 
     def observe(self, state: np.void) -> list[Any]:
         self._frame = state["frame"]
-        instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
+        instruments = np.array([state[name] / full for name, full in INSTRUMENTS.items()], np.float32)
         return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
     def describe(self, state: np.void) -> dict[str, Any]:
@@ -163,113 +156,6 @@ class RacingInterface(TaskInterface[np.void]):
         """End the game."""
         if self._game is not None:
             self._game.close()
-
-
-def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
-    """Steer to where the road is longest, slower where it is short: a clean lap, not a fast one.
-
-    Args:
-        ranges: a scan of `LidarView`, [19].
-        speed: ahead, in units per second.
-
-    Returns:
-        Steering -1 (left) to 1, gas and brake 0 to 1.
-    """
-    angles, weights = np.deg2rad(ANGLES), ranges**3
-    heading = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
-    steering = float(np.clip(1.5 * heading, -1.0, 1.0))
-    too_slow_by = 10.0 + _PACE * ranges[np.abs(ANGLES) <= 20.0].max() - speed
-    gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
-    return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
-
-
-class RoadDriver:
-    """A program that takes over from a policy at intervals, as `follow_road` says; for `observation: lidar`."""
-
-    is_program = True
-
-    def __init__(
-        self, action_space: spaces.Space[Any], default_action: Any, every_s: float = 20.0, for_s: float = 5.0
-    ) -> None:
-        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
-        if not isinstance(action_space, spaces.Box):
-            raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
-        self._every_s, self._for_s = every_s, for_s
-        self._started_at = time.monotonic()
-
-    def __call__(self, obs: tuple[Any, ...]) -> NDArray[np.float32] | None:
-        """Steering and pedal, float32 [2]; None: the policy drives."""
-        if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
-            return None
-        instruments, seen, *_ = obs
-        steering, gas, brake = follow_road(seen[-1], instruments[0] * _INSTRUMENTS["speed"])
-        pedal = _COASTING + (1.0 - _COASTING) * gas / _FULL_GAS - (1.0 + _COASTING) * brake / _FULL_BRAKE
-        return np.array((steering, pedal), np.float32).clip(-1.0, 1.0)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class MirroredLaps:
-    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
-
-    Works on whole batches (tensors [B, …]) and on single transitions (arrays).
-    """
-
-    batched = True
-
-    def __init__(self, seed: int | None = None, inputs: Inputs | None = None) -> None:
-        """Prepare.
-
-        Args:
-            seed: to draw from; None: from another one each time.
-            inputs: the environment's, where actions are numbers of a table's rows.
-
-        Raises:
-            ConfigError: the table does not fit, or the mirror image of a row is not in it.
-        """
-        self._seed, self._inputs = seed, inputs
-        self._random = np.random.default_rng(seed)
-        self._mirrored: NDArray[np.int64] | None = None  # the row that is each row's mirror image
-        if inputs is not None:
-            table = ActionTable(inputs, RacingInterface.input_tables)
-            table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
-            images = np.array(table.inputs) * np.array((-1.0, 1.0), np.float32)
-            for i, image in enumerate(images):
-                if not any(np.array_equal(image, row) for row in table.inputs):
-                    raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image.tolist()}")
-            self._mirrored = np.array([table.nearest(image) for image in images])
-
-    def with_inputs(self, inputs: Inputs | None) -> MirroredLaps:
-        """One that knows the environment's `inputs`; ConfigError: this one was given others."""
-        is_same = self._inputs is None or self._inputs == inputs
-        expect(is_same, "sample_preprocessor.inputs", self._inputs, f"the environment's, {inputs!r:.40}; leave it out")
-        return MirroredLaps(self._seed, inputs)
-
-    def __call__(
-        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
-    ) -> tuple[Any, ...]:
-        if self._random.random() < 0.5:
-            return last_obs, act, rew, obs, terminated, truncated
-        return self._mirror(last_obs), self._other_way(act), rew, self._mirror(obs), terminated, truncated
-
-    def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
-        instruments, seen, *actions = obs
-        mirrored = -instruments
-        mirrored[..., 0] = instruments[..., 0]  # the speed ahead
-        across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
-        flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
-        return (mirrored, flipped, *map(self._other_way, actions))
-
-    def _other_way(self, action: Any) -> Any:
-        if self._mirrored is not None:
-            is_array = isinstance(action, np.ndarray | np.generic)
-            return (self._mirrored if is_array else action.new_tensor(self._mirrored))[action]
-        if "int" in str(action.dtype):
-            raise ConfigError("actions are numbers of a table's rows: give MirroredLaps the environment's `inputs`")
-        mirrored = action * 1
-        mirrored[..., 0] *= -1
-        return mirrored
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:

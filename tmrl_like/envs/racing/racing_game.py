@@ -30,11 +30,25 @@ STATE = np.dtype(
         ("frame", np.uint8, FRAME_SHAPE),  # RGB; the car points up
     ]
 )
+COASTING = -0.5  # the pedal's position between brake and gas
+_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
+_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COMMAND = struct.Struct("<q3f")  # how often the car was put back to the start; steering, gas, brake
 _STARTS = struct.Struct("<q")  # the same, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
 _SILENT_FOR_S = 3.0
+
+
+def gas_and_brake(pedal: float) -> tuple[float, float]:
+    """What one pedal means, from full brake at -1 over nothing to full gas at 1."""
+    beyond = pedal - COASTING
+    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
+
+
+def pedal_of(gas: float, brake: float) -> float:
+    """Where the pedal is for that."""
+    return COASTING + (1.0 - COASTING) * gas / _FULL_GAS - (1.0 + COASTING) * brake / _FULL_BRAKE
 
 
 def require_game() -> None:
@@ -55,11 +69,6 @@ class RacingGame:
         sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
         self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
         self._starts = 0
-
-    @property
-    def pid(self) -> int:
-        """Of the game's process."""
-        return self._process.pid
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""

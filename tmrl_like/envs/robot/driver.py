@@ -87,11 +87,6 @@ class SimulatedArm:
         self._arm: DeviceProcess | None = None
         self._is_stopped = False
 
-    @property
-    def pid(self) -> int | None:
-        """Process of the arm; none before `connect`."""
-        return self._arm.pid if self._arm is not None else None
-
     def connect(self) -> None:
         """Start the arm.
 

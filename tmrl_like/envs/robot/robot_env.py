@@ -142,6 +142,10 @@ class RobotInterface(TaskInterface[RobotState]):
         """Between two episodes the arm stands."""
         self.send_control((0.0, 0.0))
 
+    def stop(self) -> None:
+        """Nobody drives: the arm stands."""
+        self._move((0.0, 0.0))
+
     def close(self) -> None:
         self._driver.close()
 

@@ -85,6 +85,10 @@ class MyTask(RealTimeGymInterface):
         """Between two episodes the joints stand."""
         self._driver.order(np.zeros(JOINTS))
 
+    def stop(self):
+        """Nobody drives any more: a fault, Ctrl-C, the end. Called in another thread, perhaps while `_driver` hangs."""
+        self._driver.order(np.zeros(JOINTS))
+
     def render(self):
         """For `tmrl-like test --window`, uint8 [300, 300, 3] RGB: joints in black, thinner where they should be."""
         import cv2

@@ -1,0 +1,256 @@
+"""What every benchmark stands on: its options, turns, processes and peers, and its result as JSON.
+
+A script says what it sets up and what it times::
+
+    def measure(options):
+        times = in_turns(options.repeats, ours=memory.sample, limit=gather)
+        yield {"what": "a batch of 256, s", **times, "goal": 1e-4}
+
+    if __name__ == "__main__":
+        benchmark(__doc__, measure, repeats=5, quick={"repeats": 1})
+
+Each row is printed as it comes, a list in it as its median and, in brackets, its smallest and largest value. The last
+line is all of it in JSON, with the machine, its load, the commit and the date. `--keep` writes that to
+figures/NAME.json, from which `_page.py` makes the tables of docs/benchmarks.md. `--quick` takes other defaults, so that
+the script ends within seconds, on figures that are too small to say anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import multiprocessing
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psutil
+
+TESTS = Path(__file__).parents[1]
+sys.path.append(str(TESTS))  # what the tests share, scripts take from there as well
+CONFIG = TESTS.parent / "config" / "drone.yaml"
+FIGURES = Path(__file__).with_name("figures")
+SPAWN = multiprocessing.get_context("spawn")
+QUICK_LIMIT_S = 55.0
+Row: TypeAlias = dict[str, Any]  # by column, of which `what` is the first
+
+
+def benchmark(
+    doc: str | None, measure: Callable[[argparse.Namespace], Iterable[Row]], *, quick: dict[str, Any], **defaults: Any
+) -> None:
+    """Run a script: each of `defaults` is an option of its type, a list of words any of these words."""
+    options = parse(doc, quick, defaults)
+    load_before = os.getloadavg()[0]
+    rows = []
+    for row in measure(options):
+        rows.append({column: summary(cell) for column, cell in row.items()})
+        print("; ".join(f"{column} {text(cell)}" for column, cell in rows[-1].items()), flush=True)
+    script = Path(sys.argv[0])
+    result = {
+        "command": " ".join([f"python tests/benchmarks/{script.name}", *sys.argv[1:]]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "load": f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} after",
+        "commit": git("describe", "--always", "--dirty"),
+        "date": date.today().isoformat(),
+        "rows": rows,
+    }
+    if options.keep:
+        keep(script.stem, result)
+    print(json.dumps(result))
+
+
+def parse(doc: str | None, quick: dict[str, Any], defaults: dict[str, Any]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small figures within seconds: does the script run?")
+    parser.add_argument("--keep", action="store_true", help="write the figures that the page shows")
+    for name, default in defaults.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            words = default if isinstance(default[0], str) else None
+            parser.add_argument(flag, nargs="+", type=type(default[0]), choices=words, default=default)
+        else:
+            parser.add_argument(flag, type=str if default is None else type(default), default=default)
+    if "--quick" in sys.argv[1:]:
+        parser.set_defaults(**quick)
+        faulthandler.dump_traceback_later(QUICK_LIMIT_S, exit=True)
+    return parser.parse_args()
+
+
+def summary(cell: Any) -> Any:
+    """A cell as it is kept."""
+    if isinstance(cell, list):
+        return {"median": statistics.median(cell), "low": min(cell), "high": max(cell), "of": len(cell)}
+    return cell
+
+
+def text(cell: Any) -> str:
+    """A cell as it is read."""
+    if isinstance(cell, dict):
+        middle = text(cell["median"])
+        return f"{middle} ({text(cell['low'])} to {text(cell['high'])})" if cell["of"] > 1 else middle
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def keep(name: str, result: dict[str, Any]) -> None:
+    lines = json.dumps(result, indent=1, ensure_ascii=False)
+    (FIGURES / f"{name}.json").write_text(lines + "\n", encoding="utf-8")
+
+
+def git(*arguments: str) -> str:
+    """What it says; nothing where the sources are not in a repository."""
+    command = ["git", "-C", str(TESTS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def in_turns(times: int, **calls: Callable[[], float]) -> dict[str, list[float]]:
+    """Call each of `calls` in turn, `times` times: A B A B …; returns what each of them gave."""
+    results: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(times):
+        for name, call in calls.items():
+            results[name].append(call())
+    return results
+
+
+def ratios(over: list[float], under: list[float]) -> list[float]:
+    """Turn by turn."""
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def rate(call: Callable[[], Any], times: int) -> float:
+    """How often it runs in a second."""
+    started = time.perf_counter()
+    for _ in range(times):
+        call()
+    return times / (time.perf_counter() - started)
+
+
+def wait_for(condition: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
+    """What it returns once that is true. SystemExit: it does not come."""
+    until = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > until:
+            sys.exit(f"{what}: not within {within_s:g} s")
+        time.sleep(0.05)
+    return found
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+class Part:
+    """A process that calls `target(*args, pipe)`, and is killed at the end; what it does not say ends the run."""
+
+    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+        self._name = target.__name__
+        self.pipe, child = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=target, args=(*args, child), daemon=True)
+        self._process.start()
+        child.close()  # the part has the only other end: it is closed when the part has ended
+        self.program = psutil.Process(self._process.pid)
+
+    def tell(self, word: str, *arguments: Any) -> None:
+        self.pipe.send((word, *arguments))
+
+    def hear(self, within_s: float = 120.0) -> Any:
+        """Its next word. SystemExit: it has ended, or says nothing."""
+        try:
+            if self.pipe.poll(within_s):
+                return self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join(10)
+        how = f"ended with exit code {self._process.exitcode}" if not self._process.is_alive() else "does not answer"
+        sys.exit(f"{self._name} {how}")
+
+    def ask(self, word: str, *arguments: Any) -> Any:
+        self.tell(word, *arguments)
+        return self.hear()
+
+    def cpu_s(self) -> float:
+        return sum(self.program.cpu_times()[:2])
+
+    def rss_mb(self) -> float:
+        return self.program.memory_info().rss / 1e6
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.join(10)
+
+
+class Peer:
+    """Another package in a process under its own Python, which answers lines with "answer NUMBER"."""
+
+    def __init__(self, python: str, script: str, *arguments: str, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(Path(__file__).with_name(script)), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=os.environ | environment,
+        )
+
+    def ask(self, line: str) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        for answer in self._process.stdout:
+            if answer.startswith("answer "):
+                return float(answer.split()[1])
+        sys.exit(f"the peer ended at {line!r}")
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def run_server(options: dict[str, Any], pipe: Any) -> None:
+    """A part that is a server: it says its port, and then, when asked, how many packets there were."""
+    from tmrl_like.networking import Server
+
+    with Server(**{"port": 0, "host": "127.0.0.1", **options}) as server:
+        pipe.send(server.address[1])
+        while pipe.recv():
+            pipe.send(server.counters.packets)
+
+
+@contextmanager
+def two_hops() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """What goes into the first comes out of the second, over two hops of plain TCP, through a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
+
+        def pass_on() -> None:
+            with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:
+                out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while data := source.recv(1 << 20):
+                    out.sendall(data)
+
+        threading.Thread(target=pass_on, daemon=True).start()
+        with socket.create_connection(middle.getsockname()) as begin, last.accept()[0] as end:
+            yield begin, end

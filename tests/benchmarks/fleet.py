@@ -1,0 +1,293 @@
+"""How many workers a server and a trainer carry, and what each costs: sessions and senders without environments.
+
+    python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--nodes 0 1 3] [--hz 20] [--minutes 1]
+
+Light workers, many in a process, each with a connection, a sample log and an outbox of its own: a tiny sample in each
+step, a packet in each tenth of a second (below 10 Hz in each step), as a worker's outbox does it. They meet `--servers`
+servers, each in a process of its own. Without nodes each has a trainer; with nodes, they are gateways of an engine
+(JetStream, three nodes flush to the disk before they confirm) that one trainer reads. Trainers have a real memory and
+log, and publish a policy of 100 kB every 5 s.
+
+Nothing may be lost, doubled or out of order: a worker's entries are samples, so that at each packet the trainer must
+have been given as many samples of its process as the number of the packet's last entry. The age of a sample is what has
+passed from its step to the memory. CPU and memory are each process's own, from the operating system. A generator that
+is late makes fewer packets than it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import TESTS, Part, Row, benchmark, run_server, wait_for
+from _sending import Sending
+
+import tmrl_like
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.session.conversation import Conversation
+from tmrl_like.session.ring import connect_to_one
+from tmrl_like.transport import KeyFolder
+from tmrl_like.wire import messages as m
+
+PACKET_S = 0.1  # the outbox's `max_age_s`
+PROCESSES = 4  # that the light workers live in
+ARRIVES_EVERY_S = 0.01  # one in each of them
+CONNECTING_S = 0.1  # between two looks at a connection that is being made; who proves no key for long is cut
+PUBLISH_S = 5.0
+SPACES = ("o", "a")
+WEIGHTS = 25_000
+
+
+def engine_options(nodes: list[str]) -> Any:
+    """None: no engine."""
+    if not nodes:
+        return None
+    from tmrl_like.engine.options import EngineOptions
+
+    return EngineOptions(nodes=tuple(nodes), run="fleet")
+
+
+def ring_to(keys: Path, port: int, nodes: list[str]) -> Any:
+    """A trainer's connection."""
+    if not nodes:
+        return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    from tmrl_like.engine.reader import Reader
+    from tmrl_like.session.ring import Ring
+
+    return Ring(["fleet"], lambda _: Reader(engine_options(nodes)), is_quiet=True)
+
+
+def run_trainer(keys: Path, port: int, nodes: list[str], pipe: Any) -> None:
+    import torch
+
+    from tmrl_like.base.files import lock_folder
+    from tmrl_like.delivery.receiver import Receiver
+    from tmrl_like.delivery.sample_store import SampleStore
+    from tmrl_like.replay.memory import ReplayMemory
+    from tmrl_like.trainer.trainer_link import TrainerLink
+
+    class Actor:
+        def state_dict(self) -> dict[str, Any]:
+            return {"weights": torch.zeros(WEIGHTS)}
+
+    torch.set_num_threads(1)
+    folder = keys.parent / f"log-{port}"
+    memory = ReplayMemory(memory_size=100_000)
+    lock = lock_folder(folder)
+    assert lock is not None
+    receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
+    link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
+    pipe.send(link.session.wait_connected(30))
+    given: Counter[tuple[str, int]] = Counter()
+    wrong, ages_s = 0, []
+    while True:
+        deliveries = link.retrieve(0.02)
+        for delivery in deliveries:
+            memory.append(delivery.buffer)
+            process = delivery.receipt[:2]
+            given[process] += len(delivery.buffer)
+            wrong += given[process] != delivery.receipt.entry
+            newest_s = delivery.buffer.blocks[-1].timing.observed_at_s[-1]
+            ages_s.append(time.time() - float(newest_s))
+        link.confirm(deliveries)
+        if pipe.poll():
+            (question,) = pipe.recv()
+            if question == "begin":
+                pipe.send(ages_s.clear())
+            else:
+                pipe.send((dict(given), wrong, ages_s) if question == "given" else link.broadcast_model(Actor()))
+
+
+class LightWorker:
+    """What a worker has, but for an environment and threads; its owner calls `turn` for each packet."""
+
+    def __init__(self, name: str, port: int, keys: KeyFolder, samples: list[tuple[Any, ...]]) -> None:
+        self.sending = Sending(name, OutboxOptions(max_age_s=0.0, max_bytes=4 << 20))
+        self.incarnation = self.sending.log.incarnation
+        self.collects = False
+        self._samples = samples
+        hello = m.Hello("worker", name, self.incarnation, tmrl_like.__version__, m.Spaces(*SPACES))
+        ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
+        self._conversation = Conversation(ring, self.sending, hello, time.monotonic)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._conversation.welcomed.is_set()
+
+    def turn(self) -> None:
+        for sample in self._samples if self.collects else ():
+            self.sending.log.append(sample, time.time(), 1e-4, 1e-5, 3, 0)
+        self.sending.log.refill()
+        self._conversation.turn(0.0)
+
+
+def make_room_for_links(links: int) -> None:
+    """Let this process have so many links over zmq: descriptors for all, and one context, whose threads they share."""
+    import zmq
+
+    from tmrl_like.transport.base import raise_descriptor_limit
+
+    class Shared(zmq.Context):  # type: ignore[type-arg]
+        def term(self) -> None:
+            """Each link ends the context that it made; here it is everybody's."""
+
+    raise_descriptor_limit()
+    shared = Shared()
+    shared.max_sockets = 16 * links + 100
+    zmq.Context = lambda: shared  # type: ignore[assignment,misc]
+
+
+def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s: float, pipe: Any) -> None:
+    """`names`: of the workers, with the port that each dials."""
+    logging.disable()
+    make_room_for_links(len(names))
+    observations = (np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32) for i in range(samples))
+    of_a_packet = [(np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}) for obs in observations]
+    pipe.send("ready")
+    pipe.recv()
+    keys, began = KeyFolder(keys_folder), time.monotonic()
+    workers: list[LightWorker] = []
+    connected_s: float | None = None
+    due: list[tuple[float, int]] = []
+    coming = list(names.items())[::-1]
+    turns = 0
+    while True:
+        now = time.monotonic()
+        if coming and now >= began + ARRIVES_EVERY_S * len(workers):
+            workers.append(LightWorker(*coming.pop(), keys, of_a_packet))
+            heapq.heappush(due, (now, len(workers) - 1))
+        at, i = due[0]
+        if at <= now:
+            workers[i].turn()
+            turn_s = packet_s if workers[i].is_connected else min(packet_s, CONNECTING_S)
+            heapq.heapreplace(due, (max(at + turn_s, now), i))  # one that is late skips what it cannot make
+            turns += 1
+        if connected_s is None and not coming and all(w.is_connected for w in workers):
+            connected_s = time.monotonic() - began
+        if (at <= now and turns % 50) or not pipe.poll(max(0.0, min(at - now, ARRIVES_EVERY_S))):
+            continue
+        question, *arguments = pipe.recv()
+        if question == "connected":
+            pipe.send(connected_s)
+        elif question == "collect":
+            for worker in workers:
+                (worker.collects,) = arguments
+            pipe.send({(w.sending.outbox.worker, w.incarnation): w.sending.log.entries for w in workers})
+        elif question == "kept":
+            pipe.send(sum(w.sending.outbox.unacknowledged_samples() for w in workers))
+
+
+class Fleet:
+    """Servers, trainers and light workers, all of them connected; they end with `stack`."""
+
+    def __init__(
+        self, stack: contextlib.ExitStack, keys: Path, workers: int, servers: int, nodes: list[str], hz: float
+    ) -> None:
+        def part(target: Callable[..., None], *args: Any) -> Part:
+            return stack.enter_context(Part(target, *args))
+
+        options = {"keys_dir": keys, "max_workers": workers, "engine": engine_options(nodes)}
+        first = part(run_server, options)
+        ports = [first.hear()]  # which has made the keys
+        self.servers = [first, *(part(run_server, options) for _ in range(servers - 1))]
+        ports += [server.hear() for server in self.servers[1:]]
+        self.trainers = [part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)]
+        for trainer in self.trainers:
+            assert trainer.hear(), "the trainer does not connect"
+        self.packet_s = max(PACKET_S, 1 / hz)
+        names = {f"worker-{i}": ports[i % servers] for i in range(workers)}
+        shares = [dict(list(names.items())[i::PROCESSES]) for i in range(min(PROCESSES, workers))]
+        samples = round(hz * self.packet_s)
+        self.generators = [part(run_workers, keys, share, samples, self.packet_s) for share in shares]
+        for share in self.generators:
+            share.hear()
+        self.idle_mb = self.servers_mb()
+        for share in self.generators:
+            share.tell("go")
+        waits = [wait_for(lambda share=share: share.ask("connected"), "all workers") for share in self.generators]
+        self.connected_s = max(waits)
+
+    def servers_mb(self) -> float:
+        return sum(server.rss_mb() for server in self.servers)
+
+    def packets(self) -> int:
+        return sum(server.ask("packets") for server in self.servers)
+
+    def cpu_s(self) -> dict[str, float]:
+        groups = {"servers": self.servers, "trainers": self.trainers, "generators": self.generators}
+        return {name: sum(part.cpu_s() for part in group) for name, group in groups.items()}
+
+    def collect(self, on: bool) -> dict[Any, int]:
+        """Samples that each worker has made."""
+        made: dict[Any, int] = {}
+        for share in self.generators:
+            made |= share.ask("collect", on)
+        return made
+
+
+def one_fleet(fleet: Fleet, seconds: float) -> Row:
+    """What it carries, and what that costs."""
+    fleet.collect(True)
+    time.sleep(min(3.0, seconds))
+    for trainer in fleet.trainers:
+        trainer.ask("begin")
+    cpu_s, packets, began = fleet.cpu_s(), fleet.packets(), time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        time.sleep(min(PUBLISH_S, seconds - passed))
+        for trainer in fleet.trainers:
+            trainer.ask("publish")
+    lasted_s = time.monotonic() - began
+    packets = fleet.packets() - packets
+    spent_s = {name: now_s - cpu_s[name] for name, now_s in fleet.cpu_s().items()}
+    grown_mb = fleet.servers_mb() - fleet.idle_mb
+    made = fleet.collect(False)
+    wait_for(lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept")
+    given: Counter[Any] = Counter()
+    wrong, ages_s = 0, []
+    for trainer in fleet.trainers:
+        its_own, its_wrong, its_ages_s = trainer.ask("given")
+        given.update(its_own)
+        wrong += its_wrong
+        ages_s += its_ages_s
+    lost = sum(max(0, count - given[worker]) for worker, count in made.items())
+    doubled = sum(max(0, given[worker] - count) for worker, count in made.items())
+    return {
+        "packets/s": packets / lasted_s,
+        "asked": len(made) / fleet.packet_s,
+        "lost, doubled, out of order": f"{lost}, {doubled}, {wrong} of {sum(made.values()):,}",
+        **{f"CPU of {name}, ms/s": 1e3 * took_s / lasted_s for name, took_s in spent_s.items()},
+        "age p50, ms": 1e3 * float(np.percentile(ages_s, 50)),
+        "age p99, ms": 1e3 * float(np.percentile(ages_s, 99)),
+        "memory of servers, MB more": grown_mb,
+        "last one in after, s": fleet.connected_s,
+    }
+
+
+def measure(options: Any) -> Iterator[Row]:
+    for workers, nodes in product(options.workers, options.nodes):
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+            urls: list[str] = []
+            if nodes:
+                sys.path.append(str(TESTS / "engine"))
+                from engine_nodes import Nodes
+
+                engine = Nodes(Path(name) / "nodes", nodes, sync=nodes > 1, is_open=True)
+                urls = stack.enter_context(engine).urls
+            fleet = Fleet(stack, Path(name) / "keys", workers, options.servers, urls, options.hz)
+            what = f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}, nodes: {nodes}"
+            yield {"what": what, **one_fleet(fleet, 60 * options.minutes)}
+
+
+if __name__ == "__main__":
+    quick = {"workers": [8], "nodes": [0, 1], "hz": 10.0, "minutes": 0.03}
+    benchmark(__doc__, measure, workers=[16, 32, 64], servers=1, nodes=[0], hz=20.0, minutes=1.0, quick=quick)

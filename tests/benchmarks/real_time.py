@@ -1,0 +1,116 @@
+"""The whole product in real time, several seeds: `tmrl-like run EXPERIMENT --proof`, as a user starts it.
+
+    python tests/benchmarks/real_time.py [--experiments drone robot] [--seeds 0 1 2 3 4] [--minutes 2]
+
+Training takes `--minutes`, test episodes included; then the proof tests the last policy in twenty. An episode succeeds
+when it ends at its target. Seconds count from the start of training. The limit of the drone is a hand-written
+proportional controller on the same drone, in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import CONFIG, Row, benchmark
+from kit.ports import free_port
+
+GAIN = 4.0  # 1/s
+GOOD = {"drone": -7.0, "robot": -10.0}  # the return of a test episode
+AGES = ("sample_age_p50_s", "sample_age_p99_s", "policy_age_p50_s", "policy_age_p99_s")
+Record = dict[str, Any]
+
+
+def controllers_return(episodes: int) -> float:
+    """A proportional controller flies the drone to its target."""
+    from tmrl_like.envs.drone import DroneEnv
+
+    env = DroneEnv()
+    total = 0.0
+    for _ in range(episodes):
+        obs, _ = env.reset()
+        ended = False
+        while not ended:
+            x, y, target_x, target_y = (float(o[0]) for o in obs[:4])
+            action = np.clip(np.array([target_x - x, target_y - y]) * GAIN, -2, 2).astype(np.float32)
+            obs, rew, terminated, truncated, _ = env.step(action)
+            total += float(rew)
+            ended = terminated or truncated
+    env.close()
+    return total / episodes
+
+
+def run(experiment: str, seed: int, minutes: float, has_proof: bool) -> tuple[list[Record], list[Record]]:
+    """One run; its records, and the episodes of its proof."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "tmrl_like", "run", str(CONFIG.with_name(f"{experiment}.yaml"))]
+        command += ["--seed", str(seed), "--server.port", str(free_port()), "--trainer.max_minutes", str(minutes)]
+        command += ["--proof"] * has_proof
+        environment = {**os.environ, "TMRL_LIKE_HOME": home}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        folder = Path(home) / "runs" / experiment
+        proof = folder / "proof.json"
+        if has_proof and not proof.exists():
+            sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return records, json.loads(proof.read_text())["trained"] if has_proof else []
+
+
+def first_good_s(tests: list[Record], good: float) -> float:
+    return next((test["time_s"] for test in tests if test["return"] > good), float("inf"))
+
+
+def all_succeed_from_s(tests: list[Record]) -> float:
+    """The first test episode from which on each one succeeded."""
+    from_s = float("inf")
+    for test in reversed(tests):
+        if not test["terminated"]:
+            return from_s
+        from_s = test["time_s"]
+    return from_s
+
+
+def measure(options: Any) -> Iterator[Row]:
+    for experiment in options.experiments:
+        found: dict[str, list[float]] = {}
+
+        def note(what: str, value: float, of: dict[str, list[float]] = found) -> None:
+            of.setdefault(what, []).append(float(value))
+
+        for seed in options.seeds:
+            records, proof = run(experiment, seed, options.minutes, not options.quick)
+            tests = [record for record in records if record["kind"] == "episode" and record["test"]]
+            rounds = [record for record in records if record["kind"] == "round"][1:]
+            note(f"first test episode above {GOOD[experiment]:g}, s", first_good_s(tests, GOOD[experiment]))
+            note("every later test episode succeeds from, s", all_succeed_from_s(tests))
+            if proof:
+                note("return of the last policy", np.mean([episode["return"] for episode in proof]))
+                note("share of its episodes that succeed", np.mean([episode["terminated"] for episode in proof]))
+            for age in AGES:
+                note(age, np.median([record[age] for record in rounds if age in record] or [np.nan]))
+            newest = rounds[-1] if rounds else {}
+            note("overruns", newest.get("overruns_total", 0))
+            env_steps = newest.get("env_steps_total", 0)
+            note("environment steps", env_steps)
+            note("training steps per environment step", newest.get("training_steps_total", 0) / max(1, env_steps))
+        for what, values in found.items():
+            is_limited = experiment == "drone" and what.startswith("return")
+            limit = {"limit": controllers_return(20)} if is_limited else {}
+            yield {
+                "what": f"{experiment}: {what}",
+                "ours": values,
+                "each seed": ", ".join(f"{v:.4g}" for v in values),
+                **limit,
+            }
+
+
+if __name__ == "__main__":
+    quick = {"experiments": ["drone"], "seeds": [0], "minutes": 0.2}
+    benchmark(__doc__, measure, experiments=list(GOOD), seeds=[0, 1, 2, 3, 4], minutes=2.0, quick=quick)

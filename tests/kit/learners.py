@@ -1,0 +1,77 @@
+"""Small agents, batches for them, and what they hold."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from tmrl_like.agents import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.base import tree
+from tmrl_like.types import Batch
+
+HIDDEN = (24, 16)
+
+
+def rows_of(space: gymnasium.Space[Any], rows: int, seed: int = 0) -> Any:
+    """So many samples of a space: tensors [rows, ...] in its structure."""
+    space.seed(seed)
+    samples = [space.sample() for _ in range(rows)]
+    return tree.map_leaves(lambda *leaf: torch.from_numpy(np.stack(leaf)), *samples)
+
+
+def batch_of(spaces: tuple[gymnasium.Space[Any], ...], seed: int = 0, rows: int = 32, **said: Any) -> Batch:
+    """Random transitions, of which one in five is terminal; what is said stands in their place."""
+    observation_space, action_space = spaces
+    random = torch.Generator().manual_seed(seed)
+    transitions = {
+        "obs": rows_of(observation_space, rows, 2 * seed),
+        "act": rows_of(action_space, rows, seed),
+        "rew": torch.randn(rows, generator=random),
+        "next_obs": rows_of(observation_space, rows, 2 * seed + 1),
+        "terminated": (torch.rand(rows, generator=random) < 0.2).float(),
+        "truncated": torch.zeros(rows),
+    }
+    return Batch(**transitions | said)
+
+
+def small(
+    cls: Any,
+    spaces: tuple[gymnasium.Space[Any], ...],
+    actor: Any = SquashedGaussianActor,
+    critic: Any = EnsembleCritic,
+    **options: Any,
+) -> Any:
+    """An agent with narrow networks, always the same ones."""
+    torch.manual_seed(0)
+    networks = {"actor_cls": partial(actor, hidden_sizes=HIDDEN), "critic_cls": partial(critic, hidden_sizes=HIDDEN)}
+    return cls(*spaces, **networks | options)
+
+
+def train(agent: Any, steps: int, first: int = 0, **said: Any) -> list[dict[str, float]]:
+    """Train on batches of its spaces, with noise that follows from the step; returns the metrics."""
+    spaces, found = (agent.observation_space, agent.action_space), []
+    for step in range(first, first + steps):
+        torch.manual_seed(step)
+        metrics = agent.train(batch_of(spaces, step, **said))
+        found.append({name: float(value) for name, value in metrics.items()})
+    return found
+
+
+def tensors_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
+    """A copy of each parameter and buffer of an agent's modules, by module and name."""
+    return {
+        f"{name} {key}": value.clone()
+        for name, module in modules_of(agent).items()
+        for key, value in module.state_dict().items()
+    }
+
+
+def assert_same(one: TrainingAgent, other: TrainingAgent, rtol: float = 0.0, atol: float = 0.0) -> None:
+    """Two agents hold the same numbers."""
+    ours, theirs = tensors_of(one), tensors_of(other)
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_allclose(ours[key], value, rtol=rtol, atol=atol, err_msg=key)

@@ -1,0 +1,58 @@
+"""Files that drive: a policy, and a network as ONNX."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from test_load_policy import ACT, OBS, written
+
+from tmrl_like import load_policy
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.export import write_onnx
+from tmrl_like.policies.file_drivers import OnnxDriver, PolicyDriver
+from tmrl_like.worker.takeover import to_action
+
+REST = np.zeros(2, np.float32)
+PARTS = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
+
+
+def test_a_policy_file_drives_with_its_best_actions(tmp_path):
+    path = written(tmp_path / "policy.safetensors", SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,)))
+    driver = PolicyDriver(ACT, REST, str(path))
+    obs = np.float32([0.1, -0.2, 0.3])
+    driver.reset()
+    assert np.array_equal(driver(obs), load_policy(path).act(obs))
+    assert driver.is_program
+    driver.close()
+    with pytest.raises(ConfigError, match=r"policy.safetensors is for .*; the environment has Box\(-1"):
+        PolicyDriver(spaces.Box(-1.0, 1.0, (2,)), REST, str(path))
+    with pytest.raises(ConfigError, match=r"policy.safetensors is for"):
+        PolicyDriver(ACT, REST, str(path), observation_space=PARTS)
+    with pytest.raises(PolicyError, match="nobody"):
+        PolicyDriver(ACT, REST, "nobody@best")
+
+
+def test_an_onnx_file_of_ours_drives_part_by_part(tmp_path):
+    path = written(tmp_path / "policy.safetensors", SquashedGaussianActor(PARTS, ACT, hidden_sizes=(8,)))
+    policy = load_policy(path)
+    write_onnx(policy, tmp_path / "policy.onnx")
+    driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"))
+    obs = np.float32([0.1]), np.float32([-0.2, 0.3])
+    assert np.allclose(to_action(driver(obs), ACT, "its action"), policy.act(obs), atol=1e-5)
+    driver.close()
+    with pytest.raises(ConfigError, match=r"the inputs observation.0, observation.1; the observation has 1 part"):
+        driver(np.zeros(3, np.float32))
+
+
+def test_an_onnx_file_with_one_input_is_given_all_numbers(tmp_path):
+    path = written(tmp_path / "policy.safetensors", SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,)))
+    write_onnx(load_policy(path), tmp_path / "policy.onnx")
+    driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"), obs_preprocessor=lambda obs: obs[:2])
+    obs = np.float32([0.1]), np.float32([-0.2, 0.3]), np.float32([7.0])
+    assert np.allclose(driver(obs), load_policy(path).act(np.float32([0.1, -0.2, 0.3])), atol=1e-5)
+
+
+def test_an_onnx_file_that_is_none_is_one_line(tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"no network")
+    with pytest.raises(ConfigError, match=r"the ONNX file .*broken.onnx cannot be loaded"):
+        OnnxDriver(ACT, REST, str(tmp_path / "broken.onnx"))

@@ -1,0 +1,367 @@
+"""A person says how an episode goes: it counts for the step in which it was seen, and resets wait for one."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from house import buffers_of
+
+from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.replay.memory import ReplayMemory
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.worker import control_loop, judged_loop, person
+from tmrl_like.worker.action_chain import ActionChain, ActionPart
+from tmrl_like.worker.options import PersonOptions, WorkerOptions
+
+STEP_S = 0.1
+START_S = 1000.0
+
+
+class Clock:
+    """A time that passes in the environment alone, and while somebody sleeps."""
+
+    now = START_S
+
+    def perf_counter(self):
+        return self.now
+
+    monotonic = perf_counter
+    time = staticmethod(time.time)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in (control_loop, judged_loop, person):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class Watched(CountingEnv):
+    """A step takes 0.1 s; in some of them, by number, a person says something, so many seconds after its beginning."""
+
+    def __init__(self, clock, says, **options):
+        super().__init__(**options)
+        self.clock, self.says, self.obs = clock, says, np.zeros(2, np.float32)
+        self.say = None
+
+    def reset(self, **options):
+        obs, info = super().reset(**options)
+        self.obs[:] = obs
+        return self.obs, info
+
+    def step(self, action):
+        began, number = self.clock.now, self.total_steps + 1
+        for after_s, said in self.says.get(number, ()):
+            self.clock.now = began + after_s
+            self.say(said)
+        self.clock.now = began + STEP_S
+        obs, *rest = super().step(action)
+        self.obs[:] = obs  # which it uses again
+        return self.obs, *rest
+
+
+@pytest.fixture
+def make(clock):
+    """Make a worker whose environment's episodes have ten steps of 0.1 s; step n pays n."""
+    opened = []
+
+    def worker(says, reaction_s=0.0, env_cls=Watched, actor=LinearActor, **options):
+        said = {
+            name: options.pop(name)
+            for name in ("takeover", "action_chain", "crc_debug", "on_rollout")
+            if name in options
+        }
+        page = WorkerOptions(person=PersonOptions(watches=True, reaction_s=reaction_s, **options))
+        env = partial(env_cls, clock, says)
+        made = RolloutWorker(env, actor, standalone=True, model_path=None, options=page, **said)
+        made.env.say = made.person.say
+        opened.append(made)
+        return made
+
+    yield worker
+    for worker in opened:
+        worker.close()
+
+
+def collect(worker, episodes=1):
+    """Statistics of episodes, and their samples, but for those of resets."""
+    with taken(worker) as take:
+        stats = [worker.collect_train_episode() for _ in range(episodes)]
+        return stats, [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
+
+
+@pytest.mark.parametrize(
+    ("reaction_s", "step"), [(0.0, 7), (0.04, 7), (0.06, 6), (0.14, 6), (0.16, 5), (0.34, 4), (10.0, 1)]
+)
+@pytest.mark.parametrize(("said", "reward"), [("success", 1.0), ("failure", -5.0), (0.25, 0.25)])
+def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(make, reaction_s, step, said, reward):
+    worker = make({7: [(0.05, said)]}, reaction_s, failure_reward=-5.0)
+    (stats,), samples = collect(worker)
+    ends = said != 0.25
+    last = step if ends else 10
+    assert [float(s.rew) for s in samples] == [n + reward * (n == step) for n in range(1, last + 1)]
+    assert [bool(s.terminated) for s in samples] == [n == last for n in range(1, last + 1)]
+    assert [s.obs.tolist() for s in samples] == [[1, n] for n in range(1, last + 1)]
+    assert (stats.steps, stats.return_) == (last, pytest.approx(sum(range(last + 1)) + reward))
+    assert stats.terminated
+    assert worker.loop.collected_steps == last
+    assert worker.env.total_steps == (7 if ends else 10)
+
+
+def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments(make, clock):
+    worker = make({}, reaction_s=0.3)
+    pauses = []
+
+    def sleep(seconds):
+        clock.now += 0.15
+        worker.person.say("success")
+        clock.now += seconds - 0.15
+        pauses.append(seconds)
+
+    clock.sleep = sleep
+    (stats,), samples = collect(worker)
+    assert pauses == [pytest.approx(0.35)]
+    assert [float(s.rew) for s in samples] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert samples[-1].terminated
+    assert stats.steps == 9
+
+
+def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_episode(make):
+    worker = make({2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}, failure_reward=-1.0)
+    stats, samples = collect(worker, episodes=2)
+    assert [float(s.rew) for s in samples] == [1, 2.75, 3, 4, 4, *range(1, 11)]
+    assert [s.steps for s in stats] == [5, 10]
+
+
+def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
+    worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
+    with taken(worker) as take:
+        stats = worker.collect_train_episode(max_samples=4)
+        samples = [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
+    assert (stats.terminated, stats.truncated, stats.steps) == (True, False, 3)
+    assert [(bool(s.terminated), bool(s.truncated)) for s in samples] == [(False, False)] * 2 + [(True, False)]
+
+
+def test_test_episodes_are_judged_too(make):
+    worker = make({7: [(0.05, "success")]}, reaction_s=0.2)
+    stats = worker.run_episode()
+    assert (stats.steps, stats.return_, stats.terminated) == (5, 16.0, True)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, int])
+def test_a_reward_stays_of_its_kind(make, kind):
+    class Typed(Watched):
+        def step(self, action):
+            obs, rew, *rest = super().step(action)
+            return obs, kind(rew), *rest
+
+    _, samples = collect(make({3: [(0.05, 0.5)]}, env_cls=Typed))
+    assert float(samples[2].rew) == 3.5
+    if kind is not int:
+        assert type(samples[2].rew) is type(samples[1].rew)
+
+
+def test_rollouts_hold_what_the_samples_hold(make):
+    rollouts = []
+    worker = make({7: [(0.05, "success")], 2: [(0.01, 0.5)]}, reaction_s=0.14, on_rollout=rollouts.append)
+    worker.collect_train_episode()
+    worker.rollouts.close()
+    assert rollouts[0].rewards.tolist() == [1.5, 2, 3, 4, 5, 7]
+    assert rollouts[0].terminated
+
+
+def test_crc_debugging_rebuilds_what_a_person_has_changed(make):
+    worker = make({7: [(0.05, "success")], 12: [(0.05, 0.5)]}, reaction_s=0.24, crc_debug=True)
+    memory = ReplayMemory(nb_steps=1, device="cpu", memory_size=100, batch_size=1, crc_debug=True)
+    with taken(worker) as take:
+        for _ in range(2):
+            worker.collect_train_episode()
+        for buffer in buffers_of(take()):
+            memory.append_buffer(buffer)
+    rebuilt = [memory.get_transition(item) for item in range(len(memory))]
+    assert [float(t.rew) for t in rebuilt] == [1, 2, 3, 4, 6, 1, 2, 3.5, 4, 5, 6, 7, 8, 9, 10]
+    assert [bool(t.terminated) for t in rebuilt] == [n in (4, 14) for n in range(15)]
+
+
+class Half(ActionPart):
+    def __call__(self, action):
+        return [0.5 * x for x in action]
+
+
+class Hand:
+    """Drives all the time."""
+
+    def __init__(self, action_space, default_action):
+        self.answers = itertools.count()
+
+    def __call__(self, obs):
+        return [0.5]
+
+    def close(self):
+        pass
+
+
+def test_actions_are_those_of_the_chain_and_of_who_took_over(make, until):
+    worker = make(
+        {},
+        reaction_s=0.1,
+        takeover=Hand,
+        action_chain=partial(ActionChain, [Half()], time_step_s=STEP_S),
+    )
+    worker.run_episode()
+    until(lambda: worker.loop.driver.takeover._action is not None)
+    worker.env.says = {17: [(0.05, "success")]}
+    _, samples = collect(worker)
+    assert {float(s.act[0]) for s in samples} == {0.25}
+    assert len(samples) == 6
+
+
+def test_a_stop_loses_no_step_that_was_held_back(make):
+    worker = make({}, reaction_s=10.0)
+    with taken(worker) as take:
+        worker.env.says = {4: [(0.05, 0.5)]}
+        worker.env.say = lambda said: worker.stop()
+        worker.run(nb_episodes=1)
+        assert len([s for b in buffers_of(take()) for s in b if not s.info.is_reset]) == 4
+        obs, _ = worker.reset(collect_samples=True)
+        worker.step(obs, test=False, collect_samples=True)
+        assert not [s for b in buffers_of(take()) for s in b if not s.info.is_reset]
+        worker.loop.release()
+        assert len([s for b in buffers_of(take()) for s in b if not s.info.is_reset]) == 1
+
+
+@pytest.mark.fault("people", "a reset needs a person, who is away", "the worker holds still, says so, and goes on")
+def test_a_reset_waits_for_a_person_while_nothing_moves(caplog, capfd, until):
+    stopped = threading.Event()
+
+    class Arm(CountingEnv):
+        def stop(self):
+            stopped.set()
+
+    options = WorkerOptions(person=PersonOptions(watches=True, reset_prompt="put the cube back, then press enter"))
+    with RolloutWorker(Arm, LinearActor, standalone=True, model_path=None, options=options) as worker:
+        thread = threading.Thread(target=worker.run_episodes, kwargs={"nb_episodes": 2})
+        thread.start()
+        for episode in (1, 2):
+            until(lambda: worker.condition().alarm == "waits for a person: put the cube back, then press enter")
+            assert stopped.is_set() == (episode == 2)
+            worker.person.say("success")  # which is no answer
+            assert worker.env.total_steps == 10 * (episode - 1)
+            worker.person.say("reset-done")
+            until(lambda steps=10 * episode: worker.env.total_steps == steps)
+        thread.join()
+        assert worker.condition().overruns == 0
+        assert not worker.condition().alarm
+    assert "waits for a person: put the cube back, then press enter" in caplog.text
+    assert "\a" in capfd.readouterr().err
+
+
+def test_a_reset_that_waits_can_be_stopped(until):
+    options = WorkerOptions(person=PersonOptions(watches=True, reset_prompt="put the cube back"))
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, options=options) as worker:
+        thread = threading.Thread(target=worker.run_episodes)
+        thread.start()
+        until(lambda: worker.condition().alarm)
+        worker.stop()
+        thread.join()
+
+
+class Keys:
+    """A keyboard without a screen, and a gamepad."""
+
+    def __init__(self):
+        self.held = set()
+
+    def key(self, name):
+        return name
+
+    def is_down(self, key):
+        return key in self.held
+
+    def close(self):
+        self.held = None
+
+
+def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path, until):
+    keys = Keys()
+    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
+    monkeypatch.setattr(person, "Gamepad", lambda: keys)
+    said = {"enter": "success", "f5": -0.5, "button 3": "failure", "space": "reset-done"}
+    options = PersonOptions(watches=True, keys=said, reaction_s=0.0, success_reward=2.0, failure_reward=-3.0)
+    somebody = person.Person(options, tmp_path / "run" / "signals")
+
+    def heard(key):
+        keys.held = {key}
+        until(lambda: somebody.said)
+        reward, ends, _ = somebody.said.popleft()
+        time.sleep(0.03)
+        assert not somebody.said  # once, however long it is held
+        return reward, ends
+
+    try:
+        assert [heard(key) for key in ("enter", "f5", 3)] == [(2.0, True), (-0.5, False), (-3.0, True)]
+        keys.held = {"space"}
+        until(somebody.has_reset.is_set)
+        with (tmp_path / "run" / "signals").open("a") as lines:
+            lines.write("0.75\nsuccess\n")
+        until(lambda: len(somebody.said) == 2)
+        assert [said[:2] for said in somebody.said] == [(0.75, False), (2.0, True)]
+    finally:
+        somebody.close()
+    assert keys.held is None
+
+
+def test_a_keyboard_that_is_gone_is_one_line(monkeypatch, tmp_path, until, caplog):
+    keys = SimpleNamespace(key=lambda name: name, is_down=lambda key: 1 / 0, close=lambda: None)
+    monkeypatch.setattr(person, "open_keyboard", lambda: keys)
+    somebody = person.Person(PersonOptions(watches=True, keys={"enter": "success"}), tmp_path / "signals")
+    until(lambda: caplog.messages)
+    time.sleep(0.05)
+    somebody.close()
+    assert caplog.messages == ["a person cannot be heard: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize("said", ["succes", "nan", ""])
+def test_what_nobody_can_mean_is_refused(said):
+    with pytest.raises(ConfigError, match="expected success, failure, reset-done, or a number"):
+        PersonOptions(keys={"enter": said})
+
+
+def test_where_nobody_watches_there_is_no_thread_and_the_control_loop_is_the_plain_one():
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+        assert type(worker.loop) is control_loop.ControlLoop
+        assert worker.person is None
+        assert not [thread for thread in threading.enumerate() if thread.name == "tmrl-person"]
+
+
+def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until, caplog, monkeypatch):
+    experiment = tmp_path / "moves.yaml"
+    experiment.write_text(
+        "run_name: judged\n"
+        "env: tmrl_like.testing.fakes.CountingEnv\n"
+        "actor: tmrl_like.testing.fakes.LinearActor\n"
+        "agent: tmrl_like.testing.fakes.CountingAgent\n"
+        "memory: tmrl_like.testing.fakes.ListMemory\n"
+        "worker: {person: {watches: true}}\n"
+    )
+    assert command_line("signal", str(experiment), "success") == 2
+    from tmrl_like.config.loading import open_experiment
+    from tmrl_like.experiment import experiment_of
+
+    with experiment_of(open_experiment(experiment)).with_code(("env", "actor")).make_standalone() as worker:
+        assert command_line("signal", str(experiment), "sucess") == 2
+        assert command_line("signal", "judged", "success") == 0
+        until(lambda: worker.person.said)
+        assert worker.person.said[0][:2] == (1.0, True)

@@ -1,0 +1,21 @@
+"""`tmrl-like signal`: what a person says to the workers of a run, where they read no keyboard."""
+
+from __future__ import annotations
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.errors import ConfigError
+from tmrl_like.worker.options import to_said
+
+
+def main(arguments: Arguments) -> int:
+    """Append it to the file that they read."""
+    said, paths = to_said(arguments.said), RunPaths.of(arguments.found.folder())
+    if not paths.signals.exists():
+        raise ConfigError(
+            f"no worker of the run {paths.run_name} on this machine has heard a person so far: start one whose "
+            "experiment says worker: {person: {watches: true}}"
+        )
+    with paths.signals.open("a", encoding="utf-8") as lines:
+        lines.write(f"{said}\n")
+    return 0

@@ -1,0 +1,83 @@
+"""What an environment moves is stopped, once, whoever first notices that nobody drives it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import Any
+
+from tmrl_like.base.processes import ProcessGuard
+from tmrl_like.base.text import one_line
+from tmrl_like.envs.control_thread import ControlThread
+
+log = logging.getLogger("tmrl_like.envs")
+
+_STOPS_WITHIN_S = 1.0  # after that, nobody waits for it any more
+
+
+class Brake:
+    """Calls an environment's `stop()`, once after each reset, in a thread of its own.
+
+    It may come at any time, also while another thread is in `step` or `reset`, and hangs there. It does not wait for
+    that one, and nothing moves after it before the next reset begins.
+
+    An environment that another process can stop says so in an attribute `stop_from_outside`: the import path of a
+    function, and its arguments (text, numbers). The guard's process makes that call when this process has ended without
+    a `stop`, because it was killed for instance.
+
+    Attributes:
+        exists: whether there is a `stop`.
+        is_on: what moved was stopped, and no reset has begun since.
+    """
+
+    def __init__(self, env: Any, guard: ProcessGuard, stopping: threading.Event) -> None:
+        """Of this environment, which has not moved yet; while `stopping` is set, no reset may begin."""
+        inner = getattr(env, "unwrapped", env)
+        stop = getattr(env, "stop", None) or getattr(inner, "stop", None)
+        self.exists = stop is not None
+        self._stop: Callable[[], object] = stop or int
+        self._from_outside = getattr(inner, "stop_from_outside", None)
+        self._guard, self._stopping = guard, stopping
+        self._moves = self.is_on = False
+        self._lock = threading.Lock()
+        if self.exists:
+            self._thread = ControlThread("tmrl-brake")
+
+    def release(self) -> bool:
+        """A reset begins, and what it moves is to be stopped again; False: it must not begin."""
+        if self.exists:
+            with self._lock:
+                if self._stopping.is_set():
+                    return False
+                self._moves, self.is_on = True, False
+            self._guard.call_at_end(self._from_outside)
+        return True
+
+    def pull_soon(self) -> None:
+        """As `pull`, but does not wait. A signal handler may call it."""
+        if self.exists:
+            self._thread.start(self._stop_once)
+
+    def pull(self) -> None:
+        """Stop what moves, if nobody has; when this returns it is done, or `stop` has hung for a second."""
+        if self.exists and not self._thread.is_left:
+            wait([self._thread.start(self._stop_once)], _STOPS_WITHIN_S)
+
+    def _stop_once(self) -> None:
+        with self._lock:
+            if not self._moves:
+                return
+            self._moves, self.is_on = False, True
+        try:
+            self._stop()
+            self._guard.call_at_end(None)
+        except Exception as error:
+            log.error("the environment's stop() failed: %s", one_line(error))
+
+    def close(self) -> None:
+        """Pull it, and end its thread. Twice is fine."""
+        self.pull()
+        if self.exists:
+            self._thread.leave()

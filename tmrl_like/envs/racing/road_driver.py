@@ -1,0 +1,60 @@
+"""A program that drives the racing game as its range finders tell: it takes over, and records laps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from tmrl_like.envs.racing.racing_game import pedal_of
+from tmrl_like.envs.racing.view import ANGLES, INSTRUMENTS
+from tmrl_like.errors import ConfigError
+
+_PACE = 40.0  # how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
+
+
+def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
+    """Steer to where the road is longest, slower where it is short: a clean lap, not a fast one.
+
+    Args:
+        ranges: a scan of `LidarView`, [19].
+        speed: ahead, in units per second.
+
+    Returns:
+        Steering -1 (left) to 1, gas and brake 0 to 1.
+    """
+    angles, weights = np.deg2rad(ANGLES), ranges**3
+    heading = np.arctan2(weights @ np.sin(angles), weights @ np.cos(angles))
+    steering = float(np.clip(1.5 * heading, -1.0, 1.0))
+    too_slow_by = 10.0 + _PACE * ranges[np.abs(ANGLES) <= 20.0].max() - speed
+    gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
+    return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
+
+
+class RoadDriver:
+    """A program that takes over from a policy at intervals, as `follow_road` says; for `observation: lidar`."""
+
+    is_program = True
+
+    def __init__(
+        self, action_space: spaces.Space[Any], default_action: Any, every_s: float = 20.0, for_s: float = 5.0
+    ) -> None:
+        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
+        if not isinstance(action_space, spaces.Box):
+            raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
+        self._every_s, self._for_s = every_s, for_s
+        self._started_at = time.monotonic()
+
+    def __call__(self, obs: tuple[Any, ...]) -> NDArray[np.float32] | None:
+        """Steering and pedal, float32 [2]; None: the policy drives."""
+        if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
+            return None
+        instruments, seen, *_ = obs
+        steering, gas, brake = follow_road(seen[-1], instruments[0] * INSTRUMENTS["speed"])
+        return np.array((steering, pedal_of(gas, brake)), np.float32).clip(-1.0, 1.0)
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,100 @@
+"""A person watches an environment, says how it goes, and resets it: by key, by gamepad, by command, or by a script."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import start_thread
+from tmrl_like.envs.drivers import Gamepad
+from tmrl_like.envs.keyboards import PynputKeyboard, X11Keyboard, open_keyboard
+from tmrl_like.worker.options import PersonOptions, Said, to_said
+
+log = logging.getLogger("tmrl_like.worker")
+
+_EVERY_S = 0.01
+_ENDS_WITHIN_S = 0.5
+_BUTTON = "button "
+
+
+class Person:
+    """Listens in a thread of its own, and keeps what was said until the control loop, which never waits, takes it.
+
+    Attributes:
+        options: what they say.
+        said: about episodes, oldest first: a reward, whether the episode ends, and when what it is about was seen, in
+            seconds of `time.perf_counter`.
+        has_reset: a reset is done.
+    """
+
+    def __init__(self, options: PersonOptions, file: Path) -> None:
+        """Begin to listen, also to the lines that `tmrl-like signal` appends to a file.
+
+        Raises:
+            ConfigError: there is no such key, or no screen.
+            MissingExtraError: what reads keys or a gamepad is not installed.
+        """
+        self.options = options
+        self.said: deque[tuple[float, bool, float]] = deque()
+        self.has_reset = threading.Event()
+        self._keyboard: X11Keyboard | PynputKeyboard | None = None
+        self._pad: Gamepad | None = None
+        self._is_down = {name: self._look_at(name) for name in options.keys}
+        self._down: set[str] = set()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = file.open("a+", encoding="utf-8")
+        self._closing = threading.Event()
+        self._thread = start_thread(self._run, "tmrl-person")
+
+    def _look_at(self, name: str) -> Callable[[], bool]:
+        """What says whether a key or button is down."""
+        if name.startswith(_BUTTON):
+            self._pad = self._pad or Gamepad()
+            return partial(self._pad.is_down, int(name.removeprefix(_BUTTON)))
+        self._keyboard = self._keyboard or open_keyboard()
+        return partial(self._keyboard.is_down, self._keyboard.key(name))
+
+    def say(self, said: Said) -> None:
+        """Say success, failure, reset-done or a reward, from any thread; ConfigError: it is none of them."""
+        seen_at = time.perf_counter() - self.options.reaction_s
+        match to_said(said):
+            case "reset-done":
+                self.has_reset.set()
+            case "success":
+                self.said.append((self.options.success_reward, True, seen_at))
+            case "failure":
+                self.said.append((self.options.failure_reward, True, seen_at))
+            case reward:
+                self.said.append((float(reward), False, seen_at))
+
+    def _run(self) -> None:
+        failure = ""
+        while not self._closing.wait(_EVERY_S):
+            try:
+                self._listen()
+                failure = ""
+            except Exception as error:  # the screen is gone, or there is no gamepad
+                if failure != (failure := one_line(error)):
+                    log.error("a person cannot be heard: %s", failure)
+
+    def _listen(self) -> None:
+        while line := self._lines.readline():
+            self.say(line.strip())
+        down = {name for name, is_down in self._is_down.items() if is_down()}
+        for name in down - self._down:
+            self.say(self.options.keys[name])
+        self._down = down
+
+    def close(self) -> None:
+        """Listen no more. Twice is fine."""
+        self._closing.set()
+        self._thread.join(_ENDS_WITHIN_S)
+        self._lines.close()
+        if self._keyboard is not None:
+            self._keyboard.close()

@@ -89,7 +89,7 @@ class ReachPose(RealTimeGymInterface):
         self._send(self._position)
 
     def stop(self):
-        """Nobody drives any more: the arm stays where it is. Called in another thread, while one may hang in the bus."""
+        """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may hang in the bus."""
         if self._bus.acquire(timeout=0.03):
             self._bus.release()
             self._send(self._position)

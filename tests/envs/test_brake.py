@@ -47,7 +47,7 @@ def counted_stops(file: Path) -> int:
 
 
 def in_time(once: Callable[[Path], float], folder: Path, figure: Callable[[str], None]) -> None:
-    """Do it again until it was in time, which is the promise of a machine with nothing else to do; a busy one has longer."""
+    """Do it again until it was in time, as a machine with nothing else to do is; a busy one has longer."""
     took_s = []
     for number in range(TRIES):
         took_s.append(once(folder / f"{number}.txt"))

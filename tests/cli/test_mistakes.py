@@ -80,7 +80,7 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
     out = typed(*command.split(), "--help").out
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
-    if not command:  # a newcomer finds seventeen commands
+    if not command:  # a newcomer finds all of them
         assert re.findall(r"^    ([a-z]\S*)  ", out.partition("COMMAND")[2], re.M) == [*COMMANDS]
 
 

@@ -4,9 +4,10 @@ Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in th
 
     max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],  (s, a) drawn from what was recorded,
 
-with independent standard normal noise on each float, whose standard deviation in the recording is sigma (of an action at
-least an eighth of its range); k is `NOISE`,
-and 1 for past actions in s. The noise on actions leaves the policy wide enough to explore from. An actor that sees what
+with independent standard normal noise on each float. Its standard deviation in the recording is sigma, of an action at
+least an eighth of the range; k is `NOISE`, and 1 for past actions in s.
+
+The noise on actions leaves the policy wide enough to explore from. An actor that sees what
 it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting Copycat Agents in
 Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one that was shown no way back to the way
 that was shown knows none. What is learnt from is disturbed, what is held out is not.

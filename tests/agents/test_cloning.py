@@ -92,3 +92,14 @@ def test_an_actor_without_a_likelihood_is_refused():
     data = shown(torch.zeros(4, 3), torch.zeros(4))
     with pytest.raises(ConfigError, match="a IQNActor cannot be cloned: give it a method log_prob"):
         next(clone(actor, data, data, 1))
+
+
+def test_what_was_always_the_same_is_done_with_some_room():
+    obs = torch.rand(400, 3) * 2 - 1
+    act = torch.stack((torch.full((400,), 0.7), torch.rand(400)), dim=1)
+    actor = SquashedGaussianActor(OBS, ACT, hidden_sizes=(32,))
+    *_, after = clone(actor, *shown(obs, act).split(0.25), 800)
+    assert after.held_out > 0.0
+    log_std = actor(obs)[1]
+    assert (log_std[:, 0].exp() > 0.01).all()
+    assert actor.best_actions(obs)[:, 0].mean().item() == pytest.approx(0.7, abs=0.05)

@@ -4,8 +4,10 @@ Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in th
 
     max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],  (s, a) drawn from what was recorded,
 
-with independent standard normal noise on each float, whose standard deviation in the recording is sigma; k is `NOISE`,
-and 1 for past actions in s. The noise on actions leaves the policy wide enough to explore from. An actor that sees what
+with independent standard normal noise on each float. Its standard deviation in the recording is sigma, of an action at
+least an eighth of the range; k is `NOISE`, and 1 for past actions in s.
+
+The noise on actions leaves the policy wide enough to explore from. An actor that sees what
 it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting Copycat Agents in
 Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one that was shown no way back to the way
 that was shown knows none. What is learnt from is disturbed, what is held out is not.
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from tmrl_like.agents.observations import Encoder, RunningNorm
@@ -28,6 +31,7 @@ from tmrl_like.policies.actor import ActorModule
 BATCH = 256
 NOISE = 0.1  # k
 _LEARNING_RATE = 1e-3
+_LEAST_SPREAD = 0.25  # of an action in a recording, as a share of half its range
 _LOOK_EVERY = 50  # steps
 _MOST_LOOKED_AT = 4096  # rows
 
@@ -105,6 +109,10 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
         if isinstance(part, Encoder) and part.normalizes:
             RunningNorm([part]).update(part.flatten(learnt.obs))
     obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
+    space = actor.action_space
+    if isinstance(space, spaces.Box) and space.is_bounded():  # what hardly moved leaves room as well
+        least = torch.from_numpy(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
+        act_noise = torch.maximum(act_noise, least.to(act_noise))
     yield Likelihood(0, _mean(actor, learnt), _mean(actor, held_out))
     optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
     for step in range(1, steps + 1):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tmrl_like.base.factories import completed, known_from_env, taken_apart
-from tmrl_like.envs.actions import default_action, held_actions
+from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.errors import EnvironmentFaultError, expect
 
@@ -58,7 +58,7 @@ class ResidualEnv(Float32Env):
         is_box = isinstance(space, spaces.Box) and space.is_bounded() and np.issubdtype(space.dtype, np.floating)
         expect(is_box, "the space of actions", space, "for a ResidualEnv a Box of floats with bounds")
         assert isinstance(space, spaces.Box)
-        self._space, self._rest = space, default_action(self.env)
+        self._space, self._rest = space, self.default_action
         reach = np.atleast_1d(np.asarray(scale, space.dtype))
         fits = reach.size in (1, np.prod(space.shape)) and bool(((reach > 0) & (reach <= 2)).all())
         expect(fits, "scale", scale, f"more than 0, at most 2: one number, or one for each of {space}")
@@ -67,7 +67,7 @@ class ResidualEnv(Float32Env):
         self.default_action = np.zeros(space.shape, space.dtype)
         num_held = held_actions(self.env) or 0
         self._corrections = deque([self.default_action] * num_held, maxlen=num_held)
-        inner = self.env.observation_space if not self._converts else self.observation_space
+        inner = self.observation_space
         self._is_tuple = isinstance(inner, spaces.Tuple)
         parts = inner.spaces if isinstance(inner, spaces.Tuple) else (inner,)
         self.observation_space = spaces.Tuple((*parts, space, *(self.action_space,) * num_held))
@@ -113,8 +113,8 @@ class ResidualEnv(Float32Env):
         return within
 
     def close(self) -> None:
-        """Close the base, if it has a `close`, and the environment."""
+        """Close the environment, and the base, if it has a `close`."""
+        super().close()
         close_base = getattr(self._base, "close", None)
         if close_base is not None:
             close_base()
-        super().close()

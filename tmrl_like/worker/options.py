@@ -44,7 +44,7 @@ class PersonOptions(Options):
     """What a person says who watches the first environment.
 
     Attributes:
-        watches: somebody does: hear keys, gamepad, and `tmrl-like signal`.
+        watches: somebody does: hear `tmrl-like signal`, too. So it is with `keys` or a `reset_prompt`.
         keys: what each key says when it is pressed, by its name (enter, f5, w), whatever window has the focus, or
             button of a gamepad (button 0): success, failure, reset-done, or a number, which is a reward; none:
             nothing.

@@ -385,14 +385,14 @@ def end_at_each_operation(
     is_cut: bool,
     seed: int = 7,
 ) -> int:
-    """End `work(root, promise)` at each of its operations in turn, and `check(root, promised)` what it leaves.
+    """End `work(root, promise)` at each of its operations and behind the last; `check(root, promised)` what it leaves.
 
     Returns:
         How many operations there are.
     """
     rng = random.Random(seed)
-    at = 0
-    while True:
+    at, is_over = 0, False
+    while not is_over:
         root, promised = folder / str(at), list[Any]()
         root.mkdir()
         with PowerDisk(root) as power:
@@ -405,10 +405,11 @@ def end_at_each_operation(
             power.before = end
             with contextlib.suppress(Ended):
                 work(root, promised.append)
-                return at
+                is_over = True
             power.before, power.is_off = lambda number: None, False
             gc.collect()  # who is dead holds no lock
             if is_cut:
                 power.cut(rng)
             check(root, promised)
         at += 1
+    return at - 1

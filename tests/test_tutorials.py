@@ -51,7 +51,6 @@ _THEN_CLIMB = """
 import runpy
 import sys
 import torch
-from kit.waiting import until
 
 tutorial = runpy.run_path(sys.argv.pop(1), run_name="__main__")
 torch.manual_seed(0)
@@ -236,6 +235,10 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
         task.send_control(np.ones(3, np.float32))
         assert robot.at[0] <= -100.0 + arm_tutorial.MAX_LEAD
         assert task.reset()[0][0].tolist() == robot.at
+        before = list(robot.at)
+        task.send_control(np.ones(3, np.float32))
+        task.stop()
+        assert robot.at == before  # where it was seen last
     task.close()
     assert not robot.is_connected
 

@@ -6,6 +6,7 @@ What LeRobot calls a robot needs six members here: `action_features`, `is_connec
 `send_action` and `disconnect`. Positions are in LeRobot's units: degrees, or -100 to 100.
 """
 
+import threading
 import time
 
 import numpy as np
@@ -46,6 +47,7 @@ class ReachPose(RealTimeGymInterface):
         """Opens no port: a trainer makes one, too, to see the spaces."""
         self._robot = make_robot()
         self._joints = [name for name in self._robot.action_features if name.endswith(".pos")]
+        self._bus = threading.Lock()  # LeRobot's takes one call at a time
         self._random = np.random.default_rng()
         self._goal = self._position = self._pose = np.zeros(len(self._joints), np.float32)
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
@@ -86,18 +88,26 @@ class ReachPose(RealTimeGymInterface):
         self._observe()
         self._send(self._position)
 
+    def stop(self):
+        """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may hang in the bus."""
+        if self._bus.acquire(timeout=0.03):
+            self._bus.release()
+            self._send(self._position)
+
     def close(self):
         if self._robot.is_connected:
             self._robot.disconnect()
 
     def _observe(self):
         # cameras of LeRobot 0.4 read in threads of their own: it takes what the bus takes, a few milliseconds
-        measured = self._robot.get_observation()
+        with self._bus:
+            measured = self._robot.get_observation()
         self._position = np.float32([measured[joint] for joint in self._joints])
         return [self._position, np.clip(self._pose - self._position, -2 * LIMIT, 2 * LIMIT)]
 
     def _send(self, goal):
-        sent = self._robot.send_action(dict(zip(self._joints, map(float, goal), strict=True)))
+        with self._bus:
+            sent = self._robot.send_action(dict(zip(self._joints, map(float, goal), strict=True)))
         self._goal = np.float32([sent[joint] for joint in self._joints])
 
 

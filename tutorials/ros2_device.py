@@ -1,7 +1,7 @@
 """Joints behind ROS 2 as the `Device` of the robot template: states from a topic, velocities to a controller.
 
-    tmrl-like init robot my_arm       makes my_task.py; there, let MyTask's `_driver` be this class
-    source setup.bash of ROS 2         before anything that steps the environment
+    tmrl-like init my_arm --kind robot     makes my_task.py; there, let MyTask's `_driver` be this class
+    source setup.bash of ROS 2             before anything that steps the environment
 
 It expects `ros2_control` with a `joint_state_broadcaster`, and a controller that takes a Float64MultiArray of
 velocities in rad/s, e.g. `velocity_controllers/JointGroupVelocityController`.

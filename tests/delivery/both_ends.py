@@ -61,6 +61,11 @@ class Ends:
     def ack(self, stored, received, again=False):
         self.outbox.on_ack(m.Ack("w", self.log.incarnation, stored, received, again))
 
+    def deliver(self, taker, stored=True):
+        """Send all there is, and hear of it."""
+        self.pump(taker.send, True, awaits=True)
+        taker.acknowledge(self, stored=stored)
+
     def kill_reader(self):
         """What is left of a process that is killed: its files, and no lock."""
         self.outbox._lock.release()

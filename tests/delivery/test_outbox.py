@@ -174,8 +174,7 @@ def test_lanes_share_a_folder_and_a_window_and_their_entries_are_their_own(outbo
         for lane in range(3):
             box.fill(100 * lane + number, lane=lane)
     for _ in range(3):
-        box.pump(taker.send, True, awaits=True)
-        taker.acknowledge(box)
+        box.deliver(taker)
     assert taker.rows == {1 + lane: [100 * lane + number for number in range(10)] for lane in range(3)}
     assert not box.pending()
 
@@ -382,8 +381,7 @@ def test_the_newest_file_is_kept_whatever_the_limit(outbox, small_files):
 def test_what_is_in_the_trainers_memory_is_not_counted_as_lost(outbox, small_files):
     box, taker = outbox(max_bytes=60_000), Taker()
     fill(box, 500)
-    box.pump(taker.send, True, awaits=True)
-    taker.acknowledge(box, stored=False)
+    box.deliver(taker, stored=False)
     fill(box, 500)
     box.pump(nothing, False)
     assert box.unacknowledged_samples() < 1000
@@ -420,8 +418,7 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(outbox, small_fi
         if is_new:
             box.restart_reader()
         for _ in range(2):
-            box.pump(taker.send, True, awaits=True)
-            taker.acknowledge(box)
+            box.deliver(taker)
     assert len(taker.rows.get(1, [])) < (1 if is_new else 200), "the oldest entry is not known"
     assert sum("Too many open files; trying again" in r.message for r in caplog.records) == 1
     box.pump(taker.send, True, awaits=True)

@@ -46,8 +46,7 @@ def found(box, taker=None):
     """What a trainer has when all that can be sent was sent and stored, and the files are gone."""
     taker = taker or Taker()
     for _ in range(10):
-        box.pump(taker.send, True, awaits=True)
-        taker.acknowledge(box)
+        box.deliver(taker)
     assert incarnations_in(box.folder.path) == [box.log.incarnation]
     assert taker.missing == set()
     return taker
@@ -91,8 +90,7 @@ def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(end
 def test_what_was_stored_and_is_there_again_is_known_by_its_number(ends):
     box, taker = ends(), Taker()
     filled(box, 3)
-    box.pump(taker.send, True, awaits=True)
-    taker.acknowledge(box)
+    box.deliver(taker)
     box.fill(3)
     box.kill()
     first, *_ = segments_of(box)

@@ -80,8 +80,7 @@ def test_no_file_is_filled_again_before_all_that_is_in_it_is_stored(ends, small_
     box, taker = ends(), Taker()
     for i in range(500):
         box.fill(i)
-        box.pump(taker.send, True, awaits=True)
-        taker.acknowledge(box, stored=False)
+        box.deliver(taker, stored=False)
     box.send_again(to_another_trainer=True)
     assert delivered(box).all_numbers == list(range(500))
 

@@ -34,16 +34,21 @@ def arguments_of(experiment: str) -> dict[str, Any]:
 
 def drone(figure: Any) -> None:
     """The drone flies to its target by the rule that an agent learns: towards where it will be."""
-    from tmrl_like.envs.drone.drone_env import _image
+    import cv2
+
+    def draw(position: Any, radius: int, colour: tuple[int, int, int], thickness: int) -> None:
+        place = int(200 * position[0]) + 200, int(200 * position[1]) + 200  # as the environment renders it
+        cv2.circle(image, place, radius, colour, thickness)
 
     env = curves.SimulatedDroneEnv(seed=2)
     obs, _ = env.reset(seed=2)
-    image = _image((2, 2), env.target)
+    image = np.full((400, 400, 3), 255, np.uint8)
+    draw(env.target, 5, (255, 0, 0), -1)
     for _ in range(20):
         on_its_way = 0.05 * sum(obs[4:])
         way = np.concatenate(obs[2:4]) - np.concatenate(obs[:2]) - on_its_way
         obs, *_ = env.step(np.clip(4 * way, -0.6, 0.6).astype(np.float32))
-        image = np.minimum(image, _image(env.drone.position, (2, 2)))
+        draw(env.drone.position, 10, (0, 0, 255), 1)
     show(figure.subplots(), image[80:320, 80:320], "")
 
 

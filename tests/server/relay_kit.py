@@ -40,6 +40,12 @@ def give(relay, peer, message, identity=BOTH, now=0.0, body=b""):
     relay.handle(Incoming(peer, identity, m.encode(message, body)), now)
 
 
+def seat_both(relay):
+    """A trainer at t, and the worker w1 at w."""
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+
+
 def packet(name="w1", session=1, first=1, samples=5, **fields):
     """Of so many samples, or of the report of an episode."""
     last = first + max(samples, 1) - 1

@@ -11,6 +11,7 @@ from relay_kit import (
     give,
     hello,
     packet,
+    seat_both,
 )
 
 from tmrl_like.server.relay import Relay
@@ -58,8 +59,7 @@ def test_worker_and_trainer_may_come_in_any_order(relay, link):
 
 def test_the_trainer_receives_nothing_until_enough_samples_wait(link):
     relay = Relay(link, min_samples_per_server_packet=10)
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"w", packet(first=1, samples=6))
     assert link.to(b"t", m.SamplePacket) == []
     give(relay, b"w", packet(first=2, samples=6))
@@ -73,15 +73,13 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait(link):
 @pytest.mark.parametrize("urgent", [packet(samples=0), packet(awaits=True)], ids=["an episode's report", "lockstep"])
 def test_what_somebody_waits_for_does_not_wait_for_more_samples(link, urgent):
     relay = Relay(link, min_samples_per_server_packet=10)
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"w", urgent)
     assert link.to(b"t", m.SamplePacket) == [urgent]
 
 
 def test_samples_wait_in_order_for_a_slow_trainer(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     link.full.add(b"t")
     for i in range(1, 4):
         give(relay, b"w", packet(first=i))
@@ -112,8 +110,7 @@ def test_a_new_trainer_makes_workers_send_again(relay, link):
 
 
 def test_a_policy_reaches_all_workers_and_late_joiners_at_once(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     for index in range(3):
         give(relay, b"t", frame(4, index, 3))
     give(relay, b"late", hello(name="w2"))
@@ -123,8 +120,7 @@ def test_a_policy_reaches_all_workers_and_late_joiners_at_once(relay, link):
 
 
 def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     for version in range(1, 20):
         give(relay, b"t", frame(version))
     assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3]
@@ -148,8 +144,7 @@ def test_a_hello_that_is_repeated_changes_nothing(relay, link):
 
 
 def test_a_newer_policy_replaces_the_one_on_its_way(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     link.full.add(b"w")
     for version in (1, 2):
         for index in range(2):
@@ -251,8 +246,7 @@ def test_a_trainer_that_reconnects_keeps_its_seat(relay, link):
 
 
 def test_the_seats_of_the_silent_are_freed(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"w", m.Beat(worker="w1"), now=4.0)
     relay.tick(6.0)
     assert relay.trainer is None
@@ -261,8 +255,7 @@ def test_the_seats_of_the_silent_are_freed(relay, link):
 
 
 def test_a_revoked_key_ends_what_it_has_open(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"w", packet(), REVOKED)
     assert "revoked" in link.to(b"w", m.Refusal)[0].reason
     assert link.to(b"t", m.SamplePacket) == []
@@ -280,8 +273,7 @@ def test_a_workers_key_cannot_play_the_trainer(relay, link):
     "message", [frame(), m.Ack("w2", 2, 5, 5), m.Dismissal("w2", 2, "no"), m.Report(), packet(name="w2", session=2)]
 )
 def test_a_worker_that_plays_another_part_loses_its_seat_and_nobody_hears_it(relay, link, message):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"v", hello(name="w2", session=2))
     before = len(link.to(b"v")), len(link.to(b"t"))
     give(relay, b"w", message)
@@ -366,8 +358,7 @@ def test_a_restarted_worker_whose_connection_is_gone_gets_its_seat_at_once(relay
 @pytest.mark.parametrize("another", ["of that name", "one too many", "trainer", "of other spaces"])
 def test_what_another_peer_is_the_reason_of_is_tried_again(link, another):
     relay = Relay(link, max_workers=1)
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     late = {
         "of that name": hello(session=2),
         "one too many": hello(name="w2", session=2),
@@ -425,8 +416,7 @@ def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay
 
 def test_above_its_limit_the_relay_drops_packets_and_counts_them(link):
     relay = Relay(link, max_waiting_bytes=5_000)
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     link.full.add(b"t")
     for i in range(1, 100):
         give(relay, b"w", packet(first=i), body=b"x" * 50)
@@ -438,8 +428,7 @@ def test_above_its_limit_the_relay_drops_packets_and_counts_them(link):
 
 
 def test_the_rest_of_a_policy_whose_beginning_was_lost_is_ignored(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     give(relay, b"t", frame(3, 2, 4))
     assert relay.trainer is not None
     give(relay, b"t", frame(4, 0, 1))
@@ -536,8 +525,7 @@ def test_refusals_of_a_key_do_not_fill_the_log(link, caplog):
 
 
 def test_signs_of_life_beyond_a_few_are_heard_and_not_passed_on(relay, link):
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
+    seat_both(relay)
     for i in range(1000):
         give(relay, b"w", m.Beat("w1", Condition(env_steps=i)), now=1.0)
     assert 10 < len(link.to(b"t", m.Beat)) < 300

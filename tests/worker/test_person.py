@@ -269,7 +269,7 @@ def test_a_reset_waits_for_a_person_while_nothing_moves(caplog, capfd, until):
 
 
 def test_a_reset_that_waits_can_be_stopped(until):
-    options = WorkerOptions(person=PersonOptions(watches=True, reset_prompt="put the cube back"))
+    options = WorkerOptions(person=PersonOptions(reset_prompt="put the cube back"))
     with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, options=options) as worker:
         thread = threading.Thread(target=worker.run_episodes)
         thread.start()

@@ -134,7 +134,7 @@ class Parts:
 
     def _make_person(self) -> Person | None:
         options = self._options.person
-        if not options.watches:
+        if not (options.watches or options.keys or options.reset_prompt):
             return None
         person = Person(options, Path(self._keywords.get("signals") or cfg.RUN_FOLDER / "signals"))
         self._closing.callback(person.close)

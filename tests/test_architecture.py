@@ -27,7 +27,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
     "worker.action_chain": ("errors", "types"),
-    "worker.options": ("base", "types", "delivery.options", "rollouts", "transport", "worker.action_chain"),
+    "worker.options": ("errors", "base", "types", "delivery.options", "rollouts", "transport", "worker.action_chain"),
     "config": ("errors", "base", "transport", *_PAGES),
     "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,

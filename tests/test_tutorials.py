@@ -51,7 +51,6 @@ _THEN_CLIMB = """
 import runpy
 import sys
 import torch
-from kit.waiting import until
 
 tutorial = runpy.run_path(sys.argv.pop(1), run_name="__main__")
 torch.manual_seed(0)

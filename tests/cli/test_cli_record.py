@@ -17,6 +17,7 @@ from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.types import ActionSource
 
 CIRCLE = "--env=filmed.Circle"
 LAP = ("--lap", "script")
@@ -51,8 +52,10 @@ def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_
     plain = "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
     mixed = "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: tmrl_like.replay.ReplayMemory}"
     experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
-    typed("record", experiment, "--expert", "--episodes", "2", "--out", tmp_path)
-    assert len(ReplayMemory(dataset_path=tmp_path)) == 20
+    typed("record", experiment, "--expert", "--episodes", "2", "--out", tmp_path / "data")
+    assert len(ReplayMemory(dataset_path=tmp_path / "data")) == 20
+    samples = [sample for buffer in read_data_set(tmp_path / "data") for sample in buffer.memory]
+    assert {sample.info.timing.source for sample in samples} == {ActionSource.EXPERT}
 
 
 @pytest.mark.parametrize("in_the_way", ["data/0000000001.log", "data"])

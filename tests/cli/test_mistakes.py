@@ -15,8 +15,8 @@ from tmrl_like.cli.prepare import prepare
 from tmrl_like.transport import KeyFolder
 
 COMMANDS = (
-    *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "log", "runs", "policies"),
-    *("page", "init", "keys"),
+    *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "clone"),
+    *("log", "runs", "policies", "signal", "page", "init", "keys"),
 )
 
 
@@ -80,7 +80,7 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
     out = typed(*command.split(), "--help").out
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
-    if not command:  # a newcomer finds fifteen commands
+    if not command:  # a newcomer finds all of them
         assert re.findall(r"^    ([a-z]\S*)  ", out.partition("COMMAND")[2], re.M) == [*COMMANDS]
 
 

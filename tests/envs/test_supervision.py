@@ -211,6 +211,22 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
         assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)] == [True] * 8 + [False] * 2
 
 
+def test_an_environment_that_is_made_again_begins_with_the_next_seed() -> None:
+    class Seeded(CountingEnv):
+        def reset(self, **options: Any) -> Any:
+            seeds.append(options.get("seed"))
+            return super().reset(**options)
+
+    seeds: list[int | None] = []
+    env = SupervisedEnv(Seeded, seed=5)
+    env.run(env.reset)
+    env.run(env.reset)
+    env.rebuild(EnvironmentFaultError("broken"))
+    env.run(env.reset)
+    env.close()
+    assert seeds == [5, None, 6]
+
+
 @pytest.mark.parametrize("mistake", [ConfigError, MissingExtraError])
 @pytest.mark.parametrize("where", ["reset", "step", "rebuilt"])
 def test_a_users_mistake_is_not_tried_again(mistake: type[Exception], where: str) -> None:

@@ -20,7 +20,7 @@ from tmrl_like.replay import ReplayMemory
 ZERO_RAD = 0.042  # by which the controller is wrong about the shoulder
 
 
-def controller(obs: Any) -> Any:
+def controller(obs: Any, zero_rad: float = ZERO_RAD) -> Any:
     """Velocities towards the joint positions that inverse kinematics finds for the target."""
     shoulder, elbow = map(float, obs[0])
     cos, sin = np.cos(shoulder + elbow), np.sin(shoulder + elbow)
@@ -29,7 +29,7 @@ def controller(obs: Any) -> Any:
     upper, fore = robot.LINKS_M
     goal = np.arccos(np.clip((x * x + y * y - upper**2 - fore**2) / (2 * upper * fore), -1.0, 1.0))
     turned = np.arctan2(y, x) - np.arctan2(fore * np.sin(goal), upper + fore * np.cos(goal))
-    way = np.array((turned + ZERO_RAD - shoulder, goal - elbow))
+    way = np.array((turned + zero_rad - shoulder, goal - elbow))
     return np.clip(4.0 * way, -robot.MAX_SPEED, robot.MAX_SPEED)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.network import GaussianOptions
 from tmrl_like.policies.noise import ColouredNoise
 
 
@@ -56,4 +57,4 @@ def test_it_remembers_as_many_steps_as_asked_for():
 @pytest.mark.parametrize(("beta", "steps"), [(-0.1, 9), (2.1, 9), (float("nan"), 9), (1.0, 0)])
 def test_what_is_out_of_range_is_refused(beta, steps):
     with pytest.raises(ConfigError, match=r"noise_(beta|steps) is .*; expected "):
-        ColouredNoise(beta, steps, 2, np.random.default_rng(0))
+        GaussianOptions(noise_beta=beta, noise_steps=steps)

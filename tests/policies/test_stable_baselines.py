@@ -43,8 +43,7 @@ CASES = [
 def made(algorithm, policy, observed, actions, kwargs):
     """As the library makes it."""
     sb3 = pytest.importorskip("stable_baselines3")
-    small = {"n_steps": 8} if algorithm in ("PPO", "A2C") else {"buffer_size": 10}
-    small |= {"batch_size": 4} if algorithm == "PPO" else {}
+    small = {"n_steps": 8} if algorithm == "A2C" else {"buffer_size": 10}
     env, make = Still(observed, actions), getattr(sb3, algorithm)
     model = make(policy, env, policy_kwargs=dict(kwargs), seed=1, device="cpu", **small)
     torch.manual_seed(0)

@@ -38,6 +38,14 @@ class CategoricalActor(MLPActor):
         parts = torch.split(self.outputs(self.encoder(obs)), list(self.spec.sizes), dim=-1)
         return torch.cat([part.log_softmax(-1) for part in parts], dim=-1)
 
+    def log_prob(self, obs: Observation, act: Tensor) -> Tensor:
+        """As `ActorModule.log_prob`."""
+        first = torch.tensor(self.spec.first, device=act.device)
+        index_BK = act.reshape(len(act), -1).long() - first
+        parts = self(obs).split(self.spec.sizes, dim=-1)
+        chosen = [part.gather(1, index_BK[:, k : k + 1]) for k, part in enumerate(parts)]
+        return torch.cat(chosen, dim=1).sum(dim=1)
+
     def best_actions(self, obs: Observation) -> Tensor:
         """The likeliest of each variable, int64; see `ActorModule.best_actions`."""
         parts = self(obs).split(self.spec.sizes, dim=-1)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.space_layout import picture_spec
+from tmrl_like.base.options import Natural, in_ranges
 from tmrl_like.errors import expect
 from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureSpec
 
@@ -29,7 +30,8 @@ class ConvolutionEncoder(nn.Module):
         size: number of features.
     """
 
-    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: int = 2) -> None:
+    @in_ranges
+    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: Natural = 2) -> None:
         """Build the layers, of so many channels each, for images of this Box, whose bounds are scaled to [-1/2, 1/2].
 
         `pooled`: 0 leaves the last layer as it is.
@@ -39,7 +41,6 @@ class ConvolutionEncoder(nn.Module):
         """
         super().__init__()
         expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
-        expect(pooled >= 0, "pooled", pooled, "a whole number, 0 or more")
         self._spec = picture_spec(box)
         size_in, height, width = self._spec.form
         parts: list[nn.Module] = []

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.space_layout import MAX_CATEGORIES, Space
+from tmrl_like.base.options import Positive, in_ranges
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.network import OBS_RANGE
 from tmrl_like.types import Action, Observation
@@ -53,15 +54,16 @@ class IQNActor(ActorModule):
     behaviour: Tensor
     frequencies: Tensor  # [C]
 
+    @in_ranges
     def __init__(
         self,
         observation_space: Space,
         action_space: Space,
         *,
-        width: int = 256,
-        hidden_size: int = 256,
-        cosines: int = 64,
-        acting_quantiles: int = 32,
+        width: Positive = 256,
+        hidden_size: Positive = 256,
+        cosines: Positive = 64,
+        acting_quantiles: Positive = 32,
         layer_norm: bool = True,
         obs_range: float = OBS_RANGE,
         normalize_obs: bool = True,
@@ -86,9 +88,6 @@ class IQNActor(ActorModule):
             ConfigError: a space that this network cannot learn from, by name, or a size below 1.
         """
         super().__init__(observation_space, action_space)
-        sizes = {"width": width, "hidden_size": hidden_size, "cosines": cosines, "acting_quantiles": acting_quantiles}
-        for name, size in sizes.items():
-            expect(size >= 1, name, size, "a whole number, 1 or more")
         if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
             raise ConfigError(
                 f"the action space is {one_line(action_space)}; this agent needs Discrete, of at most "

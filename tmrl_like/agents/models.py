@@ -26,6 +26,8 @@ from tmrl_like.policies.network import GaussianOptions, GaussianSpec, NetworkOpt
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.types import Action, Observation
 
+_WITHIN = 0.99  # of the bounds: the density of a squashed Gaussian is nothing at them
+
 
 class SamplingActor(ActorModule):
     """A policy that SAC can train: it draws actions with gradients and says how likely they were."""
@@ -152,6 +154,14 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
         act_BA = self._squashed(u_BA)
         return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
+
+    def log_prob(self, obs: Observation, act: Tensor) -> Tensor:
+        """As `ActorModule.log_prob`; where the bounds are reached, of an action that is a little within them."""
+        mean_BA, log_std_BA = self(obs)
+        act_BA = (act.reshape(len(act), -1).float() - self.act_center) / self.act_half
+        u_BA = act_BA.clamp(-_WITHIN, _WITHIN).atanh()
+        noise_BA = (u_BA - mean_BA) * (-log_std_BA).exp()
+        return squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
     def best_actions(self, obs: Observation) -> Tensor:
         """Those of u's mean; see `ActorModule.best_actions`."""

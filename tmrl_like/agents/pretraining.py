@@ -24,9 +24,9 @@ _HIDDEN = 256
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
     """The encoder that all networks of an agent see pictures by; ConfigError: it has none."""
-    critics = [module for name, module in modules_of(agent).items() if name == "critic"]
-    encoders = [encoder for encoder in encoders_of(critics) if encoder.sees_pictures]
-    if not encoders:
+    critic = modules_of(agent).get("critic")
+    encoders = [] if critic is None else encoders_of([critic])
+    if not (encoders and encoders[0].sees_pictures):
         raise ConfigError(
             f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: that takes an "
             "observation space with pictures, and SACAgent, REDQAgent or DiscreteSACAgent with the networks that ship"

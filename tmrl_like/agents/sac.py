@@ -248,112 +248,10 @@ class SACAgent(TrainingAgent):
             optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
-    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
-        spaces = self.observation_space, self.action_space
-        self.actor: ActorModule = actor_cls(*spaces)
-        self.actor.to_device(self.device)
-        self.actor_ema: ActorModule = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
-        critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
-        self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
-        self.critic_target = no_grad(deepcopy(self.critic))
-        shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
-        self._shares_pictures = shared is not None
-        self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
-        ema = self.actor_ema
-        self._flat_actor_ema = Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
-        self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
-        networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
-        normalizing = [e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space]
-        self.obs_norm = RunningNorm(normalizing) if normalizing else None
-
-    _shares_pictures = False  # one encoder of pictures is that of all networks
-    _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
-    _default_critic: Callable[..., nn.Module] = EnsembleCritic
-
-    def _is_compilable(self) -> bool:
-        """Whether the compiled step does what this agent does."""
-        page = "_td_target", "_value_of_policy", "_sample"
-        return (
-            self.device == "cpu"
-            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
-            and type(self.actor) is SquashedGaussianActor
-            and type(self.critic) is EnsembleCritic
-            and self.critic.dropout == 0.0
-            and not self.actor.encoder.images
-            and self.actor.encoder.is_as(self.critic.encoder)
-            and all(p.requires_grad for network in (self.actor, self.critic) for p in network.parameters())
-        )
-
-    def _compile(self) -> CompiledSAC:
-        from tmrl_like.agents.dense_sac import CompiledSAC
-
-        actor, critic, target = self.actor, self.critic, self.critic_target
-        assert isinstance(actor, SquashedGaussianActor)
-        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
-        return CompiledSAC((actor, critic, target), flats, self.obs_norm)
-
-    critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
-    """The critics in training, seen without gradients for their parameters."""
-
     def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
         return self._step(batch, self.updates % self.policy_delay == 0)
-
-    def join(self, ranks: Averaging) -> None:
-        """See `TrainingAgent.join`."""
-        super().join(ranks)
-        self._step = self._update  # without a graph, which the exchange cannot be part of
-
-    lr_actor = learning_rate_of("actor_optimizer")
-    lr_critic = learning_rate_of("critic_optimizer")
-    lr_entropy = learning_rate_of("temperature_optimizer")
-
-    @property
-    def entropy_coef(self) -> float:
-        """Alpha."""
-        return math.exp(self.temperature.log_coef.item())
-
-    @entropy_coef.setter
-    def entropy_coef(self, value: float) -> None:
-        self.temperature.set(value)
-
-    def tune(self, **values: float) -> None:
-        refuse_out_of_range(self, self.page, values)
-        is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
-        expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
-        polyak = values.get("actor_polyak", 0.0)
-        expect(
-            has_average or not polyak, "actor_polyak", polyak, "0, as at the start: there is no average of the actor"
-        )
-        super().tune(**values)
-
-    def _numbers(self) -> tuple[float, ...]:
-        return self.gamma, self.polyak, self.actor_polyak, self.target_entropy, self.critics_in_target
-
-    @torch.no_grad()
-    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        """As `TrainingAgent.evaluate`: the losses of critics and actor."""
-        batch = self._see(batch)
-        if self.return_scale is not None:
-            batch = batch._replace(rew=batch.rew / self.return_scale.scale())
-        target_B = self._td_target(batch)  # [B]
-        q_B, log_prob_B = self._value_of_policy(batch.obs)
-        return {
-            "loss_critic": critic_loss(self.critic_frozen(batch.obs, batch.act), target_B),
-            "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
-        }
-
-    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
-        self.actor.load_weights(weights)
-        self.actor_ema.load_weights(weights)
-        if self.obs_norm is not None:
-            self.obs_norm.go_on(training_steps)
-
-    def get_actor(self) -> ActorModule:
-        """Return the actor in training, or its moving average: its parameters change with each step."""
-        return self.actor_ema
 
     def _update(self, batch: Batch, with_actor: bool) -> Metrics:
         batch = self._normalize(self._see(batch, shift=True))
@@ -395,28 +293,9 @@ class SACAgent(TrainingAgent):
         discount = self._gamma_of(batch) * (1.0 - batch.terminated)
         return batch._replace(rew=batch.rew / self.return_scale.update(batch.rew, discount, self.ranks))
 
-    def average(self, with_actor: bool) -> None:
-        """Move the averages: the target critics, and, where there is one, the actor that acts."""
-        move = soft_update if self.compiled is None else self.compiled.soft_update
-        if with_actor and self.actor_ema is not self.actor:
-            move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
-        target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
-        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
-
     def _train_critics(self, batch: Batch) -> Metrics:
         metrics = self._critic_gradients(batch)
         self._descend(self.critic_optimizer)
-        return metrics
-
-    def _train_actor(self, obs: Observation) -> Metrics:
-        metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
-        if self.learn_entropy_coef:
-            log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
-            metrics["loss_entropy_coef"] = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
-            assert log_coef.grad is not None
-            log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))  # the derivative of what is linear
-            learned.append(self.temperature_optimizer)
-        self._descend(*learned)
         return metrics
 
     def _critic_gradients(self, batch: Batch) -> Metrics:
@@ -427,30 +306,6 @@ class SACAgent(TrainingAgent):
         loss = critic_loss(q_NB, target_B)
         _backward(loss, self.critic_optimizer)
         return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
-
-    def _actor_gradients(self, obs: Observation) -> Metrics:
-        """Of the actor's loss, by its parameters; returns the metrics."""
-        if self.compiled is not None:
-            alpha = self.entropy_coef
-            return self.compiled.of_actor(obs, alpha, of_mean=self._draws_critics) | {"entropy_coef": alpha}
-        q_B, log_prob_B = self._value_of_policy(obs)
-        entropy_coef = self.temperature().detach()
-        loss = actor_loss(log_prob_B, q_B, entropy_coef)
-        _backward(loss, self.actor_optimizer)
-        entropy = -log_prob_B.detach().mean()
-        return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
-
-    def _descend(self, *optimizers: torch.optim.Adam) -> None:
-        self.average_gradients(*optimizers)
-        step = adam_step if self.compiled is None else self.compiled.adam_step
-        for optimizer in optimizers:
-            step(optimizer)
-
-    def _value_of_policy(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """What the critics say of actions of the policy, [B], and their log-density [B]."""
-        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
-        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
-        return q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0), log_prob_B
 
     def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the critics say, [N, B], and what they should say, [B]."""
@@ -467,6 +322,45 @@ class SACAgent(TrainingAgent):
     def _gamma_of(self, batch: Batch) -> float | Tensor:
         return self.gamma if batch.discount is None else batch.discount
 
+    @property
+    def _draws_critics(self) -> bool:
+        return self.critics_in_target < self.n_critics
+
+    def _draw_critics(self) -> Tensor | None:
+        """Which critics make the target: int64 [M] without repetition, or None for all."""
+        if not self._draws_critics:
+            return None
+        return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
+
+    def _train_actor(self, obs: Observation) -> Metrics:
+        metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
+        if self.learn_entropy_coef:
+            log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
+            metrics["loss_entropy_coef"] = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
+            assert log_coef.grad is not None
+            log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))  # the derivative of what is linear
+            learned.append(self.temperature_optimizer)
+        self._descend(*learned)
+        return metrics
+
+    def _actor_gradients(self, obs: Observation) -> Metrics:
+        """Of the actor's loss, by its parameters; returns the metrics."""
+        if self.compiled is not None:
+            alpha = self.entropy_coef
+            return self.compiled.of_actor(obs, alpha, of_mean=self._draws_critics) | {"entropy_coef": alpha}
+        q_B, log_prob_B = self._value_of_policy(obs)
+        entropy_coef = self.temperature().detach()
+        loss = actor_loss(log_prob_B, q_B, entropy_coef)
+        _backward(loss, self.actor_optimizer)
+        entropy = -log_prob_B.detach().mean()
+        return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
+
+    def _value_of_policy(self, obs: Observation) -> tuple[Tensor, Tensor]:
+        """What the critics say of actions of the policy, [B], and their log-density [B]."""
+        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
+        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
+        return q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0), log_prob_B
+
     def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
 
@@ -481,19 +375,125 @@ class SACAgent(TrainingAgent):
         lambda self: float(np.log(action_bounds(self.action_space)[1], dtype=np.float64).sum())
     )
 
+    def _descend(self, *optimizers: torch.optim.Adam) -> None:
+        self.average_gradients(*optimizers)
+        step = adam_step if self.compiled is None else self.compiled.adam_step
+        for optimizer in optimizers:
+            step(optimizer)
+
+    def average(self, with_actor: bool) -> None:
+        """Move the averages: the target critics, and, where there is one, the actor that acts."""
+        move = soft_update if self.compiled is None else self.compiled.soft_update
+        if with_actor and self.actor_ema is not self.actor:
+            move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
+        target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
+        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
+        """As `TrainingAgent.evaluate`: the losses of critics and actor."""
+        batch = self._see(batch)
+        if self.return_scale is not None:
+            batch = batch._replace(rew=batch.rew / self.return_scale.scale())
+        target_B = self._td_target(batch)  # [B]
+        q_B, log_prob_B = self._value_of_policy(batch.obs)
+        return {
+            "loss_critic": critic_loss(self.critic_frozen(batch.obs, batch.act), target_B),
+            "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
+        }
+
+    def start_from(self, weights: Weights, training_steps: int = 0) -> None:
+        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
+        self.actor.load_weights(weights)
+        self.actor_ema.load_weights(weights)
+        if self.obs_norm is not None:
+            self.obs_norm.go_on(training_steps)
+
+    def get_actor(self) -> ActorModule:
+        """Return the actor in training, or its moving average: its parameters change with each step."""
+        return self.actor_ema
+
+    def join(self, ranks: Averaging) -> None:
+        """See `TrainingAgent.join`."""
+        super().join(ranks)
+        self._step = self._update  # without a graph, which the exchange cannot be part of
+
+    lr_actor = learning_rate_of("actor_optimizer")
+    lr_critic = learning_rate_of("critic_optimizer")
+    lr_entropy = learning_rate_of("temperature_optimizer")
+
+    @property
+    def entropy_coef(self) -> float:
+        """Alpha."""
+        return math.exp(self.temperature.log_coef.item())
+
+    @entropy_coef.setter
+    def entropy_coef(self, value: float) -> None:
+        self.temperature.set(value)
+
+    def tune(self, **values: float) -> None:
+        refuse_out_of_range(self, self.page, values)
+        is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
+        expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
+        polyak = values.get("actor_polyak", 0.0)
+        expect(
+            has_average or not polyak, "actor_polyak", polyak, "0, as at the start: there is no average of the actor"
+        )
+        super().tune(**values)
+
+    def _numbers(self) -> tuple[float, ...]:
+        return self.gamma, self.polyak, self.actor_polyak, self.target_entropy, self.critics_in_target
+
+    _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
+    _default_critic: Callable[..., nn.Module] = EnsembleCritic
+    _shares_pictures = False  # one encoder of pictures is that of all networks
+
+    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
+        spaces = self.observation_space, self.action_space
+        self.actor: ActorModule = actor_cls(*spaces)
+        self.actor.to_device(self.device)
+        self.actor_ema: ActorModule = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
+        critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
+        self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
+        self.critic_target = no_grad(deepcopy(self.critic))
+        shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
+        self._shares_pictures = shared is not None
+        self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
+        ema = self.actor_ema
+        self._flat_actor_ema = Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
+        self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
+        networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
+        normalizing = [e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space]
+        self.obs_norm = RunningNorm(normalizing) if normalizing else None
+
+    critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
+    """The critics in training, seen without gradients for their parameters."""
+
     def _usual_entropy(self) -> float:
         """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
         return -float(action_bounds(self.action_space)[1].size)
 
-    @property
-    def _draws_critics(self) -> bool:
-        return self.critics_in_target < self.n_critics
+    def _is_compilable(self) -> bool:
+        """Whether the compiled step does what this agent does."""
+        page = "_td_target", "_value_of_policy", "_sample"
+        return (
+            self.device == "cpu"
+            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
+            and type(self.actor) is SquashedGaussianActor
+            and type(self.critic) is EnsembleCritic
+            and self.critic.dropout == 0.0
+            and not self.actor.encoder.images
+            and self.actor.encoder.is_as(self.critic.encoder)
+            and all(p.requires_grad for network in (self.actor, self.critic) for p in network.parameters())
+        )
 
-    def _draw_critics(self) -> Tensor | None:
-        """Which critics make the target: int64 [M] without repetition, or None for all."""
-        if not self._draws_critics:
-            return None
-        return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
+    def _compile(self) -> CompiledSAC:
+        from tmrl_like.agents.dense_sac import CompiledSAC
+
+        actor, critic, target = self.actor, self.critic, self.critic_target
+        assert isinstance(actor, SquashedGaussianActor)
+        flats = self._flat_actor, self._flat_critic, self._flat_critic_target
+        return CompiledSAC((actor, critic, target), flats, self.obs_norm)
 
 
 class REDQAgent(SACAgent):

@@ -254,6 +254,13 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     policy.add_argument("--lap", choices=("script", "keyboard"), help=about)
     about = "between two points of a lap, in the environment's unit"
     record.number("--spacing", 1.0, about, AboveZero)
+    about = "train the actor alone to do what a data set shows, and write a policy that a run can start from"
+    clone = command("clone", about, "Demonstrations in it are learnt alone, where there are any.")
+    clone.add_argument("data", metavar="DATA", help="what `record` or a trainer has written, or a Minari data set")
+    clone.add_argument("--out", required=True, metavar="FILE", help="the policy, .safetensors")
+    clone.number("--steps", 2000, "training steps")
+    about = "share of the episodes that it does not learn from, which show how well it has learnt"
+    clone.number("--held-out", 0.1, about, Annotated[float, Meta(gt=0, lt=1)])
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:

@@ -106,9 +106,6 @@ def _measure(arguments: Arguments) -> int:
         times = worker.measure(arguments.timing)
         durations = {"time-step": times.period_s, "decision": times.inference_s, "env.step()": times.env_s}
         _show_times(env, durations, times.overruns)
-        if getattr(worker.env.unwrapped, "benchmark", False):  # rtgym's own
-            for name, value in worker.env.unwrapped.benchmarks().items():
-                print(f"rtgym {name}: {value}")
     return 0
 
 

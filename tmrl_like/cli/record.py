@@ -43,7 +43,7 @@ def _record_episodes(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
     folder = Path(arguments.out)
     refuse_taken(folder)  # before the experiment's code is imported, which takes its time
-    experiment = prepare(arguments, "record", (*TO_COLLECT, "memory"))
+    experiment = prepare(arguments, "record", (*TO_COLLECT, "memory", "takeover"))
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
     policy = None if arguments.random or arguments.expert else find_policy(arguments)
     done = list[int]()

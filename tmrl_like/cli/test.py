@@ -58,9 +58,6 @@ def main(arguments: Arguments) -> int:
             print_table(f"returns of {name}", _INTERVAL_COLUMNS, [interval_row(episodes)])
         else:
             print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
-        env = worker.loop.env
-        if env.faults:
-            print(f"faults of the environment: {env.faults}; rebuilt: {env.rebuilds}")
     return stopper.exit_code
 
 

@@ -38,17 +38,12 @@ def main(arguments: Arguments) -> int:
     if arguments.command == "trainer" and arguments.encoder is not None:
         return _train_encoder(arguments)
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
-    is_first, in_process = os.environ.get("RANK", "0") == "0", arguments.command == "run"
+    in_process = arguments.command == "run"
     if "RANK" not in os.environ:  # else all ranks come together first
         arguments.experiment.refuse_finished()
     experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
     tune_process()
-    section, folder, data = experiment.trainer, experiment.paths.folder, experiment.as_data()
-    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
-    if section.tensorboard and is_first:
-        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
-        sinks.append(TensorBoardSink(folder / "tensorboard", named))
-    how: dict[str, Any] = {"supervised": arguments.supervised, "sinks": sinks}
+    how: dict[str, Any] = {"supervised": arguments.supervised, "sinks": _sinks(arguments, experiment)}
     if in_process:
         made = experiment.make_in_process({"on_rollout": hooks_of(experiment)}, **how)
     else:
@@ -57,20 +52,40 @@ def main(arguments: Arguments) -> int:
         stopper.on_stop = trainer.stop
         training, about = trainer.training, dict[str, str]()
         training.refuse_finished(training.epoch, training.elapsed_s)
-        if is_first:
-            text = as_yaml(data)
-            write_atomically(folder / "experiment.yaml", text.encode())
+        if _is_first():
+            about = _write_down(arguments, experiment)
             further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning))
-            started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
-            about = {"command": shlex.join(started), "experiment": text}
-            about["experiment_file"] = str(experiment.document.path)
         if arguments.supervised:
             print("ready", flush=True)
-        _run(trainer, experiment, about, with_wandb=section.wandb and is_first)
-    if is_first and not arguments.supervised:
-        print(f"everything of this run is in {folder}; try: {how_to_test(arguments)}", flush=True)
+        _run(trainer, experiment, about)
+    if _is_first() and not arguments.supervised:
+        print(f"everything of this run is in {experiment.paths.folder}; try: {how_to_test(arguments)}", flush=True)
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
     return 0 if is_restarted else stopper.exit_code
+
+
+def _is_first() -> bool:
+    """Whether this is the trainer, or that of several that says what goes on."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
+    """Where metrics go beside the run's folder."""
+    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
+    if experiment.trainer.tensorboard and _is_first():
+        data = experiment.as_data()
+        named = dict(_hyper_parameters({name: data[name] for name in (*PARTS, "trainer", "seed")}))
+        sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard", named))
+    return sinks
+
+
+def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
+    """Keep the whole experiment in the run's folder; returns what run.json says of this start."""
+    text = as_yaml(experiment.as_data())
+    write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
+    started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
+    file = str(experiment.document.path)
+    return {"command": shlex.join(started), "experiment": text, "experiment_file": file}
 
 
 def _train_encoder(arguments: Arguments) -> int:
@@ -100,11 +115,11 @@ def _parts(arguments: Arguments, in_process: bool) -> tuple[str, ...]:
     return (*_PARTS, "spaces" if arguments.experiment.document.data.get("spaces") else "env")
 
 
-def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str], with_wandb: bool) -> None:
-    if not with_wandb:
+def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> None:
+    section = experiment.trainer
+    if not (section.wandb and _is_first()):
         trainer.run(about)
         return
-    section = experiment.trainer
     trainer.run_with_wandb(
         entity=section.wandb_entity,
         project=section.wandb_project,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
+
+_SENDS_WITHIN_S = 0.01  # else it hangs, and a `stop` does not wait for it
 
 
 def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
@@ -135,6 +138,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
         self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
+        self._sending = threading.Lock()  # so that no command comes after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
         self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
         self._in_time_step = self._is_captured = False
@@ -204,11 +208,17 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Have a call made in each wait for a deadline that there is time for; see `Clock`."""
         self._clock.while_waiting(call)
 
-    def stop(self) -> None:
-        """Begin no time-step before the next reset, and call the interface's `stop`, if it has one. From any thread."""
+    @property
+    def stop(self) -> Callable[[], None] | None:
+        """Begins no time-step before the next reset, and calls the interface's `stop`; None: it has none."""
+        return self._stop if hasattr(self.interface, "stop") else None
+
+    def _stop(self) -> None:
         self.is_stopped = self.is_waiting = True
-        if hasattr(self.interface, "stop"):
-            self.interface.stop()
+        is_free = self._sending.acquire(timeout=_SENDS_WITHIN_S)
+        self.interface.stop()
+        if is_free:
+            self._sending.release()
 
     def close(self) -> None:
         """Close the interface, if it has a `close`."""
@@ -229,11 +239,13 @@ class ClockedGym(gymnasium.Env[Any, Any]):
                 raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
 
     def _begin_time_step(self, action: Any) -> None:
-        if self.is_stopped:
-            return
         self._note("start_send_control_time")
         control = action if self.table is None else self.table(action)
-        self.interface.send_control(self.act_prepro_func(control) if self.act_prepro_func else control)
+        control = self.act_prepro_func(control) if self.act_prepro_func else control
+        with self._sending:
+            if self.is_stopped:
+                return
+            self.interface.send_control(control)
         self._note("end_send_control_time")
         now = self._clock.now()
         begins_at = self._end_at
@@ -244,9 +256,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             begins_at = now
         self._capture_at = begins_at + self.start_obs_capture
         self._end_at = begins_at + self.time_step_duration
-        self._in_time_step, self._is_captured, self.running = True, False, True
+        self._in_time_step, self._is_captured = True, False
         if now >= self._capture_at:
             self._capture()
+        self.running = True
 
     def _end_time_step(self) -> None:
         if not self._in_time_step:

@@ -79,6 +79,21 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """
         raise NotImplementedError
 
+    def log_prob(self, obs: Observation, act: torch.Tensor) -> torch.Tensor:
+        """How likely actions are, with gradients: what `tmrl-like clone` trains by. Optional.
+
+        Args:
+            obs: the observation's structure with tensors [N, ...] as leaves.
+            act: [N, …] in the shape of the action space.
+
+        Returns:
+            log pi(a | s), float32 [N].
+
+        Raises:
+            NotImplementedError: this actor has none.
+        """
+        raise NotImplementedError
+
     def act_(self, obs: Observation, test: bool = False) -> Action:
         """Collate one raw observation, call `act`, and give the action the action space's shape."""
         with torch.inference_mode():

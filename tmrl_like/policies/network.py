@@ -13,12 +13,14 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from tmrl_like.base.options import Options, Positive
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.layers import Floats, WeightAndBias, layer_of, normalise
@@ -51,7 +53,7 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True)
-class GaussianOptions(NetworkOptions):
+class GaussianOptions(NetworkOptions, Options):
     """What an actor with a squashed Gaussian policy takes: actions  center + half * tanh(u),  u ~ N(mean, std).
 
     Attributes:
@@ -65,8 +67,8 @@ class GaussianOptions(NetworkOptions):
 
     log_std_min: float = -10.0
     log_std_max: float = 2.0
-    noise_beta: float = 0.0
-    noise_steps: int = 1000
+    noise_beta: Annotated[float, Meta(ge=0, le=2)] = 0.0
+    noise_steps: Positive = 1000
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -137,7 +139,7 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
         return [np.array(values, np.float32) for values in (self.center, self.half, *limits)]
 
     def noise(self, random: np.random.Generator) -> ColouredNoise | None:
-        """Noise over time; ConfigError: it is out of range."""
+        """Noise over time."""
         beta, steps = self.options.noise_beta, self.options.noise_steps
         return ColouredNoise(beta, steps, len(self.center), random) if beta else None
 

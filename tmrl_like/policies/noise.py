@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.errors import expect
-
 _BLOCK = 1024  # numbers that are made at a time, or as many as the filter has terms
 
 
@@ -24,13 +22,9 @@ class ColouredNoise:
     """
 
     def __init__(self, beta: float, steps: int, size: int, random: np.random.Generator) -> None:
-        """Make `size` independent sequences of what `random` draws; `steps` is K.
-
-        Raises:
-            ConfigError: `beta` is not between 0 (white) and 2 (red), or `steps` is less than 1.
+        """Make `size` independent sequences of what `random` draws; `steps` is K. White noise has a `beta` of 0, pink
+        noise of 1, red noise of 2.
         """
-        expect(0 <= beta <= 2, "noise_beta", beta, "0 (white noise) to 2 (red), e.g. 1 (pink)")
-        expect(steps >= 1, "noise_steps", steps, "at least 1, about as many as an episode has")
         k = np.arange(1, steps)
         h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
         self._random, self._form = random, (size, max(steps, _BLOCK))

@@ -159,6 +159,7 @@ class ControlLoop:
         With `collect_samples` its first observation becomes samples: one for each action of its action buffer, oldest
         first, so that who rebuilds action buffers from samples need not know what a reset does to them.
         """
+        self.release()
         collect_garbage(is_between_episodes=True)
         self.driver.actor.reset()
         if self.chain is not None:
@@ -183,11 +184,13 @@ class ControlLoop:
         self._number = (self._number + 1) % EPISODES
         timing = self._epoch_s + self.times[3], 0.0, 0.0, self.counts.policy_version, self.driver.source
         for act in actions_of_reset(self.env.env, obs):
-            sample: Made = (act, obs, no_reward, False, False, info)
-            if self.sample_of is not None:
-                sample = self.sample_of(sample, None)
-            if self.samples is not None:
-                self.samples.append(sample, *timing, self._number + RESET)
+            self._append((act, obs, no_reward, False, False, info), None, *timing, self._number + RESET)
+
+    def _append(self, made: Made, last_obs: Observation, *timing: Any) -> None:
+        """As `step` does it, which has no time for a further call."""
+        sample = made if self.sample_of is None else self.sample_of(made, last_obs)
+        if self.samples is not None:
+            self.samples.append(sample, *timing)
 
     def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
         """See `RolloutWorker.step`; `info` holds the actor's `extras`.
@@ -268,10 +271,11 @@ class ControlLoop:
             env.log.add(logging.WARNING, line, period_s * 1e3, env.time_step_s * 1e3, counts.overruns)
 
     def release(self) -> None:
-        """Append what is held back, if anything is."""
+        """Append the steps that are held back, where a person judges them."""
 
     def end_episode(self, terminated: bool, truncated: bool, fault: str | None = None) -> EpisodeStats:
         """Report the episode. What follows a `fault`, with which the environment broke it off, does not continue it."""
+        self.release()
         episode, counts = self._episode, self.counts
         stats = EpisodeStats(
             worker=self.worker,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tmrl_like.envs.supervision import StoppedError
-from tmrl_like.types import EpisodeStats, Observation
+from tmrl_like.types import Observation
 from tmrl_like.worker.control_loop import ControlLoop, Info, Stepped
 from tmrl_like.worker.person import Person
 from tmrl_like.worker.returned import REWARD_TYPES
@@ -54,7 +54,6 @@ class JudgedLoop(ControlLoop):
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
         """As the control loop's; where that is asked for, a person resets first, while nothing moves."""
-        self.release()
         if self.person.options.reset_prompt:
             self._await_reset()
         obs, info = super().reset(collect_samples)
@@ -118,12 +117,4 @@ class JudgedLoop(ControlLoop):
             step = self._held.popleft()
             if step.collects:
                 self.collected_steps += 1
-                made = tuple(step.made)
-                sample = made if self.sample_of is None else self.sample_of(made, step.last_obs)
-                if self.samples is not None:
-                    self.samples.append(sample, *step.timing, self._number)
-
-    def end_episode(self, terminated: bool, truncated: bool, fault: str | None = None) -> EpisodeStats:
-        """As the control loop's."""
-        self.release()
-        return super().end_episode(terminated, truncated, fault)
+                self._append(tuple(step.made), step.last_obs, *step.timing, self._number)

@@ -46,7 +46,8 @@ class PersonOptions(Options):
     Attributes:
         watches: somebody does: hear keys, gamepad, and `tmrl-like signal`.
         keys: what each key says when it is pressed, by its name (enter, f5, w), whatever window has the focus, or
-            button of a gamepad (button 0): success, failure, reset-done, or a number, which is a reward.
+            button of a gamepad (button 0): success, failure, reset-done, or a number, which is a reward; none:
+            nothing.
         reaction_s: for how long after something has happened a person presses the key; for so long, and a moment more,
             steps are held back before they are appended.
         success_reward: added to the reward of the step in which an episode succeeds.
@@ -56,7 +57,7 @@ class PersonOptions(Options):
     """
 
     watches: bool = False
-    keys: Mapping[str, Said] = field(default_factory=dict)
+    keys: Mapping[str, Said] | None = None
     reaction_s: NotNegative = 0.25
     success_reward: float = 1.0
     failure_reward: float = 0.0
@@ -64,7 +65,7 @@ class PersonOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for said in self.keys.values():
+        for said in (self.keys or {}).values():
             to_said(said)
 
 

@@ -45,7 +45,8 @@ class Person:
         self.has_reset = threading.Event()
         self._keyboard: X11Keyboard | PynputKeyboard | None = None
         self._pad: Gamepad | None = None
-        self._is_down = {name: self._look_at(name) for name in options.keys}
+        self._says = options.keys or {}
+        self._is_down = {name: self._look_at(name) for name in self._says}
         self._down: set[str] = set()
         file.parent.mkdir(parents=True, exist_ok=True)
         self._lines = file.open("a+", encoding="utf-8")
@@ -88,7 +89,7 @@ class Person:
             self.say(line.strip())
         down = {name for name, is_down in self._is_down.items() if is_down()}
         for name in down - self._down:
-            self.say(self.options.keys[name])
+            self.say(self._says[name])
         self._down = down
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
         steps += 1
     assert (info["ended_by"], steps > 5) == ("collision", True)
     assert reward < -15
-    sync_env.reset()
+    assert "ended_by" not in sync_env.reset()[1]
     assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
 
 

@@ -239,6 +239,20 @@ def test_an_arm_that_is_stopped_is_not_waited_for() -> None:
         RobotInterface(arm).reset()
 
 
+def test_an_arm_that_nobody_drives_stands_until_the_next_reset() -> None:
+    arm = FakeArm()
+    interface = RobotInterface(arm)
+    interface.reset()
+    interface.send_control((1.0, 0.5))
+    interface.stop()
+    assert arm.read_state().velocity_rad_s == (0.0, 0.0)
+    interface.send_control((1.0, 0.5))  # of a reset that is still on its way home, say
+    assert arm.read_state().velocity_rad_s == (0.0, 0.0)
+    interface.reset()
+    interface.send_control((1.0, 0.5))
+    assert arm.read_state().velocity_rad_s == (1.0, 0.5)
+
+
 @needs_mujoco
 def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them() -> None:
     import mujoco

@@ -9,7 +9,7 @@ from tmrl_like.envs.keyboards import TAP_S
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 
-class Gamepad(Protocol):
+class VirtualGamepad(Protocol):
     """What games are steered with; in tests, write your own."""
 
     def move(

@@ -77,6 +77,7 @@ class RobotInterface(TaskInterface[RobotState]):
         self._driver = driver
         self.target_m = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
+        self._is_stopped = False
 
     @property
     def moves_hardware(self) -> bool:
@@ -91,9 +92,12 @@ class RobotInterface(TaskInterface[RobotState]):
         return spaces.Box(-MAX_SPEED, MAX_SPEED, (2,))
 
     def send_control(self, control: Any) -> None:
+        if self._is_stopped:
+            control = (0.0, 0.0)
         self._driver.send_command(RobotCommand((float(control[0]), float(control[1]))))
 
     def begin(self) -> RobotState:
+        self._is_stopped = False
         self._driver.connect()
         state = self._go_home()
         self.target_m = tip_m(self.random.uniform(*np.transpose(TARGETS_RAD)))
@@ -143,8 +147,9 @@ class RobotInterface(TaskInterface[RobotState]):
         self.send_control((0.0, 0.0))
 
     def stop(self) -> None:
-        """Nobody drives: the arm stands."""
-        self._move((0.0, 0.0))
+        """Nobody drives: the arm stands, also on its way home."""
+        self._is_stopped = True
+        self.send_control((0.0, 0.0))
 
     def close(self) -> None:
         self._driver.close()

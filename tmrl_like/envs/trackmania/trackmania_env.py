@@ -42,7 +42,7 @@ from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import AboveZero, Positive
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
-from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
+from tmrl_like.envs.desktop.gamepad import VirtualGamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.real_time import also_takes
@@ -144,7 +144,7 @@ class TrackManiaInterface(DesktopGameInterface):
         view: Literal["image", "lidar"] = "lidar",
         size: tuple[int, int] = (64, 64),
         frames: int = 4,
-        gamepad: Callable[[], Gamepad] | None = XboxGamepad,
+        gamepad: Callable[[], VirtualGamepad] | None = XboxGamepad,
         reward: RaceReward = RaceReward(),
         title: str = "Trackmania",
         command: Sequence[str] | None = None,
@@ -179,7 +179,7 @@ class TrackManiaInterface(DesktopGameInterface):
         self._lidar = Lidar() if view == "lidar" else None
         self._ranges = History(frames)
         self._make_gamepad = gamepad
-        self._gamepad: Gamepad | None = None
+        self._gamepad: VirtualGamepad | None = None
         self._trajectory, self._reward_options = trajectory, reward
         self._has_finished = False
 

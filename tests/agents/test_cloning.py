@@ -1,0 +1,94 @@
+"""Behaviour cloning, against distributions of torch and against who was imitated."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor
+from tmrl_like.agents.cloning import Shown, clone
+from tmrl_like.errors import ConfigError
+
+OBS = spaces.Box(-1.0, 1.0, (3,))
+ACT = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 1.0]))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def shown(obs, act, episodes=4, **more):
+    return Shown(obs, act, torch.arange(len(act)) * episodes // len(act), **more)
+
+
+def test_the_likelihood_of_a_squashed_gaussian_is_that_of_the_distribution():
+    actor = SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,))
+    obs, act = torch.rand(5, 3), torch.rand(5, 2) * 0.9 + 0.05
+    mean, log_std = actor(obs)
+    bounds = torch.distributions.AffineTransform(torch.tensor([0.0, 0.5]), torch.tensor([2.0, 0.5]))
+    parts = [torch.distributions.TanhTransform(), bounds]
+    there = torch.distributions.TransformedDistribution(torch.distributions.Normal(mean, log_std.exp()), parts)
+    assert torch.allclose(actor.log_prob(obs, act), there.log_prob(act).sum(-1), atol=1e-4)
+    assert actor.log_prob(obs, torch.tensor([[2.0, 1.0]] * 5)).isfinite().all()  # at the bounds
+
+
+def test_the_likelihood_of_categories_is_that_of_all_variables():
+    space = spaces.MultiDiscrete([2, 3], start=[0, 5])
+    actor = CategoricalActor(OBS, space, hidden_sizes=(8,))
+    obs = torch.rand(4, 3)
+    pairs = torch.tensor([[i, 5 + j] for i in range(2) for j in range(3)])
+    total = sum(actor.log_prob(obs, pair.repeat(4, 1)).exp() for pair in pairs)
+    assert torch.allclose(total, torch.ones(4), atol=1e-5)
+    best = actor.best_actions(obs)
+    assert (actor.log_prob(obs, best) >= actor.log_prob(obs, pairs[0].repeat(4, 1))).all()
+
+
+@pytest.mark.parametrize("low", [-1.0, -math.inf])
+def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
+    space = spaces.Box(low, -low, (3,))
+    obs = torch.rand(2000, 3) * 2 - 1
+    obs = obs * (50.0 if low < -1.0 else 1.0)  # without bounds: of any size
+    act = torch.stack((1.5 * obs[:, 0] / obs.abs().max(), torch.full((2000,), 0.5)), dim=1)
+    actor = SquashedGaussianActor(space, ACT, hidden_sizes=(32,))
+    learnt, held_out = shown(obs, act, episodes=20).split(0.2)
+    before, *_, after = clone(actor, learnt, held_out, 600)
+    assert after.step == 600
+    assert min(after.learnt, after.held_out) > max(before.learnt, before.held_out) + 2.0
+    assert (actor.best_actions(held_out.obs) - held_out.act).abs().mean() < 0.1
+
+
+def test_past_actions_are_not_imitated_in_the_place_of_the_observation():
+    """What was done goes on for long: an actor that looks at it alone is nearly always right, and never turns."""
+    target = torch.rand(40).repeat_interleave(25) * 2 - 1
+    last = torch.cat((target[:1], target[:-1]))
+    seen = (target + 0.2 * torch.randn(1000)).unsqueeze(1)
+    space = spaces.Tuple((spaces.Box(-2.0, 2.0, (1,)), spaces.Box(-1.0, 1.0, (1,))))
+    error = {}
+    for past_actions in (0, 1):
+        actor = SquashedGaussianActor(space, spaces.Box(-1.0, 1.0, (1,)), hidden_sizes=(32,))
+        data = shown((seen, last.unsqueeze(1)), target.unsqueeze(1), past_actions=past_actions)
+        [*_] = clone(actor, *data.split(0.25), 500)
+        stuck = actor.best_actions((torch.tensor([[0.8]]), torch.tensor([[-0.8]])))  # it must turn
+        error[past_actions] = abs(stuck.item() - 0.8)
+    assert error[1] < 0.5 < error[0]
+
+
+def test_whole_episodes_are_held_out():
+    data = shown(torch.arange(40.0).unsqueeze(1), torch.zeros(40, 1), episodes=10)
+    learnt, held_out = data.split(0.2)
+    assert len(held_out.episode.unique()) == 2
+    assert not set(learnt.episode.tolist()) & set(held_out.episode.tolist())
+    assert sorted([*learnt.obs.squeeze(1).tolist(), *held_out.obs.squeeze(1).tolist()]) == list(range(40))
+    assert len(data.split(0.001)[1].episode.unique()) == 1
+    with pytest.raises(ConfigError, match=r"recorded episodes is 1; expected 2 or more"):
+        shown(torch.zeros(4, 1), torch.zeros(4, 1), episodes=1).split(0.5)
+
+
+def test_an_actor_without_a_likelihood_is_refused():
+    actor = IQNActor(OBS, spaces.Discrete(3))
+    data = shown(torch.zeros(4, 3), torch.zeros(4))
+    with pytest.raises(ConfigError, match="a IQNActor cannot be cloned: give it a method log_prob"):
+        next(clone(actor, data, data, 1))

@@ -1,0 +1,139 @@
+"""Behaviour cloning: an actor that does what somebody has shown, by maximum likelihood.
+
+Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in the form for stochastic policies:
+
+    max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],  (s, a) drawn from what was recorded,
+
+with independent standard normal noise on each float, whose standard deviation in the recording is sigma; k is `NOISE`,
+and 1 for past actions in s. The noise on actions leaves the policy wide enough to explore from. An actor that sees what
+it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting Copycat Agents in
+Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one that was shown no way back to the way
+that was shown knows none. What is learnt from is disturbed, what is held out is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tmrl_like.agents.observations import Encoder, RunningNorm
+from tmrl_like.base import tree
+from tmrl_like.errors import ConfigError, expect
+from tmrl_like.policies.actor import ActorModule
+
+BATCH = 256
+NOISE = 0.1  # k
+_LEARNING_RATE = 1e-3
+_LOOK_EVERY = 50  # steps
+_MOST_LOOKED_AT = 4096  # rows
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What somebody did: N steps.
+
+    Attributes:
+        obs: structure of tensors [N, ...], as the actor sees observations.
+        act: tensor [N, *action shape].
+        episode: int64 [N], the number of each step's episode.
+        past_actions: how many of the last parts of an observation are actions.
+    """
+
+    obs: Any
+    act: Tensor
+    episode: Tensor
+    past_actions: int = 0
+
+    @property
+    def episodes(self) -> list[int]:
+        """The numbers of its episodes."""
+        return sorted(set(self.episode.tolist()))
+
+    def rows(self, which: Tensor) -> Shown:
+        """Those of int64 [M]."""
+        obs = tree.map_leaves(lambda leaf: leaf[which], self.obs)
+        return Shown(obs, self.act[which], self.episode[which], self.past_actions)
+
+    def split(self, share: float) -> tuple[Shown, Shown]:
+        """What is learnt from, and a share of the episodes, drawn at random, that is held out: one at least.
+
+        Raises:
+            ConfigError: there are fewer than two episodes.
+        """
+        episodes = torch.tensor(self.episodes, device=self.episode.device)
+        num = len(episodes)
+        expect(num >= 2, "the number of recorded episodes", num, "2 or more, one of them to be held out")
+        num_held = min(max(1, round(share * num)), num - 1)
+        is_held = torch.isin(self.episode, episodes[torch.randperm(num)[:num_held]])
+        return self.rows((~is_held).nonzero().squeeze(1)), self.rows(is_held.nonzero().squeeze(1))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How an actor does after so many steps: mean of log pi(a | s), in nats per recorded step."""
+
+    step: int
+    learnt: float
+    held_out: float
+
+
+def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Iterator[Likelihood]:
+    """Train an actor to do what was shown.
+
+    Args:
+        actor: has `log_prob`; numbers without bounds are normalised by the statistics of what is learnt.
+        learnt: what it learns from.
+        held_out: what says how well.
+        steps: of Adam, with `BATCH` rows each.
+
+    Yields:
+        The likelihoods of the actor as it was, then after every 50 steps and the last.
+
+    Raises:
+        ConfigError: the actor has no `log_prob`.
+    """
+    if type(actor).log_prob is ActorModule.log_prob:
+        raise ConfigError(
+            f"a {type(actor).__name__} cannot be cloned: give it a method log_prob(obs, act), which says in torch how "
+            "likely its actions are, [B]"
+        )
+    for part in actor.children():
+        if isinstance(part, Encoder) and part.normalizes:
+            RunningNorm([part]).update(part.flatten(learnt.obs))
+    obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
+    yield Likelihood(0, _mean(actor, learnt), _mean(actor, held_out))
+    optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
+    for step in range(1, steps + 1):
+        drawn = learnt.rows(torch.randint(len(learnt.act), (BATCH,), device=learnt.act.device))
+        obs, act = tree.map_leaves(_disturbed, drawn.obs, obs_noise), _disturbed(drawn.act, act_noise)
+        loss = -actor.log_prob(obs, act).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if step % _LOOK_EVERY == 0 or step == steps:
+            yield Likelihood(step, _mean(actor, learnt), _mean(actor, held_out))
+
+
+@torch.no_grad()
+def _mean(actor: ActorModule, shown: Shown) -> float:
+    few = shown.rows(torch.arange(min(len(shown.act), _MOST_LOOKED_AT), device=shown.act.device))
+    return actor.log_prob(few.obs, few.act).mean().item()
+
+
+def _noise(values: Any, past_actions: int = 0) -> Any:
+    """Standard deviation of the noise on each number; 0 on what are no floats."""
+    leaves = [*tree.leaves(values)]
+    noise = []
+    for number, leaf in enumerate(leaves):
+        share = 1.0 if number >= len(leaves) - past_actions else NOISE
+        is_float = leaf.is_floating_point() and len(leaf) > 1
+        noise.append(share * leaf.std(dim=0) if is_float else torch.zeros((), device=leaf.device))
+    return tree.fill(values, iter(noise))
+
+
+def _disturbed(leaf: Tensor, deviation: Tensor) -> Tensor:
+    return leaf + deviation * torch.randn_like(leaf) if leaf.is_floating_point() else leaf

@@ -1,0 +1,63 @@
+"""`tmrl-like clone`: a policy that does what a data set shows, for a training to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tmrl_like.agents.cloning import Shown, clone
+from tmrl_like.agents.process import tune_process
+from tmrl_like.base.factories import known_from_env
+from tmrl_like.base.text import counted
+from tmrl_like.cli.arguments import Arguments, as_typed
+from tmrl_like.cli.prepare import prepare
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, expect
+from tmrl_like.policies.policy_file import describe, write_policy
+from tmrl_like.replay.collate import stack
+from tmrl_like.replay.data_sets import read_data_set
+from tmrl_like.replay.shown import shown_steps
+from tmrl_like.trainer.schedule import TrainingOffline
+
+
+def main(arguments: Arguments) -> int:
+    """Learn what was recorded, and write the policy."""
+    file = Path(arguments.out)
+    expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
+    spaces = "spaces" if arguments.experiment.document.data.get("spaces") else "env"
+    experiment = prepare(arguments, "trainer", ("actor", "agent", "memory", "obs_preprocessor", spaces))
+    tune_process()
+    training = experiment.training()
+    actor = experiment.actor(training.observation_space, training.action_space).to_device(training.device)
+    learnt, held_out = _shown(arguments.data, training).split(arguments.held_out)
+    untrained, *_, trained = clone(actor, learnt, held_out, arguments.steps)
+    card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
+    try:
+        write_policy(file, actor.weights(), card)
+    except OSError as error:
+        raise ConfigError(f"cannot write the policy to {file}: {error}") from None
+    print(f"{file}: from {_size(learnt)}; {_size(held_out)} were held out")
+    print("log-likelihood of a step, in nats: before and after training")
+    print(f"  learnt    {untrained.learnt:8.2f} {trained.learnt:8.2f}")
+    print(f"  held out  {untrained.held_out:8.2f} {trained.held_out:8.2f}")
+    print(f"look at it: tmrl-like test {' '.join(as_typed(arguments))} --policy {file}")
+    print(f"start a run with it: --trainer.init_policy {file}")
+    return 0
+
+
+def _size(shown: Shown) -> str:
+    return f"{counted(len(shown.act), 'step')} of {counted(len(shown.episodes), 'episode')}"
+
+
+def _shown(data: str, training: TrainingOffline) -> Shown:
+    spaces = training.observation_space, training.action_space
+    try:
+        steps = shown_steps(read_data_set(Path(data)), training.memory_cls, *spaces)
+    except MemoryContractError as error:
+        name = type(training.memory).__name__
+        raise CheckpointError(f"the data set {data} does not fit this {name}: {error}") from None
+    observations, actions, episodes = zip(*steps, strict=True)
+    device = str(training.device)
+    past_actions = known_from_env(training.env_cls).get("act_buf_len", 0)
+    parts = stack(observations, device), stack(actions, device), torch.tensor(episodes, device=device)
+    return Shown(*parts, past_actions)

@@ -1,0 +1,83 @@
+"""What a data set shows of acting, for an actor to be trained on without an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from tmrl_like.base.factories import taken_apart
+from tmrl_like.errors import ConfigError
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.demonstrations import WithDemonstrations
+from tmrl_like.replay.streams import info_of
+from tmrl_like.types import Action, Buffer, Observation, Sample
+from tmrl_like.wire.spaces import Space
+
+_NOT_NEEDED = {"dataset_path": "", "demonstrations_path": "", "held_out": 0.0}
+
+
+class ShownStep(NamedTuple):
+    """A step of somebody: what he saw, as an actor sees it, and what he did."""
+
+    obs: Observation
+    act: Action
+    episode: int
+
+
+def shown_steps(
+    buffers: Iterable[Buffer],
+    memory_cls: Callable[..., MemoryDataloading],
+    observation_space: Space,
+    action_space: Space,
+) -> list[ShownStep]:
+    """The steps of a data set, in which there is a memory's compressor; the demonstrations alone, where there are any.
+
+    Args:
+        buffers: of the data set.
+        memory_cls: makes what rebuilds the observations: the experiment's memory.
+        observation_space: of the environment.
+        action_space: of the environment.
+
+    Raises:
+        ConfigError: there is no step.
+        MemoryContractError: the samples do not fit the memory.
+    """
+    target, given = taken_apart(memory_cls)
+    memory_cls = partial(memory_cls, **{name: value for name, value in _NOT_NEEDED.items() if name in given})
+    is_apart = isinstance(target, type) and issubclass(target, WithDemonstrations)
+    if not is_apart:
+        memory_cls = partial(WithDemonstrations, memory_cls)
+    own: list[ShownStep] = []
+    demonstrated: list[ShownStep] = []
+    for episode, samples in enumerate(_episodes_of(buffers)):
+        memory = memory_cls(observation_space=observation_space, action_space=action_space)
+        assert isinstance(memory, WithDemonstrations)
+        memory.append(Buffer(samples, "shown"))
+        memory.flush()
+        own += _steps_of(memory.own, episode)
+        demonstrated += _steps_of(memory.demonstrations, episode)
+    if not own and not demonstrated:
+        raise ConfigError("the data set shows no step to learn from")
+    return demonstrated or own
+
+
+def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
+    for item in range(len(memory)):
+        transition = memory.get_transition(item)
+        if memory.is_trainable(transition):
+            obs, act = transition[0], transition[1]
+            yield ShownStep(obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs), act, episode)
+
+
+def _episodes_of(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
+    """Each episode's samples, those of its reset first."""
+    under_way: dict[str, list[Sample]] = {}
+    for buffer in buffers:
+        samples = under_way.setdefault(buffer.stream, [])
+        for sample in buffer:
+            if info_of(sample).is_reset and samples and not info_of(samples[-1]).is_reset:
+                yield samples
+                samples = under_way[buffer.stream] = []
+            samples.append(sample)
+    yield from filter(None, under_way.values())

@@ -1,6 +1,4 @@
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -8,18 +6,18 @@ import pytest
 from tmrl_like.metrics.curves import averaged, curve_of, plot_returns
 
 
-def write(folder: Path, *records: dict[str, Any]) -> Path:
+def write(folder, *records):
     folder.mkdir()
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
 
 
-def episode(minutes: float, return_: float | None, test: bool = True) -> dict[str, Any]:
+def episode(minutes, return_, test=True):
     samples = int(100 * minutes)
     return {"kind": "episode", "time_s": 60 * minutes, "env_steps_total": samples, "test": test, "return": return_}
 
 
-def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path: Path) -> None:
+def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path):
     round_ = {"kind": "round", "time_s": 60.0}
     both = write(tmp_path / "both", round_, episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None))
     assert [values.tolist() for values in curve_of(both)] == [[2.0], [200.0], [7.0]]
@@ -28,20 +26,20 @@ def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path: Path) -> None:
     assert len(curve_of(tmp_path / "nobody").returns) == 0
 
 
-def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
+def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path):
     resumed = {"kind": "round", "time_s": 90.0}
     folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), resumed, episode(2.5, 2.0))
     assert curve_of(folder).returns.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(("episodes", "over"), [(1, 1), (25, 6), (200, 10)])
-def test_returns_are_averaged_over_a_fifth_of_the_episodes_and_ten_at_most(episodes: int, over: int) -> None:
+def test_returns_are_averaged_over_a_fifth_of_the_episodes_and_ten_at_most(episodes, over):
     returns = np.arange(float(episodes))
     expected = [returns[max(0, end - over) : end].mean() for end in range(1, episodes + 1)]
     assert averaged(returns) == pytest.approx(expected)
 
 
-def test_one_run_several_and_none_are_drawn(tmp_path: Path) -> None:
+def test_one_run_several_and_none_are_drawn(tmp_path):
     a = write(tmp_path / "a", *(episode(n, float(n)) for n in range(5)))
     b = write(tmp_path / "b", *(episode(n, 2.0 * n) for n in range(2, 9)))
     picture = tmp_path / "new" / "p.png"

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,7 @@ ROUND = {
 }
 
 
-def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path: Path) -> None:
+def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path):
     sink = JsonLinesSink(tmp_path / "run" / "metrics.jsonl")
     sink.write({**ROUND, "loss": float("nan")})
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -35,24 +33,24 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path: Path) 
     sink.close()
 
 
-def test_a_full_disk_is_reported_once_and_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_reported_once_and_does_not_raise(tmp_path, caplog):
     sink = JsonLinesSink(tmp_path / "m")
 
     class Full:
-        def write(self, text: str) -> None:
+        def write(self, text):
             raise OSError("No space left on device")
 
-        def close(self) -> None:
+        def close(self):
             pass
 
     sink._file.close()
-    sink._file = Full()  # type: ignore[assignment]
+    sink._file = Full()
     sink.write(ROUND)
     sink.write(ROUND)
     assert len(caplog.records) == 1
 
 
-def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_shows_a_round_in_a_line(capsys):
     ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "rejected_workers_total": 1.0})
     shown = capsys.readouterr().err
     assert "environment faults: 2" in shown
@@ -64,7 +62,7 @@ def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str])
     assert "loss 0.25, held out 0.5" in capsys.readouterr().err
 
 
-def test_the_console_says_at_the_end_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_says_at_the_end_what_was_reached(capsys):
     sink = ConsoleSink()
     for number in range(30):
         for test in (True, False)[number % 5 > 0 :]:
@@ -78,7 +76,7 @@ def test_the_console_says_at_the_end_what_was_reached(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def test_tensorboard_gets_the_scalars_of_each_round(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_scalars_of_each_round(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -101,10 +99,10 @@ def test_tensorboard_gets_the_scalars_of_each_round(tmp_path: Path) -> None:
     assert "episodes/return_test_mean" in {metric.name.tag for metric in experiment.metric_infos}
 
 
-def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path, monkeypatch):
     real = builtins.__import__
 
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+    def without(name, *args, **kwargs):
         if name.startswith("torch.utils.tensorboard"):
             raise ImportError(name)
         return real(name, *args, **kwargs)
@@ -117,33 +115,33 @@ def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path: Path, monke
 class FakeWandb:
     """Stands in for the wandb module; `online` may raise or hang."""
 
-    def __init__(self, online: Any = None) -> None:
+    def __init__(self, online=None):
         self.online = online
-        self.logged: list[dict[str, Any]] = []
-        self.modes: list[str] = []
+        self.logged = []
+        self.modes = []
         self.finished = False
 
-    def Settings(self, **_: Any) -> None:
+    def Settings(self, **_):
         return None
 
-    def init(self, mode: str = "online", **arguments: Any) -> "FakeWandb":
+    def init(self, mode="online", **arguments):
         self.modes.append(mode)
         if mode == "online" and self.online is not None:
             self.online()
         return self
 
-    def log(self, record: dict[str, Any]) -> None:
+    def log(self, record):
         self.logged.append(record)
 
-    def finish(self) -> None:
+    def finish(self):
         self.finished = True
 
 
-def fail() -> None:
+def fail():
     raise RuntimeError("no API key configured")
 
 
-def test_wandb_logs_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_logs_rounds(tmp_path, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     sink = WandbSink(tmp_path, run_id="r")
@@ -155,7 +153,7 @@ def test_wandb_logs_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert fake.finished
 
 
-def test_the_real_wandb_keeps_an_offline_run(tmp_path: Path) -> None:
+def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     script = (
         "import sys; from pathlib import Path; from tmrl_like.metrics.sinks import WandbSink\n"
         f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', run_id='r')\n"
@@ -168,7 +166,7 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path: Path) -> None:
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
-def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path, monkeypatch):
     fake = FakeWandb(fail)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     sink = WandbSink(tmp_path)
@@ -178,7 +176,7 @@ def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path: Path, monk
     assert len(fake.logged) == 1
 
 
-def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path, monkeypatch):
     answers = threading.Event()
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb(answers.wait))
     monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
@@ -190,11 +188,9 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path: Path, mo
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 
-def test_wandb_that_breaks_is_reported_and_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wandb_that_breaks_is_reported_and_forgotten(tmp_path, monkeypatch, caplog):
     fake = FakeWandb()
-    fake.log = lambda record: fail()  # type: ignore[method-assign]
+    fake.log = lambda record: fail()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     sink = WandbSink(tmp_path)
     sink.write(ROUND)

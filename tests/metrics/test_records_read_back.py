@@ -1,10 +1,9 @@
 import math
-from pathlib import Path
 
 from tmrl_like.metrics.reading import Tail, read_records
 
 
-def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path: Path) -> None:
+def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path):
     path = tmp_path / "m.jsonl"
     assert list(Tail(path).records()) == []
     path.write_text('{"a": 0}\n')
@@ -20,7 +19,7 @@ def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_ther
     assert list(Tail(path, math.inf).records()) == list(read_records(path)) == [{"a": 0}, {"a": 1}, {"a": 2}]
 
 
-def test_what_a_kill_cut_off_costs_the_records_of_its_line_alone(tmp_path: Path) -> None:
+def test_what_a_kill_cut_off_costs_the_records_of_its_line_alone(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"a": 0}\n{"b{"a": 1}\n{"a": 2}\n{"a":')
     assert list(read_records(path)) == [{"a": 0}, {"a": 2}]

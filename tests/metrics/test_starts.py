@@ -2,7 +2,6 @@ import json
 import os
 import platform
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ import tmrl_like
 from tmrl_like.metrics.starts import describe_start, read_starts, write_starts
 
 
-def test_a_start_says_what_it_takes_to_do_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (describe_start().git_commit, describe_start().git_changed) == ("", False)
     (work := tmp_path / "work").mkdir()
@@ -30,7 +29,7 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the program is a shell script")
-def test_nothing_of_a_repository_runs_or_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, value in {"COUNT": "1", "KEY_0": "core.abbrev", "VALUE_0": "12"}.items():  # of the user's own
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
@@ -53,7 +52,7 @@ def test_nothing_of_a_repository_runs_or_is_written(tmp_path: Path, monkeypatch:
     assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
-def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path: Path) -> None:
+def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path):
     assert read_starts(tmp_path) == []
     starts = [msgspec.structs.replace(describe_start(), command=str(number)) for number in range(102)]
     write_starts(tmp_path, starts)

@@ -1,6 +1,6 @@
 """Keys, policies and checkpoints, ended at each operation on the disk: the next process has what was promised.
 
-Samples are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
+Samples alone are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
 """
 
 from concurrent.futures import Executor, Future
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from disk import age, end_at_each_operation
+from kit.packets import numbered, packet_of
 
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.policy_store import PolicyStore
@@ -18,6 +19,7 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
+from tmrl_like.wire import messages as m
 
 LATE = 100
 
@@ -81,26 +83,44 @@ class InPlace(Executor):
 
     def submit(self, call, /, *args, **kwargs):
         done = Future()
-        done.set_result(call(*args, **kwargs))
+        try:
+            done.set_result(call(*args, **kwargs))
+        except OSError as error:
+            done.set_exception(error)
         return done
 
 
 class CheckpointsOfARun:
-    """Three are written."""
+    """Three packets of samples come, and after each a checkpoint is written."""
 
-    def work(self, root, promise, times=3):
+    def work(self, root, promise, packets=3):
         with closing(Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: InPlace())) as kept:
             training = kept.build(partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all")
-            promise(training.total_updates)
-            for _ in range(times):
+            assert [int(sample.obs) for sample in training.memory.data] == [*range(training.total_samples)]
+            promise((training.total_updates, training.total_samples))
+            for now in range(packets):
+                self._take(kept.receiver, training, float(now))
+                promise((training.total_updates, training.total_samples))
                 training.total_updates += 1
                 kept.save(training, 0, wait=True)
-                promise(training.total_updates)
+                promise((training.total_updates, training.total_samples))
+
+    def _take(self, receiver, training, now_s):
+        first = training.total_samples
+        data = packet_of(first + 1, *map(numbered, range(first, first + 5)))
+        for delivery in receiver.take(*m.decode(data), data, now_s, lambda packet: True):
+            training.memory.append(delivery.buffer)
+            training.total_samples += len(delivery.buffer)
+            receiver.confirm([delivery.receipt])
+        receiver.write(now_s)
+        assert [ack.stored for ack in receiver.due()] == [training.total_samples]
 
     def check(self, root, promised):
         found = []
-        self.work(root, found.append, times=1)
-        assert found[0] >= max(promised, default=0)
+        self.work(root, found.append, packets=1)
+        for promised_updates, promised_samples in promised:
+            assert found[0][0] >= promised_updates
+            assert found[0][1] >= promised_samples
 
 
 @pytest.mark.fault(

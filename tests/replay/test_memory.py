@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import gc
 from functools import partial
@@ -18,7 +16,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.replay.crc import first_difference
-from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, packed
+from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
 from tmrl_like.types import Buffer, Info, Sample
 
 LENGTH = 3
@@ -46,36 +44,16 @@ def rows(samples, reset_at=(0,)):
     return Buffer([Sample(a, o, r, False, False, Info(is_reset=k in reset_at)) for k, (a, o, r) in enumerate(samples)])
 
 
-def numpy_of(tree, k):
-    if isinstance(tree, tuple):
-        return tuple(numpy_of(leaf, k) for leaf in tree)
-    if isinstance(tree, dict):
-        return {name: numpy_of(leaf, k) for name, leaf in tree.items()}
-    return tree[k].numpy()
-
-
-def arrays_of(tree):
-    if isinstance(tree, dict):
-        return {name: arrays_of(leaf) for name, leaf in tree.items()}
-    return tuple(map(arrays_of, tree)) if isinstance(tree, tuple) else np.asarray(tree)
-
-
 def test_a_batch_is_bit_for_bit_what_the_items_are():
     assert_a_batch_is_what_the_items_are(filled())
 
 
 def assert_a_batch_is_what_the_items_are(memory):
-    if not len(memory):
-        return
-    items = np.arange(len(memory))
-    batch = gather(memory, items)
-    for k in items.tolist():
-        last_obs, act, rew, obs, terminated, truncated, _ = memory.get_transition(k)
-        expected = [arrays_of(field) for field in (last_obs, act, np.float32(rew), obs)]
-        flags = [np.asarray(np.float32(flag)) for flag in (terminated, truncated)]
-        found = [numpy_of(field, k) for field in (batch.obs, batch.act, batch.rew, batch.next_obs)]
-        found_flags = [numpy_of(field, k) for field in (batch.terminated, batch.truncated)]
-        check_transition((*expected, *flags), (*found, *found_flags))
+    batch = gather(memory, range(len(memory))) if len(memory) else None
+    for k in range(len(memory)):
+        last_obs, act, rew, obs, *flags, _ = memory.get_transition(k)
+        expected = tree.map_leaves(np.asarray, (last_obs, act, np.float32(rew), obs, *map(np.float32, flags)))
+        check_transition(expected, tree.map_leaves(lambda leaf, k=k: leaf[k].numpy(), tuple(batch)))
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,7 +95,7 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
             worker, act_buf_len, reset_act_buf, last_act_on_reset, longest_episode, frame_stack, frame_padding
         )
         streams.append(list(cut(env.take(100)[first:], sizes)))
-    arrived: list[tuple[int, Step]] = []
+    arrived = []
     for worker, steps in interleaved(streams, seed=memory_size):
         memory.append(packed(steps, f"w{worker}", lambda sample: drop(*sample)))
         arrived += [(worker, step) for step in steps]

@@ -108,19 +108,6 @@ def test_batches_are_those_of_the_definition_bit_for_bit(further):
             assert np.array_equal(tensor[k].numpy(), leaf)
 
 
-def test_drawing_batches_together_changes_nothing():
-    memory = ReplayMemory(n_steps=3, gamma=1.0, mini_races=MiniRaces(steps=LENGTH), batch_size=8)
-    memory.append(Buffer(chain("truncated"), "w"))
-    for _ in range(20):
-        batch = memory.sample()
-        left = (batch.time_left * LENGTH).round().int()
-        for k in range(8):
-            steps = min(3, int(left[k]), len(REWARDS) - int(batch.obs[k]))
-            assert batch.next_obs[k] == batch.obs[k] + steps
-            assert batch.rew[k] == reward_of_the_next(steps, int(batch.obs[k]))
-            assert batch.terminated[k] == (steps == left[k])
-
-
 def test_an_item_is_what_the_environment_produced_without_a_race():
     memory = ReplayMemory(n_steps=3, gamma=1.0, mini_races=MiniRaces(steps=1), shaping=0.5)
     memory.append(Buffer(chain("terminated"), "w"))

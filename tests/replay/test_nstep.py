@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -80,9 +78,20 @@ def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
     n_steps=st.integers(1, 6),
     greedy_only=st.booleans(),
     lost=st.sets(st.integers(0, 30), max_size=5),
+    crc_debug=st.booleans(),
 )
 def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
-    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps, greedy_only, lost
+    sizes,
+    workers,
+    memory_size,
+    longest_episode,
+    act_buf_len,
+    frame_stack,
+    reset_act_buf,
+    n_steps,
+    greedy_only,
+    lost,
+    crc_debug,
 ):
     memory = ReplayMemory(
         memory_size=memory_size,
@@ -92,7 +101,7 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
         gamma=GAMMA,
         greedy_only=greedy_only,
         columns=("speed",),
-        crc_debug=True,
+        crc_debug=crc_debug,
     )
     compress = DropHistory(act_buf_len, memory.options.frame_stack)
     streams = []
@@ -150,24 +159,6 @@ def n_step_returns(arrived, n_steps, greedy_only=False):
     return expected
 
 
-@pytest.mark.parametrize("n_steps", [2, 4])
-@pytest.mark.parametrize("is_debugged", [False, True])
-def test_batches_hold_what_the_items_are(is_debugged, n_steps):
-    memory = ReplayMemory(n_steps=n_steps, gamma=GAMMA, act_buf_len=2, batch_size=64, crc_debug=is_debugged)
-    memory.append(packed(ActionBufferEnv(1, 2).take(300), "w", lambda sample: DropHistory(2)(*sample)))
-    memory.seed(3)
-    batch = memory.sample()
-    memory.seed(3)
-    for k, item in enumerate(memory.sample_indices().tolist()):
-        last_obs, act, rew, obs, terminated, truncated, _ = memory.get_transition(item)
-        assert batch.rew[k] == np.float32(rew)
-        assert [batch.terminated[k], batch.truncated[k]] == [terminated, truncated]
-        for found, leaf in zip((*batch.obs, batch.act, *batch.next_obs), (*last_obs, act, *obs), strict=True):
-            assert np.array_equal(found[k].numpy(), leaf)
-        count = round(float(obs[0][1] - last_obs[0][1]))
-        assert batch.discount[k] == np.float32(GAMMA**count)
-
-
 def test_crc_debugging_finds_a_wrong_step_inside_a_return():
     memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
     steps = ActionBufferEnv(1, 0).take(100)
@@ -199,23 +190,10 @@ def greedy_or_not(*flags, potentials=None):
 
 
 def test_a_return_ends_before_the_first_action_that_was_not_greedy_but_for_its_own():
-    samples = greedy_or_not(0, 0, 1, 1, 0, 1, 0, 0)
-    memory = three_steps(samples, greedy_only=True)
+    memory = three_steps(greedy_or_not(0, 0, 1, 1, 0, 1, 0, 0), greedy_only=True)
     assert [memory.get_transition(k).obs for k in range(7)] == [3, 3, 3, 5, 5, 6, 7]
     assert [memory.get_transition(k).rew for k in (3, 4)] == [8 + 0.9 * 16, 16]
     assert gather(memory, np.arange(7)).columns["greedy"].tolist() == [False, True, True, False, True, False, False]
-    one_by_one = ReplayMemory(n_steps=3, gamma=GAMMA, greedy_only=True)
-    for sample in samples:
-        one_by_one.append(Buffer([sample], "w"))
-    assert [one_by_one.get_transition(k).obs for k in range(7)] == [3, 3, 3, 5, 5, 6, 7]
-
-
-def test_rows_that_another_worker_has_overwritten_are_left_alone():
-    memory = ReplayMemory(memory_size=5, n_steps=4, gamma=GAMMA)
-    of_a, of_b = episode([1.0] * 9), episode([1.0] * 9)
-    for stream, samples in (("a", of_a[:3]), ("b", of_b[:3]), ("a", of_a[3:4])):
-        memory.append(Buffer(samples, stream))
-    assert sorted(memory.get_transition(k).rew for k in range(len(memory))) == [1.0, 1.0, 1.9]
 
 
 def shaped_reward(potentials, steps, rewards, is_over):

@@ -1,11 +1,7 @@
 """Who asks a worker for rollouts gets them, and does not slow it."""
 
-from __future__ import annotations
-
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,32 +19,32 @@ STEPS = 5
 class Told(CountingEnv):
     """Says in `info` what an environment may say."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(STEPS)
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options):
         obs, _ = super().reset(**options)
         return obs, {"progress": np.float32(0), "start": 1}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         obs, rew, *ends, _ = super().step(action)
-        return obs, rew, *ends, {"progress": np.float32(obs[1] / STEPS), "note": "text"}  # type: ignore[return-value]
+        return obs, rew, *ends, {"progress": np.float32(obs[1] / STEPS), "note": "text"}
 
 
 class Saying(LinearActor):
     """Says of its actions what number they have."""
 
-    def __init__(self, **spaces: Any) -> None:
+    def __init__(self, **spaces):
         super().__init__(**spaces)
         self.extras = {"number": 0}
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         self.extras = {"number": self.extras["number"] + 1}
         return super().act(obs, test)
 
 
-def test_a_worker_hands_over_each_training_and_test_episode() -> None:
-    rollouts: list[Rollout] = []
+def test_a_worker_hands_over_each_training_and_test_episode():
+    rollouts = []
     with RolloutWorker(Told, Saying, standalone=True, on_rollout=rollouts.append) as worker:
         worker.run(nb_episodes=2, test_episode_interval=2, verbose=False)
         name = worker.name
@@ -67,16 +63,16 @@ def test_a_worker_hands_over_each_training_and_test_episode() -> None:
     assert first.observations is None
 
 
-def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actions() -> None:
-    rollouts: list[Rollout] = []
+def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actions():
+    rollouts = []
     options = WorkerOptions(rollout_observations=True, envs=2)
     with RolloutWorker(Told, LinearActor, standalone=True, on_rollout=[rollouts.append], options=options) as worker:
         worker.run_episode()
     assert np.array_equal(rollouts[0].observations, [[1, step] for step in range(STEPS + 1)])
 
 
-def test_an_episode_that_the_environment_breaks_off_says_so() -> None:
-    rollouts: list[Rollout] = []
+def test_an_episode_that_the_environment_breaks_off_says_so():
+    rollouts = []
     env = partial(CountingEnv, raise_at=3)
     with RolloutWorker(env, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
         worker.run_episode()
@@ -84,16 +80,16 @@ def test_an_episode_that_the_environment_breaks_off_says_so() -> None:
     assert "the motor is on fire" in rollouts[0].fault
 
 
-def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch):
     monkeypatch.setattr(hooks, "MAX_STEPS", 5)
-    rollouts: list[Rollout] = []
+    rollouts = []
     with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
         for length in (5, 6, 5):
             worker.run_episode(max_samples=length)
     assert [len(rollout) for rollout in rollouts] == [5, 5]
 
 
-def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread() -> None:
+def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread():
     before = set(threading.enumerate())
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         worker.run_episode()
@@ -101,10 +97,10 @@ def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread() -> None:
         assert "tmrl-rollouts" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
-    rollouts: list[Rollout] = []
+def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
+    rollouts = []
 
-    def broken(rollout: Rollout) -> None:
+    def broken(rollout):
         raise ValueError("not today")
 
     with (
@@ -117,10 +113,10 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog: pytest.L
     assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [1, 1]
 
 
-def test_a_hook_that_does_not_come_back_holds_up_nobody(until: Callable[..., None]) -> None:
+def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
     go_on, rollouts = threading.Event(), list[Rollout]()
 
-    def slow(rollout: Rollout) -> None:
+    def slow(rollout):
         go_on.wait(60)
         rollouts.append(rollout)
 
@@ -133,7 +129,7 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until: Callable[..., Non
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)
 
 
-def test_an_episode_of_each_environment_may_end_at_once() -> None:
+def test_an_episode_of_each_environment_may_end_at_once():
     options, hook = WorkerOptions(envs=6), list[Rollout]().append
     with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=hook, options=options) as worker:
         assert worker.rollouts is not None

@@ -1,25 +1,21 @@
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
 import signal
 import time
 from collections import deque
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.rollouts import Rollout
-from tmrl_like.rollouts.rollout import Step, rollout_of
+from tmrl_like.rollouts.rollout import rollout_of
 
 
-def steps_of(count: int, **info: Any) -> deque[Step]:
+def steps_of(count, **info):
     """A reset at 5 s and steps that are 0.5 s apart; `info` makes each item from the step's number."""
-    reset: Step = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
+    reset = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
     return deque(
         [reset]
         + [
@@ -30,7 +26,7 @@ def steps_of(count: int, **info: Any) -> deque[Step]:
     )
 
 
-def drive(distances: list[float], times_s: list[float], time_step_s: float = 0.1, **info: Any) -> Rollout:
+def drive(distances, times_s, time_step_s=0.1, **info):
     """A rollout that was so far at these times."""
     none = np.zeros(len(times_s))
     return Rollout(
@@ -45,7 +41,7 @@ def drive(distances: list[float], times_s: list[float], time_step_s: float = 0.1
 
 
 @pytest.mark.parametrize("count", [1, 3, 200])
-def test_each_column_has_a_row_per_action(count: int) -> None:
+def test_each_column_has_a_row_per_action(count):
     rollout = rollout_of(steps_of(count, progress=lambda t: np.float32(t)), worker="w", test=True)
     t = np.arange(1, count + 1)
     assert len(rollout) == count
@@ -62,7 +58,7 @@ def test_each_column_has_a_row_per_action(count: int) -> None:
     assert (rollout.worker, rollout.test, rollout.fault) == ("w", True, "")
 
 
-def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out() -> None:
+def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
     items = {
         "number": lambda t: t,
         "flag": lambda t: np.bool_(t % 2),
@@ -79,7 +75,7 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out() -> None:
     assert set(rollout_of(steps).info) == {"number"}
 
 
-def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
+def test_a_file_holds_all_of_it(tmp_path):
     rollout = rollout_of(steps_of(70, **{"a/b": lambda t: np.full((2, 3), t, np.uint8)}), worker="w", fault="f")
     file = tmp_path / "deep" / "rollout.npz"
     rollout.save(file)
@@ -98,7 +94,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])
-def test_a_file_that_is_no_rollout_is_one_line(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_rollout_is_one_line(content, tmp_path):
     file = tmp_path / "rollout.npz"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"rollout\.npz is no rollout that can be read"):
@@ -107,7 +103,7 @@ def test_a_file_that_is_no_rollout_is_one_line(content: bytes, tmp_path: Path) -
         Rollout.load(tmp_path / "none.npz")
 
 
-def write_for_ever(file: Path) -> None:
+def write_for_ever(file):
     for number in range(10_000_000):
         rollout = rollout_of(steps_of(3))
         rollout.rewards[:] = number
@@ -115,7 +111,7 @@ def write_for_ever(file: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_kill_while_it_is_written_leaves_a_whole_file(tmp_path: Path) -> None:
+def test_a_kill_while_it_is_written_leaves_a_whole_file(tmp_path):
     file = tmp_path / "rollout.npz"
     process = multiprocessing.get_context("spawn").Process(target=write_for_ever, args=(file,))
     process.start()
@@ -127,7 +123,7 @@ def test_a_kill_while_it_is_written_leaves_a_whole_file(tmp_path: Path) -> None:
     assert len(set(Rollout.load(file).rewards)) == 1
 
 
-def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one() -> None:
+def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one():
     short = drive([1, 2], [1, 2], progress=[0.3, 0.5])
     long = drive([1, 2], [1, 2], progress=[0.7, 0.6])
     slow = drive([1, 2], [1, 9], progress=[0.3, 1.0])
@@ -140,6 +136,6 @@ def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_
     assert str(few_steps) == "2 steps"
 
 
-def test_without_progress_the_higher_return_ranks_higher() -> None:
+def test_without_progress_the_higher_return_ranks_higher():
     assert rollout_of(steps_of(2)).rank < rollout_of(steps_of(3)).rank
     assert str(rollout_of(steps_of(3))) == "return 1.5"

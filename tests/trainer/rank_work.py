@@ -32,7 +32,7 @@ KINDS = {
 }
 
 
-def batches(act, seed: int):
+def batches(act, seed):
     """Batches of twice `ROWS`."""
     random = np.random.default_rng(seed)
     for _ in range(STEPS):
@@ -47,7 +47,7 @@ def batches(act, seed: int):
         yield Batch(obs, taken, torch.from_numpy(rew), next_obs, flags, torch.zeros(2 * ROWS))
 
 
-def half(batch: Batch, rank: int) -> Batch:
+def half(batch, rank):
     rows = slice(rank * ROWS, (rank + 1) * ROWS)
     parts = [{k: v[rows] for k, v in p.items()} if isinstance(p, dict) else p[rows] for p in batch[:6]]
     return Batch(*parts)
@@ -66,7 +66,7 @@ def with_tau(agent, rows):
     agent._draw = lambda size, generator: drawn.popleft()[:, rows]
 
 
-def learn(kind: str, ranks):
+def learn(kind, ranks):
     """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far apart they are."""
     cls, act, options = KINDS[kind]
     act.seed(1)
@@ -93,7 +93,7 @@ def learn(kind: str, ranks):
     )
 
 
-def by_its_own_batches(ranks) -> str:
+def by_its_own_batches(ranks):
     """Train what each rank normalises by its own batches; what is said against it."""
     torch.manual_seed(0)
     act = gymnasium.spaces.Box(-2.0, 2.0, (2,))
@@ -105,7 +105,7 @@ def by_its_own_batches(ranks) -> str:
     return refusal(agent, ranks, STEPS)
 
 
-def refusal(agent, ranks, step) -> str:
+def refusal(agent, ranks, step):
     try:
         ranks.check(agent, step)
     except (ConfigError, RankError) as error:
@@ -113,7 +113,7 @@ def refusal(agent, ranks, step) -> str:
     return ""
 
 
-def votes(ranks) -> list[list[int]]:
+def votes(ranks):
     """What is heard of votes that go with averages, of each rank: samples, whether to stop, and what it had said."""
     heard = []
     for step in range(4):
@@ -128,7 +128,7 @@ def votes(ranks) -> list[list[int]]:
     return [json.loads(said) for said in ranks.gather(json.dumps(heard).encode())]
 
 
-def main() -> None:
+def main():
     torch.set_num_threads(1)
     ranks = meet(RankOptions(check_every_steps=10, timeout_s=20))
     ranks.begin()

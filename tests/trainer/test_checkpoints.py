@@ -140,18 +140,6 @@ def test_samples_of_several_workers_come_back_in_the_order_of_the_memory(tmp_pat
     assert len(found) > 10
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_samples(tmp_path):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.kill()
-    second = Run(tmp_path)
-    assert (numbers(second.memory), second.training.total_samples, second.training.kept.version) == (
-        list(range(20)),
-        20,
-        0,
-    )
-
-
 @pytest.mark.parametrize("size", [0, 1, 20])
 def test_a_file_that_is_cut_off_at_its_beginning_costs_nothing_that_was_acknowledged(tmp_path, size):
     first = Run(tmp_path)
@@ -164,15 +152,6 @@ def test_a_file_that_is_cut_off_at_its_beginning_costs_nothing_that_was_acknowle
     assert second.take(3) == {"w": 3}
     second.kill()
     assert numbers(Run(tmp_path).memory) == list(range(30))
-
-
-def test_a_memory_smaller_than_the_log_has_the_newest_samples_and_all_count(tmp_path):
-    first = Run(tmp_path)
-    first.take(*range(1, 7))
-    first.kill()
-    second = Run(tmp_path, memory_size=15)
-    assert numbers(second.memory) == list(range(45, 60))
-    assert second.training.total_samples == 60
 
 
 def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path):
@@ -574,28 +553,6 @@ def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all
     take_until(second, 330)
     steps = steps_of(second.training.memory)
     assert (len(steps), steps[0], is_gapless(steps)) == (330, (1, 0), True)
-
-
-def test_what_arrived_after_a_checkpoint_is_joined_with_its_agent(house, tmp_path, until):
-    house.server()
-    worker = house.worker(STEADY, outbox=SOON)
-    first = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
-    house.start(worker.run)
-    for samples in (60, 150):
-        take_until(first, samples)
-        first.training.total_updates += 5
-        first.training.agent.steps += 5
-        if samples == 60:
-            first.save_checkpoint()
-    kept = first.training.total_samples
-    until(lambda: not first._checkpoints.receiver.unstored_samples)
-    first.close()
-    second = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
-    training = second.training
-    assert (training.agent.steps, training.total_updates, training.total_samples) == (5, 5, kept)
-    take_until(second, 300)
-    assert is_gapless(steps_of(training.memory))
-    assert 0 <= training.total_samples - len(steps_of(training.memory)) <= 1  # the last one may be a reset
 
 
 def test_a_second_trainer_in_the_same_folder_is_one_line(house, tmp_path):

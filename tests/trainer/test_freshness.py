@@ -19,7 +19,7 @@ from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 NOW = 1e9
 
 
-def timing(observed_at_s) -> StepTiming:
+def timing(observed_at_s):
     return StepTiming(observed_at_s, 0.001, 0.0, 1)
 
 
@@ -29,7 +29,7 @@ class Checks(MemoryContract):
     __test__ = False
 
 
-def training(memory_cls, **limits) -> TrainingOffline:
+def training(memory_cls, **limits):
     return TrainingOffline(CountingEnv, memory_cls, CountingAgent, **limits)
 
 

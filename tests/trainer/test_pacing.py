@@ -24,7 +24,7 @@ from tmrl_like.types import Receipt
         (4.0, 10, 40, 10, False),
     ],
 )
-def test_pacing_is_arithmetic(ratio: float, start: int, updates: int, samples: int, allowed: bool) -> None:
+def test_pacing_is_arithmetic(ratio, start, updates, samples, allowed):
     pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio, start_training=start))
     assert pacer.may_train(updates, samples) is allowed
 

@@ -1,7 +1,5 @@
 """What a round says."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -16,19 +14,19 @@ from tmrl_like.wire.packet import PacketWriter, decode_body
 BATCH = Batch(*[torch.zeros(1)] * 6)
 
 
-def packed(writer: PacketWriter, count: int, stream: str = "") -> Delivery:
+def packed(writer, count, stream=""):
     body = writer.rows().encode()
     block = decode_body(SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body)
     return Delivery(Buffer(blocks=[block], stream=stream))
 
 
-def closed(metrics: RoundMetrics) -> dict[str, Any]:
+def closed(metrics):
     record = {"training_steps_total": 6, "env_steps_total": 3, "workers": 2}
     metrics.on_round(record)
     return record
 
 
-def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None:
+def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers():
     metrics = RoundMetrics()
     for i in range(3):
         metrics.on_step(BATCH, {"loss": torch.tensor(float(i)), "lr": 0.5})
@@ -39,14 +37,14 @@ def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None
     assert record["workers"] == 2
 
 
-def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
+def test_an_agent_may_report_a_number_first_and_a_tensor_later():
     metrics = RoundMetrics()
     metrics.on_step(BATCH, {"loss": 0.0})
     metrics.on_step(BATCH, {"loss": torch.tensor(4.0)})
     assert closed(metrics)["loss"] == 2.0
 
 
-def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share(monkeypatch):
     now, writer = clocks.unix_s(), PacketWriter()
     metrics = RoundMetrics()
     for version, published_s in ((3, now - 30), (8, now)):
@@ -66,7 +64,7 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share(monkeypa
     assert record["safe_action_share"] == pytest.approx(0.2)
 
 
-def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets() -> None:
+def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets():
     metrics = RoundMetrics()
     for stream, acts, resets in (
         ("a", [0.0, 1.0, 3.0], [0]),
@@ -83,7 +81,7 @@ def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_pac
     assert closed(metrics)["action_change_mean"] == pytest.approx(np.mean([1.0, 2.0, 0.5, 0.5, 0.0]))
 
 
-def test_every_episode_of_every_worker_counts() -> None:
+def test_every_episode_of_every_worker_counts():
     metrics = RoundMetrics()
     tests = episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)
     metrics.on_samples(Delivery(Buffer(), tests))
@@ -95,7 +93,7 @@ def test_every_episode_of_every_worker_counts() -> None:
     assert record["terminated_test_share"] == 1.0
 
 
-def test_a_round_without_episodes_or_steps_has_no_invented_numbers() -> None:
+def test_a_round_without_episodes_or_steps_has_no_invented_numbers():
     record = closed(RoundMetrics())
     assert "return_test_mean" not in record
     assert record["episodes_test"] == 0

@@ -3,9 +3,6 @@
 import errno
 import os
 import random
-import threading
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,28 +20,28 @@ from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 
 
-def training(**memory: Any) -> TrainingOffline:
+def training(**memory):
     return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2, **memory), CountingAgent)
 
 
-def take(one: TrainingOffline, n: int = 10) -> None:
+def take(one, n=10):
     """Append n samples."""
     rows = [Sample(np.float32([k]), np.float32([k, k]), float(k), False, False, Info()) for k in range(n)]
     one.memory.append(Buffer(rows, "w"))
     one.total_samples += n
 
 
-def train(one: TrainingOffline) -> None:
+def train(one):
     one.agent.train(one.memory.sample())
     one.total_updates += 1
 
 
-def steps_of(one: TrainingOffline) -> tuple[int, int]:
+def steps_of(one):
     """Training steps as the agent and as the training count them."""
-    return one.agent.steps, one.total_updates  # type: ignore[attr-defined]
+    return one.agent.steps, one.total_updates
 
 
-def saved(folder: Path, times: int = 2) -> None:
+def saved(folder, times=2):
     """A folder with checkpoints 1 to `times`, of 10 samples and 1 training step more each."""
     one = training()
     for _ in range(times):
@@ -53,7 +50,7 @@ def saved(folder: Path, times: int = 2) -> None:
         take_snapshot(one, "run").write(folder)
 
 
-def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path: Path) -> None:
+def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path):
     one = training()
     take(one)
     train(one)
@@ -75,7 +72,7 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path:
     assert len(two.memory.data) == 4
 
 
-def test_returns_go_on(tmp_path: Path) -> None:
+def test_returns_go_on(tmp_path):
     one, two = training(), training()
     one.diagnosis.add(
         EpisodeStats("w", test, float(k), 9, False, True, 0.0, 1) for k in range(20) for test in (False, True)
@@ -92,8 +89,8 @@ def test_returns_go_on(tmp_path: Path) -> None:
     assert returns.have_risen()
 
 
-def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:
-    def draws(one: TrainingOffline) -> list[float]:
+def test_all_random_generators_go_on_where_they_stood(tmp_path):
+    def draws(one):
         return [random.random(), np.random.random(), float(torch.rand(())), one.memory.rng.random()]
 
     one = training()
@@ -104,13 +101,13 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:
     assert draws(two) == expected
 
 
-def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path: Path) -> None:
+def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
     (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
     saved(tmp_path, 4)
     assert {p.name for p in tmp_path.iterdir()} == {"checkpoint-3", "checkpoint-4", "log"}
 
 
-def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path):
     one = training()
     take(one)
     train(one)
@@ -124,44 +121,42 @@ def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path: Path) -> No
     assert (steps_of(two), two.total_samples) == ((1, 1), 10)
 
 
-def test_an_optimiser_in_a_snapshot_is_a_copy(tmp_path: Path) -> None:
+def test_an_optimiser_in_a_snapshot_is_a_copy(tmp_path):
     class Agent(CountingAgent):
-        def __init__(self, observation_space: Any, action_space: Any, device: str = "cpu") -> None:
+        def __init__(self, observation_space, action_space, device="cpu"):
             super().__init__(observation_space, action_space, device)
             self.optimiser = torch.optim.Adam(self.actor.parameters())
 
-        def train(self, batch: Any) -> dict[str, Any]:
+        def train(self, batch):
             self.optimiser.zero_grad()
             sum(p.sum() for p in self.actor.parameters()).backward()
             self.optimiser.step()
             return {}
 
     one = TrainingOffline(CountingEnv, ListMemory, Agent)
-    one.agent.train(None)  # type: ignore[arg-type]
-    before = one.agent.optimiser.state_dict()["state"][0]["exp_avg"].clone()  # type: ignore[attr-defined]
+    one.agent.train(None)
+    before = one.agent.optimiser.state_dict()["state"][0]["exp_avg"].clone()
     snapshot = take_snapshot(one)
-    one.agent.train(None)  # type: ignore[arg-type]
+    one.agent.train(None)
     snapshot.write(tmp_path)
     two = TrainingOffline(CountingEnv, ListMemory, Agent)
     load_checkpoint(two, tmp_path)
-    restored = two.agent.optimiser.state_dict()["state"][0]["exp_avg"]  # type: ignore[attr-defined]
+    restored = two.agent.optimiser.state_dict()["state"][0]["exp_avg"]
     assert torch.equal(restored, before)
 
 
-def _flip(path: Path) -> None:
+def _flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF
     path.write_bytes(data)
 
 
-def _cut(path: Path) -> None:
+def _cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"\0" * 100_000, b"PK\3\4 of somebody else\n"])
-def test_a_file_that_is_none_of_ours_is_passed_over_and_alone_it_is_one_clear_line(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_that_is_none_of_ours_is_passed_over_and_alone_it_is_one_clear_line(tmp_path, content):
     saved(tmp_path, 1)
     (tmp_path / "checkpoint-2").write_bytes(content)
     (tmp_path / "checkpoint-of-mine").write_bytes(content)
@@ -176,9 +171,9 @@ def test_a_file_that_is_none_of_ours_is_passed_over_and_alone_it_is_one_clear_li
     assert "\n" not in str(caught.value)
 
 
-def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
     class Other(CountingAgent):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
+        def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             del self.steps
 
@@ -188,9 +183,9 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path):
     one, two = training(), training()
-    one.agent.average, two.agent.average = torch.nn.Linear(1, 1), None  # type: ignore[attr-defined]
+    one.agent.average, two.agent.average = torch.nn.Linear(1, 1), None
     take_snapshot(one).write(tmp_path)
     with pytest.raises(CheckpointError, match="give the experiment the values that it was made with") as caught:
         load_checkpoint(two, tmp_path)
@@ -198,7 +193,7 @@ def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path: Path) -
 
 
 @pytest.mark.fault("disk", "the disk is full while a checkpoint is written", "the one before stays whole")
-def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path: Path, full_disk: Any) -> None:
+def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path, full_disk):
     folder = tmp_path / "disk" / "run"
     saved(folder, 2)
     full_disk()
@@ -221,12 +216,12 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     ids=["full", "killed"],
 )
 def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_with: BaseException, raised: Any
-) -> None:
+    tmp_path, monkeypatch, ends_with, raised
+):
     saved(tmp_path, 2)
     before = sorted(tmp_path.iterdir())
 
-    def fails(source: Any, target: Any) -> None:
+    def fails(source, target):
         raise ends_with
 
     one = training()
@@ -243,26 +238,7 @@ def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_
     assert steps_of(two) == (2, 2)
 
 
-def test_writing_in_another_thread_does_not_need_the_training(tmp_path: Path) -> None:
-    one = training()
-    take(one)
-    snapshots = []
-    for k in range(20):
-        train(one)
-        one.kept.version = k
-        snapshots.append(take_snapshot(one, "run"))
-    writer = threading.Thread(target=lambda: [snapshot.write(tmp_path) for snapshot in snapshots])
-    writer.start()
-    for _ in range(200):
-        take(one)
-        train(one)
-    writer.join()
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert (steps_of(two), two.kept.version) == ((20, 20), 19)
-
-
-def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path):
     saved(tmp_path, 1)
     head, body = (tmp_path / "checkpoint-1").read_bytes().split(b"\n", 1)
     newer = msgspec.json.decode(head, type=Head)
@@ -275,9 +251,7 @@ def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(tmp_path, monkeypatch):
     saved(tmp_path, 3)
     left, remove = [], disk.remove
     monkeypatch.setattr(disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path)))
@@ -287,9 +261,7 @@ def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(
 
 @pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
 @pytest.mark.parametrize("damage", [_cut, _flip], ids=["cut", "flipped"])
-def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any
-) -> None:
+def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damage):
     saved(tmp_path, times=3)
     damage(tmp_path / "checkpoint-3")
     two = training()
@@ -303,7 +275,7 @@ def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-3", "damaged-checkpoint-3"}
 
 
-def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> None:
+def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path):
     saved(tmp_path)
     _flip(tmp_path / "checkpoint-1")
     _cut(tmp_path / "checkpoint-2")
@@ -311,11 +283,9 @@ def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> 
         load_checkpoint(training(), tmp_path)
 
 
-def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(tmp_path, monkeypatch):
     saved(tmp_path, 2)
-    events: list[str] = []
+    events = []
     monkeypatch.setattr(disk, "sync", lambda file: events.append("file"))
     monkeypatch.setattr(disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path)))
     monkeypatch.setattr(disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name))
@@ -324,18 +294,18 @@ def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_th
     assert events == ["file", "checkpoint-3", "folder", "no checkpoint-1"]
 
 
-def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -> None:
+def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
     class Agent(CountingAgent):
-        def __init__(self, observation_space: Any, action_space: Any, device: str = "cpu", gamma: float = 0.9) -> None:
+        def __init__(self, observation_space, action_space, device="cpu", gamma=0.9):
             super().__init__(observation_space, action_space, device)
             self.gamma = gamma
 
-    def make(gamma: float) -> TrainingOffline:
+    def make(gamma):
         return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), partial(Agent, gamma=gamma))
 
     one = make(0.9)
-    one.agent.steps = 7  # type: ignore[attr-defined]
+    one.agent.steps = 7
     take_snapshot(one).write(tmp_path)
     two = make(0.5)
     load_checkpoint(two, tmp_path)
-    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
+    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)

@@ -113,43 +113,45 @@ def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path, monkeypatch
 
 
 class FakeWandb:
-    """Stands in for the wandb module; `online` may raise or hang."""
+    """Stands in for the wandb module; `online` and `logs` may raise or hang."""
 
-    def __init__(self, online=None):
-        self.online = online
-        self.logged = []
-        self.modes = []
-        self.finished = False
+    def __init__(self):
+        self.online = self.logs = lambda: None
+        self.logged, self.modes, self.finished = [], [], False
 
     def Settings(self, **_):
         return None
 
     def init(self, mode="online", **arguments):
         self.modes.append(mode)
-        if mode == "online" and self.online is not None:
+        if mode == "online":
             self.online()
         return self
 
     def log(self, record):
+        self.logs()
         self.logged.append(record)
 
     def finish(self):
         self.finished = True
 
 
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+    return sys.modules["wandb"]
+
+
 def fail():
     raise RuntimeError("no API key configured")
 
 
-def test_wandb_logs_rounds(tmp_path, monkeypatch):
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+def test_wandb_logs_rounds(fake, tmp_path):
     sink = WandbSink(tmp_path, run_id="r")
     sink.write(ROUND)
     sink.write({"kind": "episode"})
     sink.close()
-    assert len(fake.logged) == 1
-    assert fake.logged[0]["return_test_mean"] == -3.0
+    assert [record["return_test_mean"] for record in fake.logged] == [-3.0]
     assert fake.finished
 
 
@@ -166,9 +168,8 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
-def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path, monkeypatch):
-    fake = FakeWandb(fail)
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+def test_wandb_without_key_or_network_keeps_the_run_offline(fake, tmp_path):
+    fake.online = fail
     sink = WandbSink(tmp_path)
     sink.write(ROUND)
     sink.close()
@@ -176,9 +177,9 @@ def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path, monkeypatc
     assert len(fake.logged) == 1
 
 
-def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path, monkeypatch):
+def test_wandb_that_hangs_neither_stalls_training_nor_its_end(fake, tmp_path, monkeypatch):
     answers = threading.Event()
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(answers.wait))
+    fake.online = answers.wait
     monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
     sink = WandbSink(tmp_path)
     for _ in range(WandbSink.MAX_WAITING + 100):
@@ -188,10 +189,8 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path, monkeypa
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 
-def test_wandb_that_breaks_is_reported_and_forgotten(tmp_path, monkeypatch, caplog):
-    fake = FakeWandb()
-    fake.log = lambda record: fail()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+def test_wandb_that_breaks_is_reported_and_forgotten(fake, tmp_path, caplog):
+    fake.logs = fail
     sink = WandbSink(tmp_path)
     sink.write(ROUND)
     sink.close()

@@ -10,19 +10,28 @@ import tmrl_like
 from tmrl_like.metrics.starts import describe_start, read_starts, write_starts
 
 
+def git(*command):
+    named = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *command]
+    return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit(*paths):
+    """In a new repository where the process is."""
+    git("init", "-q")
+    git("add", *paths)
+    git("commit", "-qm", "one")
+
+
 def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (describe_start().git_commit, describe_start().git_changed) == ("", False)
     (work := tmp_path / "work").mkdir()
     monkeypatch.chdir(work)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     (work / "code.py").write_text("1")
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], check=True)
+    commit(".")
     (work / "code.py").write_text("2")
     start = describe_start(task="Drone", command="train.py")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    assert (start.git_commit, start.git_changed, start.folder) == (head, True, str(work))
+    assert (start.git_commit, start.git_changed, start.folder) == (git("rev-parse", "HEAD"), True, str(work))
     assert (start.task, start.command, start.tmrl_like) == ("Drone", "train.py", tmrl_like.__version__)
     assert start.python == platform.python_version()
     assert start.packages["numpy"]
@@ -38,12 +47,10 @@ def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     program.chmod(0o755)
     (tmp_path / "code.py").write_text("1")
     (tmp_path / ".gitattributes").write_text("*.py filter=o=s\n")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for command in (["init", "-q"], ["add", "code.py", ".gitattributes"], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], check=True)
+    commit("code.py", ".gitattributes")
     settings = {"core.fsmonitor": program, "filter.o=s.clean": f"{program} clean", "filter.o=s.required": "true"}
     for name, value in settings.items():
-        subprocess.run([*git, "config", name, str(value)], check=True)
+        git("config", name, str(value))
     os.utime(tmp_path / "code.py", (1, 1))  # git looks at the file again, and would note in its index what it saw
     index = (tmp_path / ".git" / "index").read_bytes()
     assert not describe_start().git_changed

@@ -43,9 +43,13 @@ class Saying(LinearActor):
         return super().act(obs, test)
 
 
+def listened(hook, env=CountingEnv, actor=LinearActor, **options):
+    return RolloutWorker(env, actor, standalone=True, on_rollout=hook, options=WorkerOptions(**options))
+
+
 def test_a_worker_hands_over_each_training_and_test_episode():
     rollouts = []
-    with RolloutWorker(Told, Saying, standalone=True, on_rollout=rollouts.append) as worker:
+    with listened(rollouts.append, Told, Saying) as worker:
         worker.run(nb_episodes=2, test_episode_interval=2, verbose=False)
         name = worker.name
     assert [rollout.test for rollout in rollouts] == [True, False, False]
@@ -65,16 +69,14 @@ def test_a_worker_hands_over_each_training_and_test_episode():
 
 def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actions():
     rollouts = []
-    options = WorkerOptions(rollout_observations=True, envs=2)
-    with RolloutWorker(Told, LinearActor, standalone=True, on_rollout=[rollouts.append], options=options) as worker:
+    with listened([rollouts.append], Told, rollout_observations=True, envs=2) as worker:
         worker.run_episode()
     assert np.array_equal(rollouts[0].observations, [[1, step] for step in range(STEPS + 1)])
 
 
 def test_an_episode_that_the_environment_breaks_off_says_so():
     rollouts = []
-    env = partial(CountingEnv, raise_at=3)
-    with RolloutWorker(env, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
+    with listened(rollouts.append, partial(CountingEnv, raise_at=3)) as worker:
         worker.run_episode()
     assert len(rollouts[0]) == 2
     assert "the motor is on fire" in rollouts[0].fault
@@ -83,7 +85,7 @@ def test_an_episode_that_the_environment_breaks_off_says_so():
 def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch):
     monkeypatch.setattr(hooks, "MAX_STEPS", 5)
     rollouts = []
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
+    with listened(rollouts.append) as worker:
         for length in (5, 6, 5):
             worker.run_episode(max_samples=length)
     assert [len(rollout) for rollout in rollouts] == [5, 5]
@@ -105,7 +107,7 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
 
     with (
         caplog.at_level(logging.ERROR),
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=[broken, rollouts.append]) as worker,
+        listened([broken, rollouts.append]) as worker,
     ):
         for _ in range(2):
             worker.run_episode()
@@ -120,10 +122,9 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
         go_on.wait(60)
         rollouts.append(rollout)
 
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=slow) as worker:
+    with listened(slow) as worker:
         for _ in range(9):
             worker.run_episode()
-        assert worker.rollouts is not None
         assert worker.rollouts.dropped in (4, 5)  # one is in the hook, four wait
         go_on.set()
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)

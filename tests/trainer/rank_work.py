@@ -7,15 +7,14 @@ from collections import deque
 import gymnasium
 import numpy as np
 import torch
+from kit.learners import batch_of, tensors_of
 
 from tmrl_like.agents import CrossQAgent, DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
-from tmrl_like.agents.agent import modules_of
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.options import RankOptions
 from tmrl_like.trainer.ranks import Vote, meet
-from tmrl_like.types import Batch
 
 ROWS, STEPS = 16, 30
 OBS = gymnasium.spaces.Dict(
@@ -32,25 +31,13 @@ KINDS = {
 }
 
 
-def batches(act, seed):
+def batches(act):
     """Batches of twice `ROWS`."""
-    random = np.random.default_rng(seed)
-    for _ in range(STEPS):
-        obs, next_obs = (
-            {name: torch.from_numpy(random.normal(size=(2 * ROWS, *box.shape)).astype(np.float32))
-             for name, box in OBS.spaces.items()}
-            for _ in range(2)
-        )  # fmt: skip
-        taken = torch.from_numpy(np.stack([act.sample() for _ in range(2 * ROWS)]))
-        rew, ends = (random.normal(size=2 * ROWS).astype(np.float32) for _ in range(2))
-        flags = torch.from_numpy((ends > 1.5).astype(np.float32))
-        yield Batch(obs, taken, torch.from_numpy(rew), next_obs, flags, torch.zeros(2 * ROWS))
+    return [batch_of((OBS, act), seed, 2 * ROWS) for seed in range(STEPS)]
 
 
 def half(batch, rank):
-    rows = slice(rank * ROWS, (rank + 1) * ROWS)
-    parts = [{k: v[rows] for k, v in p.items()} if isinstance(p, dict) else p[rows] for p in batch[:6]]
-    return Batch(*parts)
+    return batch.map(lambda leaf: leaf[rank * ROWS : (rank + 1) * ROWS])
 
 
 def with_noise(agent, rows):
@@ -69,7 +56,6 @@ def with_tau(agent, rows):
 def learn(kind, ranks):
     """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far apart they are."""
     cls, act, options = KINDS[kind]
-    act.seed(1)
     torch.manual_seed(0)
     both = cls(OBS, act, **options)
     torch.manual_seed(0)
@@ -79,18 +65,13 @@ def learn(kind, ranks):
     if with_same:
         with_same(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
         with_same(alone, slice(None))
-    for step, batch in enumerate(batches(act, 0), start=1):
+    for step, batch in enumerate(batches(act), start=1):
         both.train(half(batch, ranks.rank))
         ranks.check(both, step)
         if ranks.rank == 0:
             alone.train(batch)
-    pairs = [(modules_of(a) for a in (both, alone))]
-    ((ours, theirs),) = pairs
-    return max(
-        float((one.double() - other.double()).abs().max())
-        for name, module in ours.items()
-        for one, other in zip(module.state_dict().values(), theirs[name].state_dict().values(), strict=True)
-    )
+    ours, theirs = tensors_of(both), tensors_of(alone)
+    return max(float((value.double() - theirs[name].double()).abs().max()) for name, value in ours.items())
 
 
 def by_its_own_batches(ranks):
@@ -100,7 +81,7 @@ def by_its_own_batches(ranks):
     agent = CrossQAgent(OBS, act)
     agent.join(ranks)
     torch.manual_seed(ranks.rank)
-    for batch in batches(act, 0):
+    for batch in batches(act):
         agent.train(half(batch, ranks.rank))
     return refusal(agent, ranks, STEPS)
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from kit.packets import packet_of
 
 from tmrl_like.base.files import disk, write_atomically, write_whole
 from tmrl_like.base.functional import partial
@@ -26,9 +27,9 @@ from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import Snapshot
-from tmrl_like.types import Buffer, Receipt, StepTiming
+from tmrl_like.types import Buffer, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body, encode_rows
+from tmrl_like.wire.packet import columns_in, decode_body
 
 SOON = OutboxOptions(max_age_s=0.0)
 STEADY = partial(CountingEnv, step_s=0.002)
@@ -36,12 +37,9 @@ STEADY = partial(CountingEnv, step_s=0.002)
 
 def message(number, worker="w", n=10, **header):
     """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the entries behind them."""
-    writer = PacketWriter()
-    for k in range(n * (number - 1), n * number):
-        sample = (np.zeros(1, np.float32), np.full(2, k, np.float32), float(k), False, False, {})
-        writer.append(sample, StepTiming(0.0, 0.0, 0.0, 0), is_reset=False)
-    entries = {"first": n * (number - 1) + 1, "last": n * number, "oldest": 1, "breaks": 0}
-    return encode_rows(writer.rows(), Compressor(), worker=worker, incarnation=1, **(entries | header))
+    first, action = n * (number - 1), np.zeros(1, np.float32)
+    samples = [(action, np.full(2, k, np.float32), float(k), False, False, {}) for k in range(first, first + n)]
+    return packet_of(first + 1, *samples, worker=worker, incarnation=1, **header)
 
 
 class Run:
@@ -90,6 +88,20 @@ class Run:
 
     def kill(self):
         self.checkpoints.close()
+
+
+def no_room(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def run_before(path, *taken, updates=0, **options):
+    """A run that took these packets, and was killed; with training steps, after a checkpoint of version 3."""
+    run = Run(path, **options)
+    run.take(*taken)
+    if updates:
+        run.training.total_updates = updates
+        run.save(version=3)
+    run.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -142,9 +154,7 @@ def test_samples_of_several_workers_come_back_in_the_order_of_the_memory(tmp_pat
 
 @pytest.mark.parametrize("size", [0, 1, 20])
 def test_a_file_that_is_cut_off_at_its_beginning_costs_nothing_that_was_acknowledged(tmp_path, size):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.kill()
+    run_before(tmp_path, 1, 2)
     (file,) = (tmp_path / "log").glob("*.log")
     (tmp_path / "log" / "0000000002.log").write_bytes(file.read_bytes()[:size])
     second = Run(tmp_path)
@@ -167,11 +177,7 @@ def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_
 
 
 def test_without_resuming_nothing_of_the_run_before_is_left(tmp_path):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.training.total_updates = 7
-    first.save()
-    first.kill()
+    run_before(tmp_path, 1, 2, updates=7)
     second = Run(tmp_path, resume="none")
     assert (len(second.memory), second.training.total_samples, second.training.total_updates) == (0, 0, 0)
     assert second.take(1, n=5) == {"w": 1}  # of another process, had it a name of its own
@@ -187,11 +193,7 @@ def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arriv
 ):
     own, path = OwnFormat(), tmp_path / "run"
     formats = {} if form == "ours" else {"memory_cls": ListMemory, "dump": own.dump, "load": own.load}
-    first = Run(path, **formats)
-    first.take(1, 2)
-    first.training.total_updates = 7
-    first.save()
-    first.kill()
+    run_before(path, 1, 2, updates=7, **formats)
 
     def refuse(*paths):
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -215,20 +217,14 @@ def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arriv
 
 
 def test_without_resuming_what_is_there_stays_when_the_training_cannot_be_made(tmp_path):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.kill()
+    run_before(tmp_path, 1, 2)
     with pytest.raises(ConfigError, match="memory_size"):
         Run(tmp_path, resume="none", memory_size=0)
     assert numbers(Run(tmp_path).memory) == list(range(20))
 
 
 def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.training.total_updates = 7
-    first.save(version=3)
-    first.kill()
+    run_before(tmp_path, 1, 2, updates=7)
     second = Run(tmp_path, resume="memory")
     training = second.training
     assert (len(second.memory), training.total_updates, second.training.kept.version) == (19, 0, 0)
@@ -243,11 +239,7 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
 
 
 def test_with_the_memory_alone_the_agent_before_stays_away_after_a_kill_as_well(tmp_path):
-    first = Run(tmp_path)
-    first.take(1, 2)
-    first.training.total_updates = 7
-    first.save(version=3)
-    first.kill()
+    run_before(tmp_path, 1, 2, updates=7)
     with pytest.raises(CheckpointError, match="do not fit the memory"):
         Run(tmp_path, resume="memory", act_buf_len=2)
     same = Run(tmp_path)
@@ -261,10 +253,7 @@ def test_with_the_memory_alone_the_agent_before_stays_away_after_a_kill_as_well(
 
 def test_the_checkpoint_of_another_training_is_not_joined_with_the_samples_and_stays(tmp_path):
     for name in ("one", "other"):
-        run = Run(tmp_path / name)
-        run.take(1, 2)
-        run.save()
-        run.kill()
+        run_before(tmp_path / name, 1, 2, updates=7)
     (tmp_path / "one" / "checkpoint-1").rename(tmp_path / "other" / "checkpoint-2")
     with pytest.raises(CheckpointError, match="or a checkpoint of another one: move what does not belong") as caught:
         Run(tmp_path / "other")
@@ -281,9 +270,7 @@ def one_line(caught, path):
 def test_samples_of_another_wire_version_are_one_line_and_stay(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(m, "WIRE_VERSION", m.WIRE_VERSION + 1)
-        first = Run(tmp_path)
-        first.take(1)
-        first.kill()
+        run_before(tmp_path, 1)
         with pytest.raises(CheckpointError, match=f"are of wire version {m.WIRE_VERSION}") as caught:
             patch.undo()
             Run(tmp_path)
@@ -297,9 +284,7 @@ def test_samples_of_another_wire_version_are_one_line_and_stay(tmp_path, monkeyp
     [({"act_buf_len": 2}, "obs is not a tuple"), ({"frame_stack": {"camera": 4}}, "frame_stack")],
 )
 def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, memory, reason):
-    first = Run(tmp_path)
-    first.take(1)
-    first.kill()
+    run_before(tmp_path, 1)
     with pytest.raises(CheckpointError, match=f"do not fit the memory.*{reason}.*restore the settings") as caught:
         Run(tmp_path, **memory)
     one_line(caught, tmp_path)
@@ -315,7 +300,7 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
     def full(file, data):
         room = int(fits * size) if isinstance(fits, float) else fits
         file.write(bytes(data)[:room])
-        raise OSError(errno.ENOSPC, "No space left on device")
+        no_room()
 
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", full)
@@ -356,7 +341,7 @@ def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room
     def full(file, data):
         nonlocal room
         if room < len(data):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            no_room()
         room -= len(data)
         write_whole(file, data)
 
@@ -390,10 +375,7 @@ def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_di
 
 
 def test_samples_go_into_another_kind_of_memory(tmp_path):
-    first = Run(tmp_path, ReplayMemory)
-    first.take(1, 2)
-    first.save()
-    first.kill()
+    run_before(tmp_path, 1, 2, updates=7)
     second = Run(tmp_path, ListMemory)
     assert numbers(second.memory) == list(range(20))
     second.kill()
@@ -459,16 +441,13 @@ def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_
     first.take(1, 2)
     first.save()
     first.take(3, 4)
-    if dies == "once it is dumped":
-        own.then = die
-    if dies == "in the dump":
-        own.before = die
-    if dies not in ("before it is dumped", "later"):
-        with pytest.raises(KeyboardInterrupt):
-            first.save()
-    elif dies == "later":
+    if dies == "later":
         first.save()
         first.take(5)
+    elif dies != "before it is dumped":
+        setattr(own, "before" if dies == "in the dump" else "then", die)
+        with pytest.raises(KeyboardInterrupt):
+            first.save()
     first.kill()
     own.before = own.then = lambda: None
     second = own.run(path)
@@ -511,6 +490,14 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
     assert len(first.memory.data) == 10
     first.save()
     assert sorted(dumped[0]) == sorted([*range(10), *range(3)])
+
+
+@pytest.fixture
+def driven(house):
+    """A house with a server, and a worker that drives."""
+    house.server()
+    house.start(house.worker(STEADY, outbox=SOON).run)
+    return house
 
 
 def take_until(trainer, samples):
@@ -592,48 +579,35 @@ def slow_disk(monkeypatch):
 
 @pytest.mark.fault("disk", "the trainer's disk is slow", "training does not wait for it")
 @pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
-def test_training_does_not_wait_for_the_disk(house, tmp_path, until, slow_disk, memory_cls):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.0005))
-    trainer = house.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 5})
-    house.start(worker.run)
-    running = house.start(trainer.run)
+def test_training_does_not_wait_for_the_disk(driven, tmp_path, until, slow_disk, memory_cls):
+    trainer = driven.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 5})
+    running = driven.start(trainer.run)
     until(lambda: trainer.training.total_updates == 100)  # five epochs, while the first checkpoint is being written
     assert not list(tmp_path.glob("checkpoint-*"))
     slow_disk.set()
     running.join()
     trainer.close()
-    last = house.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 6})
+    last = driven.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 6})
     assert (last.training.total_updates, last.training.epoch, last.training.agent.steps) == (100, 5, 100)
 
 
-def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(house, tmp_path, until, slow_disk):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.0005))
-    trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
-    house.start(worker.run)
-    running = house.start(trainer.run)
+def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(driven, tmp_path, until, slow_disk):
+    trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
+    running = driven.start(trainer.run)
     until(lambda: trainer.training.epoch >= 2)
-    closing = house.start(trainer.close)
+    closing = driven.start(trainer.close)
     running.join(0.5)
     assert running.is_alive()  # in the last checkpoint, which is held up by the one before
     assert closing.is_alive()
     slow_disk.set()
     closing.join()
     assert not running.is_alive()
-    assert house.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
+    assert driven.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
 
 
-def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(house, tmp_path, monkeypatch, caplog):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.0005))
-    trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
-    house.start(worker.run)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint_file, "write_atomically", full)
+def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(driven, tmp_path, monkeypatch, caplog):
+    trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
+    monkeypatch.setattr(checkpoint_file, "write_atomically", no_room)
     with pytest.raises(CheckpointError, match=r"last checkpoint.*No space left on device"):
         trainer.run()
     said = [r.message for r in caplog.records if "cannot write the checkpoint" in r.message]
@@ -645,20 +619,17 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
 
 
-def test_what_cannot_be_written_ends_the_run_with_its_name(house, tmp_path):
+def test_what_cannot_be_written_ends_the_run_with_its_name(driven, tmp_path):
     class Odd(CountingAgent):
         def state_dict(self):
             return {"odd": threading.Lock()}
 
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.0005))
-    trainer = house.trainer(checkpoint_path=tmp_path, training={"training_agent_cls": Odd})
-    house.start(worker.run)
+    trainer = driven.trainer(checkpoint_path=tmp_path, training={"training_agent_cls": Odd})
     with pytest.raises(TypeError, match="lock"):
         trainer.run()
 
 
-def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(house, tmp_path):
+def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(driven, tmp_path):
     def dump(training, path):
         with path.open("wb") as file:
             pickle.dump([training.memory.data, training.total_samples, training.kept], file)
@@ -670,15 +641,12 @@ def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(ho
         return training
 
     options = {"dump_run_instance_fn": dump, "load_run_instance_fn": load, "checkpoint_path": tmp_path / "mine"}
-    house.server()
-    worker = house.worker(STEADY, outbox=SOON)
-    first = house.trainer(**options)
-    house.start(worker.run)
+    first = driven.trainer(**options)
     take_until(first, 50)
     first.save_checkpoint()
     take_until(first, 80)
     first.close()
-    second = house.trainer(**options)
+    second = driven.trainer(**options)
     take_until(second, 150)
     assert is_gapless([tuple(sample.obs.astype(int).tolist()) for sample in second.training.memory.data])
 
@@ -723,13 +691,10 @@ class Diverging(CountingAgent):
     "robots", "training diverges to NaN", "the weights are neither published nor written, and training ends in one line"
 )
 @pytest.mark.parametrize("where", ["actor", "critic"])
-def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(house, tmp_path, where):
-    house.server()
-    worker = house.worker(STEADY, outbox=SOON)
-    house.start(worker.run)
+def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(driven, tmp_path, where):
     path = tmp_path / "checkpoint"
     training = {"training_agent_cls": partial(Diverging, where=where), "rounds": 1, "epochs": 3}
-    trainer = house.trainer(ReplayMemory, training, checkpoint_path=path, model_path=tmp_path / "published")
+    trainer = driven.trainer(ReplayMemory, training, checkpoint_path=path, model_path=tmp_path / "published")
     with pytest.raises(
         DivergedError,
         match=r"training has diverged: (layer|actor\.layer|critics\[0\])\.bias holds values that are not finite",
@@ -740,18 +705,16 @@ def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_t
     trainer.close()
     spaces = trainer.training.observation_space, trainer.training.action_space
     assert LinearActor(*spaces).load(tmp_path / "published").layer.bias.isfinite().all()
-    resumed = house.trainer(ReplayMemory, training, checkpoint_path=path)
+    resumed = driven.trainer(ReplayMemory, training, checkpoint_path=path)
     assert resumed.training.agent.steps == resumed.training.total_updates == 10
     assert torch.isfinite(resumed.training.agent.actor.layer.bias).all()
     assert torch.isfinite(resumed.training.agent.critics[0].bias).all()
 
 
-def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(house, tmp_path, monkeypatch):
-    house.server()
-    house.start(house.worker(STEADY, outbox=SOON).run)
+def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(driven, tmp_path, monkeypatch):
     options = TrainerOptions(checkpoint_interval_s=1e6)
     training = {"rounds": 1, "epochs": 4}
-    trainer = house.trainer(ReplayMemory, training, checkpoint_path=tmp_path / "checkpoint", options=options)
+    trainer = driven.trainer(ReplayMemory, training, checkpoint_path=tmp_path / "checkpoint", options=options)
     saved = []
     monkeypatch.setattr(trainer._checkpoints, "save", lambda to, *_, **__: saved.append(to.epoch))
     trainer.run()

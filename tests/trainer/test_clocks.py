@@ -84,15 +84,6 @@ def test_without_a_beat_the_clocks_count_as_they_are(fleet):
     assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("off_s", [-HOUR, HOUR, -1e9, 0.3])
-def test_clocks_that_are_wrong_from_the_start_do_not_matter(fleet, off_s):
-    fleet.worker.wall_off_s = off_s
-    fleet.worker.begin(0.0)
-    fleet.beat()
-    fleet.now = 4.0
-    assert fleet.age_s(1.0) == pytest.approx(3.0, abs=0.02)
-
-
 @JUMPS
 @pytest.mark.parametrize("who", ["worker", "trainer"])
 def test_clocks_that_jump_change_no_age_at_any_moment(fleet, who, jump_s):

@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from kit.episodes import episode
 
 from tmrl_like.trainer.diagnosis import LEARNING, SIGNS, TOO_EARLY, Diagnosis
-from tmrl_like.types import EpisodeStats
 
 KNOWN = {"batch_size": 128, "memory_size": 50_000, "gamma": 0.95, "action_numbers": 2}
 KNOWN |= {"max_entropy": 2 * math.log(2.0)}
@@ -37,13 +37,11 @@ WELL = {  # a round of the drone after half a minute
 }
 
 
-def episodes(returns, steps=100, terminated=False, test=False, fault="", version=1):
+def episodes(returns, steps=100, **said):
     """`steps`: one number, or those of each."""
+    said = {"terminated": False} | said
     lengths = steps if isinstance(steps, list) else [steps] * len(returns)
-    return [
-        EpisodeStats("w", test, value, length, terminated, not terminated, 0.0, version, fault=fault)
-        for value, length in zip(returns, lengths, strict=True)
-    ]
+    return [episode(return_=value, steps=length, **said) for value, length in zip(returns, lengths, strict=True)]
 
 
 FLAT = [-60.0, -31.0, -75.0, -44.0, -52.0, -38.0, -66.0, -47.0, -58.0, -41.0, -63.0, -50.0]
@@ -118,7 +116,7 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
 
 def test_what_an_expert_drove_is_no_first_return():
     diagnosis = Diagnosis(**KNOWN)
-    diagnosis.add(episodes([-1.0] * 30, version=0) + episodes(RISES))
+    diagnosis.add(episodes([-1.0] * 30, policy_version=0) + episodes(RISES))
     assert diagnosis.judge(WELL) == LEARNING
 
 

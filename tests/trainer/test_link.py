@@ -39,6 +39,13 @@ def link(make_link):
     return make_link()
 
 
+def tick(link):
+    """The messages that it sends when it may."""
+    sent = []
+    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    return sent
+
+
 def give(link, entry, worker, epoch_s=0.0):
     data = packet_of(entry, numbered(entry), worker=worker, epoch_s=epoch_s)
     link.on_message(*m.decode(data), data)
@@ -59,22 +66,20 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_work
         give(link, entry, "bad")
     for entry in range(1, 11):
         give(link, entry, "w")
-    link.on_tick(lambda data: True, connected=True)
+    tick(link)
     workers = [d.receipt.worker for d in link.retrieve()]
     assert workers.count("w") == 10
     assert workers.count("bad") <= 4
     for _ in range(30):
-        link.on_tick(lambda data: True, connected=True)
+        tick(link)
     assert [d.receipt.entry for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
 
 
 def test_what_arrived_and_was_stored_is_acknowledged(link):
     give(link, 1, "w")
-    link.on_tick(lambda data: True, connected=True)
+    tick(link)
     link.confirm(link.retrieve())
-    sent = []
-    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
-    assert m.Ack("w", 7, 1, 1) in sent
+    assert m.Ack("w", 7, 1, 1) in [m.decode(data)[0] for data in tick(link)]
 
 
 def policy(bias):
@@ -108,19 +113,15 @@ def test_versions_go_on_where_an_earlier_process_stopped(make_link):
 def test_of_the_policies_that_wait_the_newest_is_sent_once(link):
     for bias in (1.0, 2.0, 3.0):
         link.broadcast_model(policy(bias))
-    sent = []
-    for _ in range(3):
-        link.on_tick(lambda data: sent.append(data) or True, connected=True)
-    assert received(sent) == [(3, 3.0)]
+    assert received(tick(link) + tick(link) + tick(link)) == [(3, 3.0)]
     assert not link.pending()
 
 
 def test_what_is_published_does_not_change_with_the_network_in_training(link):
-    actor, sent = policy(1.0), []
+    actor = policy(1.0)
     link.broadcast_model(actor)
     actor.layer.bias.data.fill_(2.0)
-    link.on_tick(lambda data: sent.append(data) or True, connected=True)
-    assert received(sent) == [(1, 1.0)]
+    assert received(tick(link)) == [(1, 1.0)]
 
 
 def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(link, monkeypatch):
@@ -139,9 +140,9 @@ def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(
         link.on_tick(send, connected=True)
     assert received(sent) == [(1, 1.0), (4, 4.0)]
     for bias in (5.0, np.nan):
-        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        sent += tick(link)
         link.broadcast_model(policy(bias))
-    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    sent += tick(link)
     assert received(sent)[-1] == (5, 5.0)
     with pytest.raises(DivergedError):
         link.retrieve()
@@ -160,7 +161,7 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
     link = make_link(saver=saver)
     for bias in (1.0, 2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
-        link.on_tick(lambda data: True, connected=True)
+        tick(link)
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
     saver.close()
@@ -170,23 +171,22 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
 def test_training_makes_no_memory_where_an_earlier_policy_is_not_needed_any_more(link, monkeypatch):
     for bias in (0.0, 1.0):
         link.broadcast_model(policy(bias))
-        link.on_tick(lambda data: True, connected=True)
+        tick(link)
     monkeypatch.delattr("tmrl_like.trainer.trainer_link.WeightsCopy")
     sent = []
     for bias in (2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
-        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        sent += tick(link)
     assert received(sent) == [(3, 2.0), (4, 3.0), (5, 4.0)]
 
 
 def test_another_actor_may_be_published_whose_parameters_have_other_shapes(link):
-    sent = []
     for outputs in (1, 3, 3, 1, 1):
         actor = policy(float(outputs))
         actor.layer = torch.nn.Linear(2, outputs)
         link.broadcast_model(actor)
-        link.on_tick(lambda data: sent.append(m.decode(data)) or True, connected=True)
-        assert bytes(sent[-1][1]) == actor.weights().data
+        _, body = m.decode(tick(link)[-1])
+        assert bytes(body) == actor.weights().data
     assert len({len(weights.tensors["layer.bias"]) for weights in link._memory}) == 1
 
 
@@ -208,29 +208,6 @@ def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_so
     assert max(delays[:-1]) < delays[-1]
 
 
-def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(
-    make_link, tmp_path, monkeypatch, caplog
-):
-    wrote, before = threading.Semaphore(0), set(threading.enumerate())
-
-    def full(*arguments):
-        wrote.release()
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("tmrl_like.trainer.saver.write_policy", full)
-    saver = saver_at(tmp_path / "policy")
-    link = make_link(saver=saver)
-    for bias in (1.0, 2.0):
-        link.broadcast_model(policy(bias))
-        link.on_tick(lambda data: True, connected=True)
-        assert wrote.acquire(timeout=20.0)
-    saver.close()
-    (said,) = caplog.records
-    assert said.threadName.startswith("tmrl-saver")
-    assert said.message.endswith("policy: No space left on device; training goes on")
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("tmrl-saver")]
-
-
 def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(link):
     expected = "there is no connection to the server at nowhere; before that: no worker has come"
     assert link.who_is_missing() == expected
@@ -242,18 +219,15 @@ def test_one_of_several_trainers_says_which_workers_are_its_own(make_link):
 
 
 def test_records_go_to_the_server_and_what_the_connection_does_not_take_is_not_sent_again(link):
-    sent = []
     for number in range(600):
         link.report({"kind": "round", "loss": float("nan"), "round": number})
     link.on_tick(lambda data: False, connected=False)
-    link.on_tick(lambda data: sent.append(m.decode(data)) or True, connected=True)
+    sent = tick(link)
     assert len(sent) == 500
-    assert sent[-1] == (m.Report(), b'{"kind":"round","loss":null,"round":599}')
+    assert m.decode(sent[-1]) == (m.Report(), b'{"kind":"round","loss":null,"round":599}')
     link.report({"kind": "round"})
     link.on_tick(lambda data: False, connected=True)
-    sent.clear()
-    link.on_tick(lambda data: sent.append(data) or True, connected=True)
-    assert sent == []
+    assert tick(link) == []
 
 
 class TellingLink(DeadLink):
@@ -288,7 +262,7 @@ def test_a_server_without_a_policy_gets_the_last_one_again(link):
     sent = []
     for welcome in (m.Welcome(1, policy_wanted=True), m.Welcome(2), m.Welcome(3, policy_wanted=True)):
         link.on_welcome(welcome, True)
-        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        sent += tick(link)
         if not sent:
             link.broadcast_model(policy(1.0))
     assert received(sent) == [(1, 1.0), (1, 1.0)]
@@ -302,7 +276,7 @@ def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, m
     link.on_welcome(m.Welcome(2, policy_wanted=True), True)
     sent = []
     while link.pending():
-        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        sent += tick(link)
     assert received(sent) == [(1, 1.0)]
 
 
@@ -317,7 +291,7 @@ def test_samples_are_as_old_as_they_are_whatever_the_clock_of_their_worker_shows
     link = make_link(freshness=FreshnessLimits(max_age_s=5.0), rank=rank)
     link.on_message(m.Beat("w", at_s=1e9 + age_s, up_s=700.0 + age_s), memoryview(b""), b"")
     give(link, 1, "w", epoch_s=1e9 - 700.0)
-    link.on_tick(lambda data: True, connected=True)
+    tick(link)
     (delivery,) = link.retrieve()
     assert (len(delivery.buffer), link._freshness.dropped_samples) == ((1, 0) if is_taken else (0, 1))
     assert delivery.ahead_s == pytest.approx(ahead_s)

@@ -23,7 +23,14 @@ SCRIPT = Path(__file__).with_name("rank_work.py")
 @pytest.fixture(scope="module")
 def said():
     """What rank 0 says of its work with rank 1, which ends without a word at the end: one record, one line."""
-    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    path = os.pathsep.join((str(SCRIPT.parents[1]), str(SCRIPT.parents[2])))
+    both = {
+        "PYTHONPATH": path,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     parts = [
         subprocess.Popen(
             [sys.executable, SCRIPT, "kill"],

@@ -143,6 +143,21 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
     assert one.store.versions() == [1, 5, 6, 7]
 
 
+def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(kept, monkeypatch, caplog):
+    def full(*arguments):
+        raise OSError("No space left on device")
+
+    one = kept()
+    monkeypatch.setattr(one.store, "add", full)
+    one.save(1)
+    one.save(2)
+    one.saver.close()
+    (said,) = caplog.records
+    assert said.threadName.startswith("tmrl-saver")
+    assert said.message.endswith("policies: No space left on device; training goes on")
+    assert not [thread for thread in threading.enumerate() if thread.name == said.threadName]
+
+
 def test_a_version_that_somebody_removes_before_it_is_tagged_is_one_line_in_the_log(kept, monkeypatch, caplog):
     one = kept(tag_every_steps=1)
     add = one.store.add

@@ -199,48 +199,16 @@ def test_ranks_begin_alike_and_draw_differently(place):
     group.close()
 
 
-def test_what_ranks_left_that_are_no_more_is_taken_over_and_stays(place):
-    group = Together(place, 3)
-    group.take(0, "w", 1)
-    group.take(1, "w", 2)
-    group.take(2, "w", 3)
-    group.save()
-    group.close()
-    for _ in range(2):
-        group = Together(place, 1)
-        assert group.rewards == [rewards(1, 2, 3)]
-        assert group.trainings[0].total_samples == 30
-        assert group.checkpoints[0].receiver.receipts == (Receipt("w", 1, 30),)
-        group.close()
-    group = Together(place, 2)
-    assert sorted(group.rewards[0] + group.rewards[1]) == rewards(1, 2, 3)
-    group.close()
-
-
 @pytest.mark.parametrize("sizes", [(2, 3, 1, 4, 2), (1, 3, 2, 3, 1)])
 def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(place, sizes):
     workers = [f"worker-{number}" for number in range(1, 6)]
     for number, size in enumerate(sizes):
         group = Together(place, size)
         assert sorted(itertools.chain(*group.rewards)) == sorted(rewards(*range(1, 1 + 2 * number)) * len(workers))
+        assert {one.total_samples for one in group.trainings} == {20 * number * len(workers)}
         for worker in workers:
             group.send(m.share_of(worker, size), worker, *range(1, 3 + 2 * number))
         group.close()
-
-
-def test_of_what_several_ranks_have_stored_the_most_counts(place):
-    workers = ("worker-1", "worker-2", "worker-3")
-    group = Together(place, 3)
-    for worker in workers:
-        group.take(0, worker, 1)
-        group.take(2, worker, 2)
-        group.take(1, worker, 3, 4)
-    group.close()
-    group = Together(place, 3)
-    for worker in workers:
-        receiver = group.checkpoints[m.share_of(worker, 3)].receiver
-        assert Receipt(worker, 1, 40) in receiver.receipts
-    group.close()
 
 
 def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(place):

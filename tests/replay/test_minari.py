@@ -84,29 +84,32 @@ def test_a_minari_data_set_starts_a_memory(tmp_path, write, memory_cls):
         assert memory.sample().obs["a"].shape == (4, 2)
 
 
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"observations": np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))},
+            "observations is text or JPEG",
+        ),
+        ({"observations": np.array([b"text"] * 4)}, "observations is text or JPEG"),
+        ({"rewards": np.float32(1.0)}, "not iterable"),
+        ({"actions": np.float32(1.0)}, "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_an_episode_that_is_none_is_one_line(tmp_path, change, line):
+    path = tmp_path / "main_data.hdf5"
+    with h5py.File(path, "w") as file:
+        put(file.create_group("episode_0"), {} if change is None else next(episodes()) | change)
+    with pytest.raises(CheckpointError, match=line):
+        ReplayMemory(dataset_path=path)
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path):
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(b"garbage")
     with pytest.raises(CheckpointError, match=r"main_data\.hdf5 cannot be read"):
         ReplayMemory(dataset_path=path)
-    pictures = np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))
-    for wrong in (pictures, np.array([b"text"] * 4)):
-        with h5py.File(path, "w") as file:
-            put(file.create_group("episode_0"), next(episodes()) | {"observations": wrong})
-        with pytest.raises(CheckpointError, match="observations is text or JPEG"):
-            ReplayMemory(dataset_path=path)
-    with h5py.File(path, "w") as file:
-        file.create_group("episode_0")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        ReplayMemory(dataset_path=path)
-    for change, line in (
-        ({"rewards": np.float32(1.0)}, "not iterable"),
-        ({"actions": np.float32(1.0)}, "cannot be read"),
-    ):
-        with h5py.File(path, "w") as file:
-            put(file.create_group("episode_0"), next(episodes()) | change)
-        with pytest.raises(CheckpointError, match=line):
-            ReplayMemory(dataset_path=path)
     with h5py.File(path, "w") as file:  # a few hundred bytes that say of themselves that they are 8 TB of zeros
         put(episode := file.create_group("episode_0"), next(episodes()))
         del episode["rewards"]

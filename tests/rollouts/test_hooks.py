@@ -8,7 +8,7 @@ import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.rollouts import Rollout, hooks
+from tmrl_like.rollouts import hooks
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource, EpisodeStats
 from tmrl_like.worker.options import WorkerOptions
@@ -116,7 +116,7 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
 
 
 def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
-    go_on, rollouts = threading.Event(), list[Rollout]()
+    go_on, rollouts = threading.Event(), []
 
     def slow(rollout):
         go_on.wait(60)
@@ -131,9 +131,7 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
 
 
 def test_an_episode_of_each_environment_may_end_at_once():
-    options, hook = WorkerOptions(envs=6), list[Rollout]().append
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=hook, options=options) as worker:
-        assert worker.rollouts is not None
+    with listened([].append, envs=6) as worker:
         for _ in worker.lanes:
             steps = worker.rollouts.begin(0.0, 0.0)
             steps.append((0.0, 1.0, {}, 1, ActionSource.POLICY, 0.1, None))

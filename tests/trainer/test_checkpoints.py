@@ -1,9 +1,7 @@
 """The trainer and its checkpoints: what survives, and what training does not wait for."""
 
-import dataclasses
 import errno
 import itertools
-import json
 import pickle
 import threading
 from typing import ClassVar
@@ -27,9 +25,7 @@ from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import Snapshot
-from tmrl_like.types import Buffer, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import columns_in, decode_body
 
 SOON = OutboxOptions(max_age_s=0.0)
 STEADY = partial(CountingEnv, step_s=0.002)
@@ -403,25 +399,21 @@ def test_what_was_dropped_as_stale_is_not_joined_over_a_restart_either(tmp_path)
 
 
 class OwnFormat:
-    """Keeps the rewards of a `ListMemory`, and the counters."""
+    """Pickles what a `ListMemory` holds, and the counters."""
 
     def __init__(self):
         self.before = self.then = lambda: None
 
     def dump(self, training, path):
         self.before()
-        state = [training.total_samples, training.total_updates, [int(sample.rew) for sample in training.memory.data]]
-        write_atomically(path, json.dumps([*state, dataclasses.asdict(training.kept)]).encode())
+        state = training.memory.data, training.total_samples, training.total_updates, training.kept
+        write_atomically(path, pickle.dumps(state))
         self.then()
 
     def load(self, path):
         training = TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
-        training.total_samples, training.total_updates, rewards, kept = json.loads(path.read_text())
-        training.kept = Kept(**kept | {"receipts": tuple(Receipt(*one) for one in kept["receipts"])})
-        for number in range(len(rewards) // 10):
-            data = message(number + 1)
-            packet, body = m.decode(data)
-            training.memory.append_buffer(Buffer(decode_body(packet, columns_in(data, body)).samples()))
+        state = pickle.loads(path.read_bytes())  # noqa: S301
+        training.memory.data, training.total_samples, training.total_updates, training.kept = state
         return training
 
     def run(self, path):
@@ -542,11 +534,10 @@ def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all
     assert (len(steps), steps[0], is_gapless(steps)) == (330, (1, 0), True)
 
 
-def test_a_second_trainer_in_the_same_folder_is_one_line(house, tmp_path):
-    house.server()
-    house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+def test_a_second_trainer_in_the_same_folder_is_one_line(tmp_path):
+    Run(tmp_path)
     with pytest.raises(CheckpointError, match="in use by another trainer"):
-        house.trainer(ReplayMemory, checkpoint_path=tmp_path, metrics_path=tmp_path / "other.jsonl")
+        Run(tmp_path)
 
 
 def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(house, tmp_path):
@@ -630,17 +621,8 @@ def test_what_cannot_be_written_ends_the_run_with_its_name(driven, tmp_path):
 
 
 def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(driven, tmp_path):
-    def dump(training, path):
-        with path.open("wb") as file:
-            pickle.dump([training.memory.data, training.total_samples, training.kept], file)
-
-    def load(path):
-        training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
-        with path.open("rb") as file:
-            training.memory.data, training.total_samples, training.kept = pickle.load(file)  # noqa: S301
-        return training
-
-    options = {"dump_run_instance_fn": dump, "load_run_instance_fn": load, "checkpoint_path": tmp_path / "mine"}
+    own = OwnFormat()
+    options = {"dump_run_instance_fn": own.dump, "load_run_instance_fn": own.load, "checkpoint_path": tmp_path / "mine"}
     first = driven.trainer(**options)
     take_until(first, 50)
     first.save_checkpoint()

@@ -7,9 +7,9 @@ from tmrl_like.base.functional import partial
 from tmrl_like.config.settings import TrainerSection
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory, check_transition
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
-from tmrl_like.testing.memories import MemoryContract, cut
+from tmrl_like.testing.memories import ActionBufferEnv, cut
 from tmrl_like.trainer.sample_ages import FreshnessLimits
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import StepTiming
@@ -21,12 +21,6 @@ NOW = 1e9
 
 def timing(observed_at_s):
     return StepTiming(observed_at_s, 0.001, 0.0, 1)
-
-
-class Checks(MemoryContract):
-    """The contract's own eyes; its tests run elsewhere."""
-
-    __test__ = False
 
 
 def training(memory_cls, **limits):
@@ -55,34 +49,39 @@ def test_a_packet_is_too_old_by_its_first_sample_or_its_oldest_policy(header, is
     assert limits.dropped_samples == (0 if is_taken else 3)
 
 
+def numbers(steps):
+    return {int(step.sample.obs[0][1]) for step in steps if not step.is_reset}
+
+
 @pytest.mark.parametrize("memory_cls", [partial(ReplayMemory, act_buf_len=4), ActionListMemory])
 def test_what_is_dropped_is_counted_confirmed_and_in_no_transition(memory_cls):
-    checks = Checks()
-    steps = checks._produce(1)
-    memory = memory_cls(crc_debug=True)
-    limits, receiver, late = FreshnessLimits(max_age_s=10.0), Receiver(), (2, 5, 6, 11)
-    entry = 0
+    steps = ActionBufferEnv(1).take(300)
+    memory, dropped = memory_cls(crc_debug=True), []
+    limits, receiver = FreshnessLimits(max_age_s=10.0), Receiver()
     for number, piece in enumerate(cut(steps, [23])):
+        is_late = number in (2, 5, 6, 11)
+        dropped += piece if is_late else []
         writer = PacketWriter()
-        observed_at_s = NOW - 30.0 if number in late else NOW
         for step in piece:
-            writer.append((*checks.compress(step.sample), step.original), timing(observed_at_s), step.is_reset)
-        first, entry = entry + 1, entry + len(piece)
-        entries = {"first": first, "last": entry, "oldest": 1, "breaks": 0}
+            compressed = DropHistory(4)(*step.sample)
+            writer.append((*compressed, step.original), timing(NOW - 30.0 * is_late), step.is_reset)
+        entries = {"first": 23 * number + 1, "last": 23 * number + len(piece), "oldest": 1, "breaks": 0}
         data = encode_rows(writer.rows(), Compressor(), worker="w", incarnation=1, **entries)
         (delivery,) = receiver.take(*m.decode(data), data, 0.0, lambda header: limits.admit(header, NOW, 1))
         memory.append(delivery.buffer)
         receiver.confirm([delivery.receipt])
     receiver.write(0.0)
     memory.flush()
-    assert [(ack.stored, ack.received) for ack in receiver.due()] == [(entry, entry)]
-    assert limits.dropped_samples == 4 * 23
-    assert receiver.samples == len(steps) - 4 * 23
-    checks._check_all(memory, [steps])
-    stored = {count for _, count in checks._identities(memory)}
-    dropped = [step for number in late for step in steps[23 * number : 23 * number + 23] if not step.is_reset]
-    assert not stored & {checks._identity_of(step.sample.obs)[1] for step in dropped}
-    assert len(stored) > 80
+    assert [(ack.stored, ack.received) for ack in receiver.due()] == [(300, 300)]
+    assert limits.dropped_samples == len(dropped) == 4 * 23
+    assert receiver.samples == 300 - 4 * 23
+    transitions = [memory.get_transition(item) for item in range(len(memory))]
+    stored = [transition for transition in transitions if memory.is_trainable(transition)]
+    for transition in stored:
+        check_transition(transition[-1].original, transition)
+    found = {int(transition[3][0][1]) for transition in stored}
+    assert found <= numbers(steps) - numbers(dropped)
+    assert len(found) > 80
 
 
 @pytest.mark.parametrize("name", ["max_sample_age_s", "max_policy_lag_versions"])

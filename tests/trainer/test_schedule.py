@@ -108,8 +108,11 @@ def packet(worker, entry, length=2, session=1, resets=True):
     return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry))
 
 
-def training(memory_cls, **fields):
-    return TrainingOffline(CountingEnv, partial(memory_cls, batch_size=4), CountingAgent, **fields)
+FREE = {"max_training_steps_per_env_step": 1e9}
+
+
+def training(memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent, **fields):
+    return cls(CountingEnv, partial(memory_cls, batch_size=4), agent_cls, **{"rounds": 2, "steps": 10} | fields)
 
 
 def feed(to, network):
@@ -203,11 +206,6 @@ def test_another_error_of_the_memory_ends_training(error, monkeypatch):
         feed(to, Network(packet("a", 2, 3)))
 
 
-def schedule(memory_cls=ListMemory, **fields):
-    memory_cls = partial(memory_cls, batch_size=4)
-    return TrainingOffline(CountingEnv, memory_cls, CountingAgent, **({"rounds": 2, "steps": 10} | fields))
-
-
 class StopsWhereItWaits(Network):
     """Ends training where it would wait for samples that do not come."""
 
@@ -229,29 +227,29 @@ def recorded(tmp_path):
 
 
 def test_training_from_a_recorded_memory_alone_runs_to_its_end(recorded):
-    to = schedule(partial(ListMemory, dataset_path=recorded))
+    to = training(partial(ListMemory, dataset_path=recorded))
     StopsWhereItWaits().train(to)
     assert to.total_updates == 20
 
 
 def test_what_a_data_set_was_trained_for_does_not_hold_up_training_with_workers(recorded):
     """The first worker comes after 10 of 20 steps; its 3 samples allow 3 more."""
-    to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    to = training(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     StopsWhereItWaits(packet("b", 1)).train(to)
     assert (to.total_updates, to.total_samples) == (13, 5 + 3)
 
 
 def test_a_data_set_counts_as_environment_steps_where_workers_come_early(recorded):
-    to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=1)
+    to = training(partial(ListMemory, dataset_path=recorded), update_buffer_interval=1)
     StopsWhereItWaits(packet("b", 1)).train(to)
     assert to.total_updates == to.total_samples == 5 + 3
 
 
 def test_training_that_was_resumed_is_as_far_ahead_of_the_workers_as_before(recorded, tmp_path):
-    one = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    one = training(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     StopsWhereItWaits(packet("b", 1)).train(one)
     take_snapshot(one).write(tmp_path / "c")
-    two = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    two = training(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     load_checkpoint(two, tmp_path / "c")
     StopsWhereItWaits(packet("b", 2, resets=False)).train(two)
     assert two.total_updates == 13 + 3
@@ -259,14 +257,14 @@ def test_training_that_was_resumed_is_as_far_ahead_of_the_workers_as_before(reco
 
 def test_the_first_step_waits_until_the_memory_is_ready():
     """Two resets in a row are two samples, and no transition."""
-    to = schedule(max_training_steps_per_env_step=100.0)
+    to = training(max_training_steps_per_env_step=100.0)
     resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
     StopsWhereItWaits(Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1))).train(to)
     assert (to.total_samples, to.total_updates) == (2, 0)
 
 
 def test_samples_are_fetched_every_update_buffer_interval_steps():
-    to = schedule(rounds=1, max_training_steps_per_env_step=100.0, update_buffer_interval=4)
+    to = training(rounds=1, max_training_steps_per_env_step=100.0, update_buffer_interval=4)
     network, fetched_at = Network(packet("a", 1)), []
     retrieve = network.retrieve
 
@@ -281,7 +279,7 @@ def test_samples_are_fetched_every_update_buffer_interval_steps():
 
 def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch():
     calls = []
-    to = schedule(
+    to = training(
         rounds=1,
         max_training_steps_per_env_step=100.0,
         agent_scheduler=lambda agent, epoch: calls.append((agent, epoch, agent.steps)),
@@ -290,15 +288,6 @@ def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch
     to.run_epoch(network)
     to.run_epoch(network)
     assert calls == [(to.agent, 0, 0), (to.agent, 1, 10)]
-
-
-def short(**fields):
-    return TrainingOffline(
-        CountingEnv,
-        partial(ListMemory, batch_size=2),
-        CountingAgent,
-        **{"epochs": 1, "rounds": 2, "steps": 1, "max_training_steps_per_env_step": 10.0} | fields,
-    )
 
 
 @pytest.mark.parametrize("profiling", [False, True])
@@ -319,7 +308,7 @@ def test_profiling_shows_what_each_round_did(profiling, monkeypatch, caplog):
     stand_in.Profiler = Profiler
     monkeypatch.setitem(sys.modules, "pyinstrument", stand_in)
     caplog.set_level("INFO")
-    to = short(profiling=profiling)
+    to = training(steps=1, **FREE, profiling=profiling)
     to.run_epoch(Network(packet("a", 1)))
     assert caplog.text.count("a profile of 1 steps") == (2 if profiling else 0)
 
@@ -348,7 +337,7 @@ def test_a_profiler_that_is_not_installed_is_missed_at_construction(monkeypatch)
 
 def test_listeners_hear_of_samples_steps_and_records_and_add_to_rounds():
     heard = HearsAll()
-    records = short().run_epoch(Network(packet("a", 1)), [heard])
+    records = training(steps=1, **FREE).run_epoch(Network(packet("a", 1)), [heard])
     assert heard.told == [3, "step", "step"]
     assert [record["steps_heard"] for record in records] == [1, 2]
     assert [record["kind"] for record in heard.records] == ["episode", "round", "round"]
@@ -356,7 +345,7 @@ def test_listeners_hear_of_samples_steps_and_records_and_add_to_rounds():
 
 
 def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
-    to = short(device="cpu")
+    to = training(steps=1, **FREE, device="cpu")
     to.run_epoch(Network(packet("a", 1)))
     again = pickle.loads(pickle.dumps(to))  # noqa: S301
     assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (2, 3, 2, 1)
@@ -375,9 +364,7 @@ class Clocked(TrainingOffline):
 
 
 def scheduled(**options):
-    memory = partial(ListMemory, batch_size=1)
-    free = {"rounds": 4, "steps": 5, "max_training_steps_per_env_step": 1e9}
-    return Clocked(CountingEnv, memory, CountingAgent, **free, **options)
+    return training(cls=Clocked, **{"rounds": 4, "steps": 5} | FREE | options)
 
 
 def rounds_of(one, stop_after_updates=1e9):
@@ -452,8 +439,7 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
             ahead.append(to.total_updates + 1 - to.total_samples)
             return super().train(batch)
 
-    memory_cls = partial(ReplayMemory, batch_size=4)
-    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=2, steps=4, max_training_steps_per_env_step=1.0)
+    to = training(ReplayMemory, agent_cls=Agent, steps=4, max_training_steps_per_env_step=1.0)
     to.run_epoch(Finite(*(packet("a", number) for number in (1, 2, 3))))
     assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
 
@@ -496,31 +482,22 @@ def test_memory_and_agent_get_the_schedules_device_and_length_and_the_environmen
     assert to.agent.observation_space == CountingEnv().observation_space
 
 
-def samples(n):
-    row = (np.zeros(1, np.float32), np.zeros(2, np.float32), 0.0, False, False, {})
-    return Buffer([row] * n, "w/1/1")
-
-
 def test_spaces_may_be_given_instead_of_an_environment():
     env = CountingEnv()
     pair = (env.observation_space, env.action_space)
     assert TrainingOffline(pair, ListMemory, CountingAgent).action_space is env.action_space
 
 
-def replay_training(agent_cls=CountingAgent, **memory):
-    training = TrainingOffline(CountingEnv, partial(ReplayMemory, batch_size=4, **memory), agent_cls)
-    training.memory.append(samples(20))
-    return training
-
-
 def test_an_agent_that_does_not_take_the_time_that_is_left_is_refused_by_mini_races():
     class Agent(CountingAgent):
         takes_time_left = True
 
-    races = {"mini_races": MiniRaces(steps=5), "gamma": 1.0}
+    memory_cls = partial(ReplayMemory, mini_races=MiniRaces(steps=5), gamma=1.0)
     with pytest.raises(ConfigError, match="the memory draws mini-races, but CountingAgent does not take the time"):
-        replay_training(**races)
-    assert replay_training(Agent, **races).memory.sample().time_left is not None
+        training(memory_cls)
+    to = training(memory_cls, agent_cls=Agent)
+    feed(to, Network(packet("a", 1)))
+    assert to.memory.sample().time_left is not None
 
 
 class Scored(CountingAgent):
@@ -561,9 +538,8 @@ class Stepping(TrainingOffline):
 
 @pytest.mark.parametrize(("seconds", "published"), [(0.0, range(2, 21, 2)), (5.0, (6, 12, 18)), (2.0, range(2, 21, 2))])
 def test_policies_are_published_when_steps_and_seconds_have_passed(seconds, published):
-    memory, free = partial(ListMemory, batch_size=1), {"rounds": 4, "steps": 5, "max_training_steps_per_env_step": 1e9}
     limits = {"update_model_interval": 2, "update_model_interval_s": seconds}
-    Stepping(CountingEnv, memory, CountingAgent, **free, **limits).run_epoch(network := Network(packet("w", 1)))
+    training(cls=Stepping, steps=10, **FREE, **limits).run_epoch(network := Network(packet("w", 1)))
     assert network.published == list(published)
 
 

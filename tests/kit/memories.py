@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.base import tree
+from tmrl_like.replay import check_transition
+from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved
 from tmrl_like.types import Batch
 
 
@@ -16,4 +19,22 @@ def gather(memory: Any, items: Sequence[int]) -> Batch:
     batch: Batch = memory.sample()
     del memory.sample_indices
     memory.batch_size = size
+    return batch
+
+
+def arriving(workers, sizes, seed, count=100, first=0, **env):
+    """(worker, steps) of the packets of so many workers, each with `count` steps from `first` on, in a random order."""
+    streams = [list(cut(ActionBufferEnv(worker, **env).take(count)[first:], sizes)) for worker in range(workers)]
+    return interleaved(streams, seed=seed)
+
+
+def assert_a_batch_is_what_the_items_are(memory):
+    """Bit for bit; returns the batch of all items, or None."""
+    if not len(memory):
+        return None
+    batch = gather(memory, range(len(memory)))
+    for k in range(len(memory)):
+        last_obs, act, rew, obs, *flags, _ = memory.get_transition(k)
+        expected = tree.map_leaves(np.asarray, (last_obs, act, np.float32(rew), obs, *map(np.float32, flags)))
+        check_transition(expected, tree.map_leaves(lambda leaf, k=k: leaf[k].numpy(), tuple(batch)))
     return batch

@@ -4,11 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from kit.memories import arriving
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
-from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
+from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
 from tmrl_like.types import Buffer
 
 HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
@@ -16,10 +17,8 @@ HISTORY = {"act_buf_len": 2, "frame_stack": {1: 3}}
 
 def of_workers(count=3, steps=400):
     """(stream, packet) of workers that take turns."""
-    workers = [ActionBufferEnv(number, 2, frame_stack=3).take(steps) for number in range(count)]
-    return [
-        (f"w{number}", steps) for number, steps in interleaved([list(cut(steps, (7, 30))) for steps in workers], seed=1)
-    ]
+    packets = arriving(count, (7, 30), 1, steps, act_buf_len=2, frame_stack=3)
+    return [(f"w{number}", steps) for number, steps in packets]
 
 
 def filled(packets, **arguments):

@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.memories import gather
+from kit.memories import arriving, assert_a_batch_is_what_the_items_are, gather
 from list_memory import ListMemory
 
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.replay.crc import first_difference
-from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
+from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
 LENGTH = 3
@@ -46,14 +46,6 @@ def rows(samples, reset_at=(0,)):
 
 def test_a_batch_is_bit_for_bit_what_the_items_are():
     assert_a_batch_is_what_the_items_are(filled())
-
-
-def assert_a_batch_is_what_the_items_are(memory):
-    batch = gather(memory, range(len(memory))) if len(memory) else None
-    for k in range(len(memory)):
-        last_obs, act, rew, obs, *flags, _ = memory.get_transition(k)
-        expected = tree.map_leaves(np.asarray, (last_obs, act, np.float32(rew), obs, *map(np.float32, flags)))
-        check_transition(expected, tree.map_leaves(lambda leaf, k=k: leaf[k].numpy(), tuple(batch)))
 
 
 @settings(max_examples=30, deadline=None)
@@ -89,14 +81,16 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         crc_debug=True,
     )
     drop = DropHistory(act_buf_len, memory.options.frame_stack)
-    streams = []
-    for worker in range(workers):
-        env = ActionBufferEnv(
-            worker, act_buf_len, reset_act_buf, last_act_on_reset, longest_episode, frame_stack, frame_padding
-        )
-        streams.append(list(cut(env.take(100)[first:], sizes)))
+    env = {
+        "act_buf_len": act_buf_len,
+        "reset_act_buf": reset_act_buf,
+        "last_act_on_reset": last_act_on_reset,
+        "longest_episode": longest_episode,
+        "frame_stack": frame_stack,
+        "frame_padding": frame_padding,
+    }
     arrived = []
-    for worker, steps in interleaved(streams, seed=memory_size):
+    for worker, steps in arriving(workers, sizes, memory_size, first=first, **env):
         memory.append(packed(steps, f"w{worker}", lambda sample: drop(*sample)))
         arrived += [(worker, step) for step in steps]
         rebuilt = [memory.get_transition(k) for k in range(len(memory))]

@@ -8,6 +8,7 @@ from gymnasium.spaces import Box
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.testing.memories import Step, packed
 from tmrl_like.trainer.learning import ActorFigures, SampleFigures, known_figures
 from tmrl_like.types import Batch, Sample
@@ -82,6 +83,12 @@ def test_of_an_actor_it_is_seen_how_its_actions_depend_on_observations_and_on_tr
     blind = figures.figures(sac, batch(1000.0))
     assert blind["action_spread"] == 0.0
     assert blind["observation_largest"] > 1000
+
+
+def test_an_actor_that_does_not_sample_has_no_spread():
+    figures = ActorFigures().figures(CountingAgent(OBSERVATIONS, ACTIONS), batch())
+    assert figures["reward_low"] == -1.0
+    assert "action_spread" not in figures
 
 
 def test_of_the_critics_the_one_that_tells_least_apart_is_seen():

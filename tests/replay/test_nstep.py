@@ -190,6 +190,14 @@ def test_a_return_ends_before_the_first_action_that_was_not_greedy_but_for_its_o
     assert gather(memory, np.arange(7)).columns["greedy"].tolist() == [False, True, True, False, True, False, False]
 
 
+def test_rows_that_another_worker_has_overwritten_are_left_alone():
+    memory = ReplayMemory(memory_size=5, n_steps=4, gamma=GAMMA)
+    samples = episode([1.0] * 9)
+    for stream, part in (("a", samples[:3]), ("b", samples[:3]), ("a", samples[3:4])):
+        memory.append(Buffer(part, stream))
+    assert sorted(memory.get_transition(k).rew for k in range(len(memory))) == [1.0, 1.0, 1.9]
+
+
 def shaped_reward(potentials, steps, rewards, is_over):
     """r + w (gamma phi' - phi) step by step, phi' 0 after the last one where it is over; w is 0.5."""
     total = 0.0

@@ -16,7 +16,7 @@ from tmrl_like.transport import KeyFolder
 
 COMMANDS = (
     *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "clone"),
-    *("log", "runs", "policies", "signal", "page", "init", "keys"),
+    *("label", "success-model", "log", "runs", "policies", "signal", "page", "init", "keys"),
 )
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_commands import TINY
+from pictured import Lamp
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.cli import label
 from tmrl_like.envs import SuccessEnv
+from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.policies.success_model import SuccessModel
 
@@ -53,8 +55,6 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
 
 
 def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
-    from pictured import Lamp
-
     typed("label", data, "--terminated")
     typed("success-model", data, "--out", "lamp.safetensors", *SHORT)
     with caplog.at_level("INFO"):
@@ -140,24 +140,21 @@ def test_what_cannot_be_is_one_line(data, typed, refused, monkeypatch):
     )
 
 
-def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(tmp_path):
-    from pictured import Lamp
-
-    from tmrl_like.errors import ConfigError, PolicyError
-
-    pictures, file = Lamp.observation_space[1], tmp_path / "a.safetensors"
-    with pytest.raises(PolicyError, match=r"a\.safetensors"):
-        SuccessModel(str(file), Lamp.observation_space)
-    file.write_bytes(b"damaged")
-    with pytest.raises(PolicyError, match=r"a\.safetensors"):
-        SuccessModel(str(file), Lamp.observation_space)
-    actor = SquashedGaussianActor(pictures, Lamp.action_space)
-    write_policy(file, actor.weights(), describe(actor))
-    with pytest.raises(PolicyError, match="is no model of success"):
-        SuccessModel(str(file), Lamp.observation_space)
-    from tmrl_like.policies.success_model import PROBABILITY
-
-    actor = SquashedGaussianActor(pictures, PROBABILITY)
-    write_policy(file, actor.weights(), describe(actor))
-    with pytest.raises(ConfigError, match="the observation space is"):
-        SuccessModel(str(file), Lamp.observation_space[0])
+def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(data, typed):
+    with pytest.raises(ConfigError, match=r"a\.safetensors cannot be read"):
+        SuccessModel("a.safetensors", Lamp.observation_space)
+    Path("a.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PolicyError, match=r"a\.safetensors is not a safetensors file"):
+        SuccessModel("a.safetensors", Lamp.observation_space)
+    actor = SquashedGaussianActor(Lamp.observation_space, Lamp.action_space)
+    write_policy(Path("a.safetensors"), actor.weights(), describe(actor))
+    with pytest.raises(PolicyError, match=r"a\.safetensors is no model of success"):
+        SuccessModel("a.safetensors", Lamp.observation_space)
+    typed("label", data, "--terminated")
+    typed("success-model", data, "--out", "a.safetensors", "--steps", "1")
+    with pytest.raises(ConfigError, match=r"looks at pictures, uint8 \[16, 16, 3\]"):
+        SuccessModel("a.safetensors", Lamp.observation_space[0])
+    whole = Path("a.safetensors").read_bytes()
+    Path("a.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(PolicyError, match="is damaged"):
+        SuccessModel("a.safetensors", Lamp.observation_space)

@@ -47,7 +47,7 @@ def test_an_episode_ends_with_a_reward_where_several_observations_in_a_row_show_
     env = SuccessEnv(partial(Shown, [0.95, 0.1, 0.92, 0.95, 0.95]), itself, reward=2.0, threshold=0.9)
     assert run(env) == [(0.25, False)] * 3 + [(2.25, True)]
     assert run(env) == [(0.25, False)] * 3 + [(2.25, True)]
-    assert run(SuccessEnv(partial(Shown, [0.1, 0.5] * 3), itself, frames=1)) == [(0.25, False), (1.25, True)]
+    assert run(SuccessEnv(partial(Shown, [0.1, 0.95] * 3), itself, frames=1)) == [(0.25, False), (1.25, True)]
 
 
 def test_what_an_episode_showed_does_not_count_in_the_next() -> None:
@@ -64,7 +64,7 @@ def test_a_class_is_made_and_told_the_observation_space() -> None:
         def __call__(self, obs: Any) -> float:
             return self.sure
 
-    assert run(SuccessEnv(partial(Shown, [0.0] * 5), partial(Model, sure=0.6)))[-1] == (1.25, True)
+    assert run(SuccessEnv(partial(Shown, [0.0] * 5), partial(Model, sure=0.96)))[-1] == (1.25, True)
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"threshold": 1.0}, {"frames": 0}])

@@ -2,8 +2,7 @@
 
 Singh et al., "End-to-End Robotic Reinforcement Learning without Reward Engineering", 2019 (arXiv:1904.07854), begin so:
 a classifier of pictures, trained by cross-entropy on as many examples of success as of anything else, is the reward.
-
-It is an actor whose action is the probability,  1/2 + tanh(u) / 2 = sigmoid(2 u),  so a policy file keeps it.
+The largest answer of each channel counts, wherever it is: so what success looks like is learnt for all places at once.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from tmrl_like.agents.models import SquashedGaussianActor
+from tmrl_like.agents.images import channels_first, shifted
+from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import expect
-from tmrl_like.policies.success_model import PROBABILITY
+from tmrl_like.policies.success_model import SuccessSpec
 
 _EACH = 64  # pictures of a batch, of success and of anything else
-_LEARNING_RATE = 1e-3
+_LEARNING_RATE = 3e-3
 _AT_ONCE = 1024  # pictures to judge
 
 
@@ -57,6 +58,38 @@ class Errors(NamedTuple):
         return 1.0 - (self.false_positives + self.false_negatives) / self.episodes
 
 
+class SuccessNetwork(nn.Module):
+    """`SuccessModel` in torch.
+
+    Attributes:
+        spec: the description that both are made from.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Build the layers, for pictures uint8 of this shape."""
+        super().__init__()
+        self.spec = SuccessSpec(picture_spec(spaces.Box(0, 255, shape, np.uint8)))
+        self.convolutions = nn.ModuleList(nn.Conv2d(*layer) for layer in self.spec.layers)
+        self.head = nn.Linear(self.spec.layers[-1].channels, 1)
+
+    def forward(self, pictures: Tensor, shift: bool = False) -> Tensor:
+        """uint8 [B, *shape] -> logits of success [B]; `shift`: each picture by a few pixels, see `shifted`."""
+        x = channels_first(pictures, self.spec.picture)
+        if shift:
+            x = shifted(x, self.spec.picture.largest_shift)
+        x = F.avg_pool2d(x.float(), self.spec.factor).div_(255.0).sub_(0.5)
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x), inplace=True)
+        logits: Tensor = self.head(x.amax(dim=(2, 3)))
+        return logits.squeeze(-1)
+
+    @torch.no_grad()
+    def probabilities(self, pictures: NDArray[np.uint8]) -> Tensor:
+        """uint8 [T, *shape] -> [T]."""
+        parts = torch.split(torch.from_numpy(pictures), _AT_ONCE)
+        return torch.cat([self(part) for part in parts]).sigmoid()
+
+
 def split(episodes: Sequence[JudgedEpisode], share: float) -> tuple[list[JudgedEpisode], list[JudgedEpisode]]:
     """What is learnt from, and a share of the episodes of either kind, drawn at random, that is held out.
 
@@ -76,7 +109,7 @@ def split(episodes: Sequence[JudgedEpisode], share: float) -> tuple[list[JudgedE
     return learnt, held_out
 
 
-def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> SquashedGaussianActor:
+def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> SuccessNetwork:
     """Train by cross-entropy, with shifted pictures.
 
     Args:
@@ -88,30 +121,25 @@ def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> S
     ends = [episode.pictures[-last:] for episode in episodes if episode.success]
     others = [episode.pictures[: -2 * last] if episode.success else episode.pictures for episode in episodes]
     success, other = (torch.from_numpy(np.concatenate(parts)) for parts in (ends, others))
-    space = spaces.Box(0, 255, success.shape[1:], np.uint8)
-    actor = SquashedGaussianActor(space, PROBABILITY, hidden_sizes=(64,))
+    network = SuccessNetwork(tuple(success.shape[1:]))
     target = torch.cat((torch.ones(_EACH), torch.zeros(_EACH)))
-    optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
+    optimizer = torch.optim.Adam(network.parameters(), _LEARNING_RATE)
     for _ in range(steps):
         drawn = [pictures[torch.randint(len(pictures), (_EACH,))] for pictures in (success, other)]
-        mean, _ = actor(actor.encoder.see(torch.cat(drawn), shift=True))
-        loss = F.binary_cross_entropy_with_logits(2.0 * mean[:, 0], target)
+        loss = F.binary_cross_entropy_with_logits(network(torch.cat(drawn), shift=True), target)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return actor
+    return network
 
 
-@torch.no_grad()
 def errors_of(
-    actor: SquashedGaussianActor, episodes: Sequence[JudgedEpisode], threshold: float, frames: int, last: int
+    network: SuccessNetwork, episodes: Sequence[JudgedEpisode], threshold: float, frames: int, last: int
 ) -> Errors:
     """How whole episodes are judged, as a `SuccessEnv` judges them."""
     positives = negatives = 0
     for pictures, success in episodes:
-        parts = torch.split(torch.from_numpy(pictures), _AT_ONCE)
-        probabilities = torch.cat([actor.best_actions(part)[:, 0] for part in parts])
-        step = _first_seen((probabilities >= threshold).tolist(), frames)
+        step = _first_seen((network.probabilities(pictures) >= threshold).tolist(), frames)
         if step is None:
             negatives += success
         else:

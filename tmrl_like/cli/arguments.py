@@ -283,7 +283,7 @@ def _add_success(command: Callable[..., _Parser]) -> None:
     model = command("success-model", about, reads=False)
     model.add_argument("data", metavar="DATA", help=f"{data}, and labels of `label`")
     model.add_argument("--out", required=True, metavar="FILE", help="the model, .safetensors")
-    model.number("--steps", 2000, "training steps")
+    model.number("--steps", 1000, "training steps")
     about = "share of the episodes of either label that it does not learn from, which show its errors"
     model.number("--held-out", 0.25, about, Annotated[float, Meta(gt=0, lt=1)])
     model.number("--last", 3, "pictures at the end of a success that show it; as many before them count for nothing")

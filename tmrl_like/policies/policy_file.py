@@ -53,7 +53,6 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
         episodes: how many there were.
         std: standard deviation of their returns; 0 of less than two.
         worst: the lowest of their returns; None: there was none.
-        note: what else its maker says of it.
         format: of these fields.
     """
 
@@ -69,7 +68,6 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
     episodes: int = 0
     std: float = 0.0
     worst: float | None = None
-    note: str = ""
     format: int = FORMAT
 
 

@@ -34,7 +34,7 @@ class LinkProxy:
         self._target = target_host, target_port
         self.accepted = 0
         self._delay_s, self._bytes_per_s, self._noise = 0.0, math.inf, _Noise()
-        self._tasks: set[asyncio.Task[None]] = set()  # one for each connection
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._thawed = asyncio.Event()
         self._thawed.set()
         listener = _bound(0)
@@ -95,6 +95,7 @@ class LinkProxy:
         """Break all connections and free the port. Twice is fine."""
         if self._thread.is_alive():
             self._order(self._refuse())
+            self._order(self._cut())  # who was about to be accepted
             self._refusing.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_WITHIN_S)
@@ -112,7 +113,7 @@ class LinkProxy:
     # -- the proxy's thread --------------------------------------------------------------------------
 
     async def _listen(self, listener: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._serve, sock=listener)
+        self._server = await asyncio.start_server(self._accept, sock=listener)
 
     async def _refuse(self) -> None:
         self._server.close()
@@ -120,10 +121,13 @@ class LinkProxy:
         await self._cut()
 
     async def _cut(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
+        await asyncio.sleep(0.01)  # asyncio takes some turns to accept, and to close
+        connections = dict(self._connections)
+        for task, writer in connections.items():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            writer.transport.abort()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _set_thawed(self, is_thawed: bool) -> None:
         if is_thawed:
@@ -131,12 +135,14 @@ class LinkProxy:
         else:
             self._thawed.clear()
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until one of its sides ends it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self.accepted += 1
         writers, parts = [writer], list[asyncio.Future[None]]()
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
@@ -153,7 +159,6 @@ class LinkProxy:
                 part.cancel()
             for each in writers:
                 each.transport.abort()
-            self._tasks.discard(task)
 
     async def _take(self, source: asyncio.StreamReader, pieces: Pieces) -> None:
         data, free_at = b"any", 0.0  # when a limited link has passed on what it has

@@ -34,11 +34,6 @@ SUMMARY = (  # what a reader is told, the file, and the row
     ("SAC, 64×64, training steps/s, times SBX's", "learner", "SAC's steps/s, times SBX's: 64×64, batch 128, 1 thread"),
     ("two trainers' share of two that do not speak", "trainers", "share of two that do not speak to each other"),
     ("Hopper's return after 50,000 steps, CrossQ", "recipe", "Hopper-v5, crossq: after 50,000 steps"),
-    (
-        "1,000 peers dial at once: all are in after, s",
-        "admission",
-        "1,000 peers at once: the last one in, s",
-    ),
     ("a worker's start to its first step, s", "start", "worker, until its first step, s"),
 )
 

@@ -21,6 +21,7 @@ import yaml
 from _harness import TESTS, Row, benchmark
 from _runs import OPTIONS, Point, Run, learned, practise
 
+from tmrl_like import load_experiment
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import real_time
@@ -64,7 +65,8 @@ def make_env() -> RacingEnv:
     game = SimulatedGame(1)
     racing_env.RacingGame = lambda track: game  # type: ignore[assignment,misc]
     real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)  # type: ignore[assignment,misc]
-    return RacingEnv(**yaml.safe_load(EXPERIMENT.read_text())["env"]["init_args"])
+    env: RacingEnv = load_experiment(EXPERIMENT, parts=("env",)).env()
+    return env
 
 
 def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:

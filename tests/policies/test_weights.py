@@ -83,7 +83,10 @@ def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch):
     monkeypatch.setattr(torch, "_foreach_copy_", copy_later)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: Stream())
     one = {"w": torch.ones(3)}
-    copy = WeightsCopy({"w": SimpleNamespace(shape=(3,), dtype=torch.float32, device=torch.device("cuda:0"))})
+    on_gpu = {"w": SimpleNamespace(shape=(3,), dtype=torch.float32, device=torch.device("cuda:0"))}
+    copy = WeightsCopy(on_gpu)
+    assert copy.fits(on_gpu)
+    assert not copy.fits(one)
     copy.fill(one)
     assert done == ["pin_memory=True", "non_blocking=True", "recorded"]
     copy.wait()

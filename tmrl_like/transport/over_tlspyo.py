@@ -127,6 +127,33 @@ class _Unremembered(dict[int, Any]):
         pass
 
 
+class _Waiting:
+    """Messages that one thread adds and another takes. Each number has one writer, so there is no lock."""
+
+    def __init__(self, options: TransportOptions) -> None:
+        self._options = options
+        self._messages: deque[bytes | memoryview] = deque()
+        self._added_bytes = self._taken_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, message: bytes | memoryview) -> None:
+        self._added_bytes += len(message)
+        self._messages.append(message)
+
+    def take(self) -> Any:
+        message = self._messages.popleft()
+        self._taken_bytes += len(message)
+        return message
+
+    @property
+    def fill(self) -> float:
+        """How much waits, as a share of what may."""
+        size_bytes = self._added_bytes - self._taken_bytes
+        return max(len(self._messages) / self._options.queue_messages, size_bytes / self._options.queue_bytes)
+
+
 class TlspyoLink:
     """What both sides have: a queue with a connection for each message that arrived; None in it is a wake-up."""
 
@@ -168,16 +195,10 @@ class Connection:
         self._link = link
         self._options = link.options
         self._buffer = bytearray()  # tlspyo's; its own, of bytes, is copied with all that arrives
-        self._arrived: deque[memoryview] = deque()
-        self._outgoing: deque[bytes | memoryview] = deque()
+        self._arrived, self._outgoing = _Waiting(self._options), _Waiting(self._options)
         self._is_blocked = self._is_leaving = self._is_held = False
         self._heard_at = time.monotonic()
         self._timer: Any = task.LoopingCall(self._look_after)
-
-    def _fill(self, messages: deque[Any]) -> float:
-        """How much waits, as a share of what may. Any thread."""
-        sizes = [len(message) for message in list(messages)]
-        return max(len(sizes) / self._options.queue_messages, sum(sizes) / self._options.queue_bytes)
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name, as others here
         self.transport.setTcpNoDelay(True)
@@ -209,9 +230,9 @@ class Connection:
 
     def hand_over(self, data: bytes | memoryview) -> bool:
         """Take a message to send; False where too much waits already."""
-        if self._fill(self._outgoing) >= 1.0:
+        if self._outgoing.fill >= 1.0:
             return False
-        self._outgoing.append(data)
+        self._outgoing.add(data)
         running_reactor().callFromThread(self._send)
         return True
 
@@ -222,7 +243,7 @@ class Connection:
 
     def _send(self) -> None:
         while self._outgoing and not self._is_blocked:
-            self.send_obj(obj=self._outgoing.popleft())
+            self.send_obj(obj=self._outgoing.take())
         if self._is_leaving and not self._outgoing:
             self.transport.unregisterProducer()
             self.transport.loseConnection()
@@ -268,22 +289,22 @@ class Connection:
     def arrive(self, data: memoryview) -> None:
         """Take a message. Where too much waits to be received nothing is read: TCP makes the other side wait."""
         self._options.check_size(len(data))
-        self._arrived.append(data)
+        self._arrived.add(data)
         self._link.inbox.put(self)
-        if not self._is_held and self._fill(self._arrived) >= 1.0:
+        if not self._is_held and self._arrived.fill >= 1.0:
             self._is_held = True
             self.transport.pauseProducing()
             self._release()  # what was received before `_is_held` was set has not asked for it
 
     def receive(self) -> memoryview:
         """The oldest message that has arrived."""
-        data = self._arrived.popleft()
-        if self._is_held and self._fill(self._arrived) < 0.5:
+        data: memoryview = self._arrived.take()
+        if self._is_held and self._arrived.fill < 0.5:
             running_reactor().callFromThread(self._release)
         return data
 
     def _release(self) -> None:
-        if self._is_held and self._fill(self._arrived) < 0.5:
+        if self._is_held and self._arrived.fill < 0.5:
             self._is_held = False
             self.transport.resumeProducing()
 

@@ -24,7 +24,7 @@ def play(env: ClocklessRobotEnv, zero_rad: float, camera: Shrink) -> tuple[list[
     pictures, terminated, truncated = [], False, False
     while not (terminated or truncated):
         obs, _, terminated, truncated, _ = env.step(controller(obs, zero_rad).astype(np.float32))
-        pictures.append(camera(env._interface.render()))
+        pictures.append(camera(env.render()))
     return pictures, terminated
 
 

@@ -34,7 +34,7 @@ ENDS = [f"{episode},{'true' if episode % 2 else 'false'}" for episode in range(8
 
 
 def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed, tmp_path, caplog):
-    assert "4 successes, 4 failures, 0 episodes without a label" in typed("label", data, "--terminated").out
+    assert "success: 4, failure: 4, no label: 0" in typed("label", data, "--terminated").out
     assert labels_of(data) == ENDS
     out = typed("success-model", data, "--out", "lamp.safetensors", *SHORT).out
     assert "of 2 episodes that were held out, 2 frames in a row" in out
@@ -96,11 +96,11 @@ def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch)
     monkeypatch.setattr(label, "has_display", lambda: True)
     first, second = Keyboard("sx fq"), Keyboard("fffffff")
     monkeypatch.setattr(label, "load_opencv", lambda: first)
-    assert "1 successes, 1 failures, 6 episodes without a label" in typed("label", data, "--last", "2").out
+    assert "success: 1, failure: 1, no label: 6" in typed("label", data, "--last", "2").out
     assert labels_of(data) == ["0,true", "2,false"]
     assert first.shown[0] == (384, 768, 3)
     monkeypatch.setattr(label, "load_opencv", lambda: second)
-    assert "1 successes, 7 failures, 0 episodes without a label" in typed("label", data).out
+    assert "success: 1, failure: 7, no label: 0" in typed("label", data).out
     assert len(second.shown) == 6
 
 

@@ -267,8 +267,8 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
 def _add_success(command: Callable[..., _Parser]) -> None:
     about = "say which episodes of a data set have succeeded, by what its camera saw last"
     more = (
-        "A window shows the last pictures of each episode that has no label: s is success, f failure, space skips, q "
-        "ends. Labels are kept as text beside the data set, in DATA.labels.csv."
+        "\nA window shows the last pictures of each episode that has no label: s is success, f failure, space skips, q "
+        "ends.\nLabels are kept as text beside the data set, in DATA.labels.csv."
     )
     data = "what `record` or a trainer has written, or a Minari data set, with pictures (uint8) in its observations"
     label = command("label", about, more, reads=False)

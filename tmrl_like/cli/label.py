@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from tmrl_like.agents.space_layout import channels_are_last
-from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.preview import enlarged
 from tmrl_like.envs.display import has_display
@@ -35,16 +34,15 @@ def main(arguments: Arguments) -> int:
     else:
         _ask(file, episodes, arguments.last)
     labels = read_labels(file, len(episodes)) if file.exists() else {}
-    print(f"{file}: {summary(labels, len(episodes))}")
+    print(f"{file}: {_summary(labels, len(episodes))}")
     print(f"learn from it: tmrl-like success-model {data} --out success.safetensors")
     return 0
 
 
-def summary(labels: dict[int, bool], num_episodes: int) -> str:
+def _summary(labels: dict[int, bool], num_episodes: int) -> str:
     """How many episodes have which label, in words."""
     successes = sum(labels.values())
-    without = num_episodes - len(labels)
-    return f"{successes} successes, {len(labels) - successes} failures, {counted(without, 'episode')} without a label"
+    return f"success: {successes}, failure: {len(labels) - successes}, no label: {num_episodes - len(labels)}"
 
 
 def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:

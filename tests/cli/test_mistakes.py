@@ -16,7 +16,7 @@ from tmrl_like.transport import KeyFolder
 
 COMMANDS = (
     *("run", "server", "worker", "trainer", "config", "doctor", "check", "test", "record", "clone"),
-    *("log", "runs", "policies", "signal", "page", "init", "keys"),
+    *("label", "success-model", "log", "runs", "policies", "signal", "page", "init", "keys"),
 )
 
 
@@ -81,7 +81,7 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
     if not command:  # a newcomer finds all of them
-        assert re.findall(r"^    ([a-z]\S*)  ", out.partition("COMMAND")[2], re.M) == [*COMMANDS]
+        assert re.findall(r"^    ([a-z]\S*)(?:  |$)", out.partition("COMMAND")[2], re.M) == [*COMMANDS]
 
 
 def test_the_version_is_shown(typed):

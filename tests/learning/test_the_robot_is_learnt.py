@@ -83,6 +83,9 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
             self._run_time_step(action)
         return (*obs, *self._actions), rew, terminated, truncated, info
 
+    def render(self) -> Any:
+        return self._interface.render()
+
     def _run_time_step(self, action: Any) -> None:
         self._interface.send_control(action)
         self._time.sleep(TIME_STEP_S)

@@ -25,6 +25,7 @@ _MODULES = {
     "worker": "work",
     "config": "print_config",
     "signal": "give_signal",
+    "success-model": "learn_success",
 }  # the others: their names
 
 

@@ -261,6 +261,33 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     clone.number("--steps", 2000, "training steps")
     about = "share of the episodes that it does not learn from, which show how well it has learnt"
     clone.number("--held-out", 0.1, about, Annotated[float, Meta(gt=0, lt=1)])
+    _add_success(command)
+
+
+def _add_success(command: Callable[..., _Parser]) -> None:
+    about = "say which episodes of a data set have succeeded, by what its camera saw last"
+    more = (
+        "\nA window shows the last pictures of each episode that has no label: s is success, f failure, space skips, q "
+        "ends.\nLabels are kept as text beside the data set, in DATA.labels.csv."
+    )
+    data = "what `record` or a trainer has written, or a Minari data set, with pictures (uint8) in its observations"
+    label = command("label", about, more, reads=False)
+    label.add_argument("data", metavar="DATA", help=data)
+    label.number("--last", 3, "pictures to show")
+    given = label.add_mutually_exclusive_group()
+    given.add_argument(
+        "--file", metavar="FILE", help="take the labels from a text file: `episode,success`, then `0,true`"
+    )
+    given.add_argument("--terminated", action="store_true", help="success is what ended in a terminal state")
+    about = "learn from labelled episodes what success looks like, for a SuccessEnv, and show its errors"
+    model = command("success-model", about, reads=False)
+    model.add_argument("data", metavar="DATA", help=f"{data}, and labels of `label`")
+    model.add_argument("--out", required=True, metavar="FILE", help="the model, .safetensors")
+    model.number("--steps", 1000, "training steps")
+    about = "share of the episodes of either label that it does not learn from, which show its errors"
+    model.number("--held-out", 0.25, about, Annotated[float, Meta(gt=0, lt=1)])
+    model.number("--last", 3, "pictures at the end of a success that show it; as many before them count for nothing")
+    model.number("--frames", 2, "pictures in a row that must show it, as in the SuccessEnv")
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:

@@ -127,21 +127,22 @@ class PictureNetwork:
 
     def __call__(self, pixels: Floats) -> Floats:
         """float32 [P], as the environment gives them -> [F]."""
-        x: Any = self._rows @ (self._channels_first(pixels) @ self._columns) + self._shift
+        x: Any = self._rows @ (channels_first(pixels, self._spec) @ self._columns) + self._shift
         for (weight, bias), layer in zip(self._kernels, self._layers, strict=True):
-            x = np.maximum(_convolved(x, weight, bias, layer), np.float32(0.0))
+            x = np.maximum(convolved(x, weight, bias, layer), np.float32(0.0))
         weight, bias = self._project
         x = weight.dot(x.reshape(-1)) + bias
         normalise(x, self._norm)
         features: Floats = np.tanh(x)
         return features
 
-    def _channels_first(self, pixels: Floats) -> Floats:
-        """[P] -> [C, height, width]."""
-        x = pixels.reshape(self._spec.shape)
-        if self._spec.channels_are_last:
-            x = np.moveaxis(x, -1, -3)
-        return x.reshape(self._spec.form)
+
+def channels_first(pixels: Floats, spec: PictureSpec) -> Floats:
+    """[P] -> [C, height, width]."""
+    x = pixels.reshape(spec.shape)
+    if spec.channels_are_last:
+        x = np.moveaxis(x, -1, -3)
+    return x.reshape(spec.form)
 
 
 def _averaging(side: int, averaged: int, factor: int) -> Floats:
@@ -151,11 +152,11 @@ def _averaging(side: int, averaged: int, factor: int) -> Floats:
     return matrix
 
 
-def _convolved(x: Floats, weight: Floats, bias: Floats, layer: Convolution) -> Floats:
+def convolved(x: Floats, weight: Floats, bias: Floats, layer: Convolution) -> Floats:
     """[C, height, width] -> [C', height', width'], as one product with all patches side by side."""
     sides = layer.kernel, layer.kernel
     patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[:, :: layer.stride, :: layer.stride]
     _, height, width, *_ = patches.shape
     columns = patches.transpose(0, 3, 4, 1, 2).reshape(-1, height * width)
-    convolved: Floats = weight.dot(columns) + bias
-    return convolved.reshape(-1, height, width)
+    answers: Floats = weight.dot(columns) + bias
+    return answers.reshape(-1, height, width)

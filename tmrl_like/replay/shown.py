@@ -50,7 +50,7 @@ def shown_steps(
         memory_cls = partial(WithDemonstrations, memory_cls)
     own: list[ShownStep] = []
     demonstrated: list[ShownStep] = []
-    for episode, samples in enumerate(_episodes_of(buffers)):
+    for episode, samples in enumerate(recorded_episodes(buffers)):
         memory = memory_cls(observation_space=observation_space, action_space=action_space)
         assert isinstance(memory, WithDemonstrations)
         memory.append(Buffer(samples, "shown"))
@@ -70,7 +70,7 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
             yield ShownStep(obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs), act, episode)
 
 
-def _episodes_of(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
+def recorded_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
     """Each episode's samples, those of its reset first."""
     under_way: dict[str, list[Sample]] = {}
     for buffer in buffers:

@@ -1,0 +1,84 @@
+"""A network that learns what success looks like, judged as an environment would judge."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents.success_training import JudgedEpisode, SuccessNetwork, errors_of, split, train_success
+from tmrl_like.errors import ConfigError
+from tmrl_like.policies.success_model import SuccessModel, write_success_model
+from tmrl_like.policies.weights import copied
+
+
+def an_episode(random: np.random.Generator, success: bool, steps: int = 12) -> JudgedEpisode:
+    """A bright square somewhere, which in the last four pictures of a success has a dark middle."""
+    pictures = np.zeros((steps, 20, 24), np.uint8)
+    for step in range(steps):
+        row, column = random.integers(0, 12), random.integers(0, 16)
+        pictures[step, row : row + 8, column : column + 8] = 200
+        if success and step >= steps - 4:
+            pictures[step, row + 2 : row + 6, column + 2 : column + 6] = 0
+    return JudgedEpisode(pictures, success)
+
+
+def episodes(num: int) -> list[JudgedEpisode]:
+    random = np.random.default_rng(0)
+    return [an_episode(random, i % 2 == 0) for i in range(num)]
+
+
+def test_success_is_learnt_wherever_it_is() -> None:
+    torch.manual_seed(0)
+    learnt, held_out = split(episodes(40), 0.5)
+    assert errors_of(train_success(learnt, 150, 2), held_out, 0.5, 2, 2) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("shape", [(8, 9), (20, 24, 3), (4, 16, 16), (2, 32, 32, 3), (130, 140)])
+def test_the_form_without_torch_computes_the_same(shape: tuple[int, ...], tmp_path: Path) -> None:
+    network, box = SuccessNetwork(shape), spaces.Box(0, 255, shape, np.uint8)
+    write_success_model(tmp_path / "a.safetensors", network.spec, copied(network.state_dict()).content)
+    history = spaces.Box(0, 255, (3, *shape), np.uint8)
+    for space, newest in ((box, ()), (history, (-1,))):
+        observation_space = spaces.Dict({"arm": spaces.Box(-1.0, 1.0, (2,)), "camera": space})
+        model, obs = SuccessModel(str(tmp_path / "a.safetensors"), observation_space), observation_space.sample()
+        (wanted,) = network.probabilities(obs["camera"][newest][None])
+        assert model(obs) == pytest.approx(float(wanted), abs=1e-5)
+
+
+class Known(SuccessNetwork):
+    """Knows the probability: the first pixel, in percent."""
+
+    def __init__(self) -> None:
+        super().__init__((8, 8))
+
+    def probabilities(self, pictures: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(pictures[:, 0, 0] / 100.0)
+
+
+@pytest.mark.parametrize(
+    ("percents", "success", "positives", "negatives"),
+    [
+        ([0, 0, 0, 0, 0, 0, 95, 95], True, 0, 0),
+        ([0, 0, 0, 0, 95, 95, 0, 0], True, 0, 0),  # as long before the end as nobody knows
+        ([0, 0, 95, 95, 0, 0, 95, 95], True, 1, 0),  # too early
+        ([0, 0, 0, 0, 95, 0, 95, 80], True, 0, 1),
+        ([95, 0, 95, 0, 95, 0, 95, 80], False, 0, 0),
+        ([0, 0, 0, 0, 0, 0, 95, 95], False, 1, 0),
+    ],
+)
+def test_whole_episodes_are_judged(percents: list[int], success: bool, positives: int, negatives: int) -> None:
+    pictures = np.zeros((8, 8, 8), np.uint8)
+    pictures[:, 0, 0] = percents
+    errors = errors_of(Known(), [JudgedEpisode(pictures, success)], 0.9, 2, 2)
+    assert errors == (1, positives, negatives)
+    assert errors.accuracy == 1 - positives - negatives
+
+
+def test_of_either_label_a_share_is_held_out() -> None:
+    learnt, held_out = split(episodes(12), 0.3)
+    assert [sum(episode.success for episode in part) for part in (learnt, held_out)] == [4, 2]
+    assert [len(learnt), len(held_out)] == [8, 4]
+    with pytest.raises(ConfigError, match="labelled as failures is 1; expected 2 or more"):
+        split(episodes(3), 0.3)

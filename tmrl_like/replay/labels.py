@@ -1,0 +1,114 @@
+"""Which recorded episodes have succeeded, as somebody has said: in a text file beside the data set."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.base import tree
+from tmrl_like.base.files import write_atomically
+from tmrl_like.errors import ConfigError
+from tmrl_like.replay.shown import recorded_episodes
+from tmrl_like.replay.streams import info_of
+from tmrl_like.types import Buffer, Observation
+
+_HEAD = ["episode", "success"]
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+_SMALLEST_SIDE = 8
+
+
+class Pictured(NamedTuple):
+    """An episode, as a camera saw it.
+
+    Attributes:
+        pictures: uint8 [T, *shape], those after the reset.
+        terminated: whether it ended in a terminal state.
+    """
+
+    pictures: NDArray[np.uint8]
+    terminated: bool
+
+
+def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
+    """The episodes of a data set, by the first pictures in its observations.
+
+    Raises:
+        ConfigError: there are no pictures, or of several shapes.
+    """
+    place: tree.Path | None = None
+    episodes: list[Pictured] = []
+    for samples in recorded_episodes(buffers):
+        steps = [sample for sample in samples if not info_of(sample).is_reset]
+        if not steps:
+            continue
+        if place is None:
+            place = _place_of_picture(steps[0].obs)
+        pictures = [tree.part_at(step.obs, place) for step in steps]
+        shapes = {picture.shape for picture in pictures} | {episodes[0].pictures.shape[1:] for _ in episodes[:1]}
+        if len(shapes) > 1:
+            raise ConfigError(f"the data set has pictures of several shapes, {sorted(shapes)}: record them alike")
+        episodes.append(Pictured(np.stack(pictures), bool(steps[-1].terminated)))
+    if place is None:
+        raise ConfigError("the data set has no step, so nothing to label or to learn from")
+    return episodes
+
+
+def _place_of_picture(obs: Observation) -> tree.Path:
+    for path, leaf in tree.walk(obs):
+        is_picture = isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and 2 <= leaf.ndim <= 4
+        if is_picture and sorted(leaf.shape)[-2] >= _SMALLEST_SIDE:
+            return tuple(path)
+    raise ConfigError(
+        "the data set has no pictures: expected in each observation an array uint8, [height, width], [height, width, "
+        f"channels] or [channels, height, width], with sides of {_SMALLEST_SIDE} or more"
+    )
+
+
+def labels_beside(data: Path) -> Path:
+    """Where the labels of a data set are."""
+    whole = data.resolve()
+    return whole.with_name(f"{whole.name}.labels.csv")
+
+
+def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
+    """Write a line for each episode that has a label; ConfigError: it cannot be written."""
+    lines = [",".join(_HEAD), *(f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels))]
+    try:
+        write_atomically(file, "\n".join([*lines, ""]).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write the labels to {file}: {error}") from None
+
+
+def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
+    """The labels of a data set that has so many episodes, by their numbers, from 0.
+
+    Raises:
+        ConfigError: it cannot be read; the message names the line.
+    """
+    try:
+        rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"the labels {file} cannot be read: {error}") from None
+    if not rows or rows[0] != _HEAD:
+        raise ConfigError(f"{file}, line 1: expected {','.join(_HEAD)}, then a line for each episode: 0,true")
+    labels: dict[int, bool] = {}
+    for number, row in enumerate(rows[1:], 2):
+        where = f"{file}, line {number}"
+        word = row[1].strip().lower() if len(row) == len(_HEAD) else ""
+        if word not in _WORDS or not row[0].strip().isdecimal():
+            raise ConfigError(f"{where}: {','.join(row)!r}; expected an episode's number, and true or false")
+        episode = int(row[0])
+        if episode >= num_episodes:
+            raise ConfigError(
+                f"{where}: there is no episode {episode}, the data set has 0 to {num_episodes - 1}: these are labels "
+                "of another one"
+            )
+        if episode in labels:
+            raise ConfigError(f"{where}: episode {episode} has a label already")
+        labels[episode] = _WORDS[word]
+    return labels

@@ -8,8 +8,6 @@ Results are in mutants/: `mutmut show NAME` shows a mutant, mutants/survivors.di
 is measured when its file is new or has changed; remove mutants/ to measure all of them again.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -23,10 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,23 +48,23 @@ class Job:
 class Forks:
     """A pytest plugin that runs its tests in forks, as often as asked."""
 
-    def __init__(self, children: int, work: Callable[[Forks], None]) -> None:
-        self.items: list[pytest.Item] = []
+    def __init__(self, children, work):
+        self.items = []
         self._children = children
         self._work = work
         self._failed = False
 
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def pytest_runtestloop(self, session):
         self.items = session.items
         self._work(self)
         return True
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         self._failed |= report.failed
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, str]]:
+    def run(self, jobs):
         """Run jobs, and say of each how it ended: killed, survived or timeout."""
-        waiting, running = iter(jobs), dict[int, Job]()
+        waiting, running = iter(jobs), {}
         try:
             while True:
                 while len(running) < self._children and (job := next(waiting, None)) is not None:
@@ -86,7 +82,7 @@ class Forks:
                 _kill(pid)
                 shutil.rmtree(job.folder, ignore_errors=True)
 
-    def _ended(self, running: dict[int, Job]) -> Iterator[tuple[int, str]]:
+    def _ended(self, running):
         for pid, job in running.items():
             ended, status = os.waitpid(pid, os.WNOHANG)
             is_late = not ended and time.monotonic() - job.started_at > job.limit_s
@@ -96,7 +92,7 @@ class Forks:
                     os.waitpid(pid, 0)
                 yield pid, "timeout" if is_late else "killed" if status else "survived"
 
-    def _fork(self, job: Job) -> int:
+    def _fork(self, job):
         if pid := os.fork():
             return pid
         os.setsid()
@@ -109,7 +105,7 @@ class Forks:
         finally:
             os._exit(FAILED)
 
-    def _run_in_fork(self, job: Job) -> None:
+    def _run_in_fork(self, job):
         from mutmut.state import state
 
         for item, following in zip(job.items, [*job.items[1:], None], strict=True):
@@ -121,12 +117,12 @@ class Forks:
         os._exit(0)
 
 
-def _kill(pid: int) -> None:
+def _kill(pid):
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "names", nargs="*", default=[""], help="words in the names of the mutants, e.g. relay (default: all)"
@@ -144,7 +140,7 @@ def main() -> None:
     chosen = {path: names for path in paths if (names := _choose(path, arguments))}
     os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and equal numbers
 
-    def work(forks: Forks) -> None:
+    def work(forks):
         import torch._dynamo  # noqa: F401 - what the first optimiser imports otherwise, in each fork again
 
         tests = _measure(forks)
@@ -161,7 +157,7 @@ def main() -> None:
     sys.exit(pytest.main([*options, *selection], plugins=[Forks(arguments.children, work)]))
 
 
-def _generate(children: int) -> list[Path]:
+def _generate(children):
     """Copy sources and tests to `WORK`, sources with all their mutants; returns the mutated ones."""
     from mutmut import __main__ as mutmut
     from mutmut.configuration import config
@@ -187,7 +183,7 @@ def _generate(children: int) -> list[Path]:
     return sorted(path for path in file_utils.walk_mutatable_files() if _results(path).exit_code_by_key)
 
 
-def _results(path: Path) -> Any:
+def _results(path):
     from mutmut.mutation.data import SourceFileMutationData
 
     data = SourceFileMutationData(path=path)
@@ -195,11 +191,11 @@ def _results(path: Path) -> Any:
     return data
 
 
-def _module(path: Path) -> str:
+def _module(path):
     return ".".join(path.with_suffix("").parts)
 
 
-def _refused_by_mypy(paths: list[Path]) -> set[str]:
+def _refused_by_mypy(paths):
     """Mutants in which mypy finds a mistake that it does not find in the original."""
     command = [sys.executable, "-m", "mypy", "--output", "json", "--disable-error-code", "unused-ignore"]
     output = subprocess.run(command, cwd=WORK, capture_output=True, text=True).stdout
@@ -219,7 +215,7 @@ def _refused_by_mypy(paths: list[Path]) -> set[str]:
     return refused
 
 
-def _choose(path: Path, arguments: argparse.Namespace) -> list[str]:
+def _choose(path, arguments):
     results = _results(path).exit_code_by_key
     names = [name for name in results if any(word in name for word in arguments.names)]
     if arguments.survivors:
@@ -228,7 +224,7 @@ def _choose(path: Path, arguments: argparse.Namespace) -> list[str]:
     return names[: arguments.per_module or None]
 
 
-def _measure(forks: Forks) -> dict[pytest.Item, Any]:
+def _measure(forks):
     """Which functions each test calls, and how long it takes; those that fail without a mutant are left out."""
     cache = WORK / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
@@ -247,9 +243,7 @@ def _measure(forks: Forks) -> dict[pytest.Item, Any]:
     return {item: known[item.nodeid] for item in forks.items if item.nodeid in known}
 
 
-def _try(
-    forks: Forks, path: Path, names: list[str], refused: set[str], tests: dict[pytest.Item, Any], seconds: float
-) -> None:
+def _try(forks, path, names, refused, tests, seconds):
     results = _results(path)
     jobs = []
     for name in names:
@@ -273,7 +267,7 @@ def _try(
     print(f"{_module(path)}: {len(jobs)} mutants run in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _report(chosen: dict[Path, list[str]]) -> None:
+def _report(chosen):
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
     ends = {code: end for end, code in EXIT_CODES.items()}

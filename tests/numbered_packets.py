@@ -1,16 +1,11 @@
 """Packets whose samples are numbered, a memory that knows which it was given, and the way of a packet in a trainer."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 
-from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, StepTiming
+from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 
@@ -22,12 +17,12 @@ SMALL_BYTES = 4000  # some ten packets
 class RecordingMemory(ReplayMemory):
     """Knows the numbers of all samples that it was given, by worker and in order."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        self.numbers: dict[str, list[int]] = defaultdict(list)
+    def __init__(self, *args, **kwargs):
+        self.numbers = defaultdict(list)
         self.damaged = 0
         super().__init__(*args, **kwargs)
 
-    def append(self, buffer: Buffer) -> None:
+    def append(self, buffer):
         super().append(buffer)
         for block in buffer.blocks:
             for segment in block.segments:
@@ -37,12 +32,12 @@ class RecordingMemory(ReplayMemory):
                 self.damaged += not whole
 
 
-def end_of(number: int) -> int:
+def end_of(number):
     """How many samples, and so entries, there are in all packets of a worker up to this one: 1, 2, 3, …"""
     return sum(1 + k * 7919 % LARGEST for k in range(1, number + 1))
 
 
-def number_of(entry: int) -> int:
+def number_of(entry):
     """The packet that ends with this entry; 0: there is none before it."""
     number = 0
     while end_of(number) < entry:
@@ -50,7 +45,7 @@ def number_of(entry: int) -> int:
     return number
 
 
-def message(worker: str, number: int) -> bytes:
+def message(worker, number):
     """A packet as it travels."""
     writer = PacketWriter()
     first, end = end_of(number - 1), end_of(number)
@@ -61,9 +56,7 @@ def message(worker: str, number: int) -> bytes:
     return encode_rows(writer.rows(), Compressor(), **header)
 
 
-def take(
-    training: TrainingOffline, receiver: Receiver, worker: str, number: int, now: float
-) -> Iterator[tuple[str, int]]:
+def take(training, receiver, worker, number, now):
     """What the trainer's threads do with a packet; yields which worker may forget its packets, and up to which one."""
     data = message(worker, number)
     packet, body = m.decode(data)

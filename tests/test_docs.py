@@ -39,11 +39,11 @@ NOTEBOOKS = sorted((DOCS / "notebook").glob("*.ipynb"))
 PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *NOTEBOOKS) if "_build" not in p.parts)
 
 
-def page(name: str) -> str:
+def page(name):
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-def read(path: Path) -> str:
+def read(path):
     """A page as Markdown."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
@@ -53,7 +53,7 @@ def read(path: Path) -> str:
     return "\n\n".join(quoted[cell["cell_type"]].format("".join(cell["source"])) for cell in cells)
 
 
-def fences(text: str, language: str) -> list[str]:
+def fences(text, language):
     return [textwrap.dedent(code) for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
 
 
@@ -75,20 +75,20 @@ def test_tables_that_are_made_while_the_pages_are_built_can_be_made(path, monkey
         assert reference.MAKERS[kind](*name).count("\n|") > 1, words
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
-def headings(text: str) -> list[str]:
+def headings(text):
     return re.findall(r"^#+ (.+)$", without_code(text), re.M)
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """Anchors as MyST and GitHub make them from headings."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings(text)}
 
 
-def table_names(text: str, heading: str) -> set[str]:
+def table_names(text, heading):
     """What stands in backticks in the first column of the table below a heading."""
     section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
     rows = re.findall(r"^\| (`.*?) \|", section, re.M)
@@ -155,7 +155,7 @@ def test_the_commands_that_one_begins_with_exist(path):
             load_experiment("drone", arguments.overrides)
 
 
-def command_in(folder: Path, *arguments: str) -> str:
+def command_in(folder, *arguments):
     environment = os.environ | {"TMRL_LIKE_HOME": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tmrl_like", *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=200)
@@ -223,7 +223,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory) -> list[dict]:
+def records(tmp_path_factory):
     """What a short real training writes."""
     path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
     env_cls = partial(CountingEnv, episode_steps=40, step_s=0.002)
@@ -374,7 +374,7 @@ def test_the_package_uses_every_word_of_the_glossary():
             assert re.sub("[_-]", " ", word).lower() in known, word
 
 
-def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input() -> None:
+def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input():
     """An argument would stay in the shell's history and show in the list of processes."""
     texts = [*PAGES, *sorted((ROOT / "tmrl_like").rglob("*.py"))]
     found = [

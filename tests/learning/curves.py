@@ -6,8 +6,6 @@ Each is `tmrl-like run --in-process` with an environment that moves on while it 
 real time with a trainer that is always fast enough. Needs the extras `mujoco`, `vizdoom`, `carla` and `plot`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -15,7 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -25,7 +22,7 @@ from tmrl_like.envs.carla import CarlaSyncEnv
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.doom.doom_env import TIC_S
-from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.real_time import also_takes
 from tmrl_like.envs.robot import RobotEnv
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.metrics.curves import averaged, new_figure
@@ -41,26 +38,26 @@ ROOT = Path(__file__).parents[2]
 class SteppedClock(Clock):
     """Of a world that moves on while somebody sleeps."""
 
-    def wait_until(self, deadline: float) -> None:
+    def wait_until(self, deadline):
         self._sleep(max(0.0, deadline - self.now()))
 
 
-class Simulated(gymnasium.Env[Any, Any]):
+class Simulated(gymnasium.Env):
     """An environment in real time whose time is that of a `world`, with `monotonic` and `sleep`."""
 
-    def __init__(self, env: RealTimeEnv, world: Any) -> None:
+    def __init__(self, env, world):
         self._env, inner = env, env.unwrapped
         inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return self._env.reset(seed=seed)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self._env.step(action)
 
-    def close(self) -> None:
+    def close(self):
         self._env.close()
 
 
@@ -69,7 +66,7 @@ class Drone(SimulatedDroneEnv):
 
     memory_arguments = staticmethod(said_to_memory)
 
-    def __init__(self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool) -> None:
+    def __init__(self, time_step_duration, ep_max_length, act_buf_len, reset_act_buf):
         super().__init__(None, ep_max_length, act_buf_len)
 
 
@@ -78,7 +75,7 @@ class Robot(Simulated):
 
     memory_arguments = staticmethod(said_to_memory)
 
-    def __init__(self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int) -> None:
+    def __init__(self, driver, time_step_duration, ep_max_length, act_buf_len):
         arm = robot.time = ClocklessArm(0)
         super().__init__(RobotEnv(lambda: arm, time_step_duration, ep_max_length, act_buf_len), arm)
 
@@ -86,7 +83,7 @@ class Robot(Simulated):
 class WaitingGame:
     """A game of Doom whose engine waits for whoever plays."""
 
-    def __init__(self, game: Any) -> None:
+    def __init__(self, game):
         import vizdoom
 
         game.close()
@@ -94,17 +91,17 @@ class WaitingGame:
         game.init()
         self._game, self._tics = game, 0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._game, name)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._tics * TIC_S
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         if tics := round(duration_s / TIC_S):
             self.advance_action(tics)
 
-    def advance_action(self, tics: int = 1, update_state: bool = True) -> None:
+    def advance_action(self, tics=1, update_state=True):
         self._tics += tics
         if not self._game.is_episode_finished():
             self._game.advance_action(tics, update_state)
@@ -116,9 +113,9 @@ class Doom(Simulated):
     memory_arguments = staticmethod(VizDoomEnv.memory_arguments)
 
     @also_takes(VizDoomEnv)
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, **arguments):
         env = VizDoomEnv(**arguments)
-        interface: Any = env.unwrapped.interface
+        interface = env.unwrapped.interface
         interface.game = WaitingGame(interface.game)
         super().__init__(env, interface.game)
 
@@ -126,7 +123,7 @@ class Doom(Simulated):
 class Carla(CarlaSyncEnv):
     """`CarlaSyncEnv`, with the arguments of `CarlaEnv`."""
 
-    def __init__(self, time_step_duration: float, **arguments: Any) -> None:
+    def __init__(self, time_step_duration, **arguments):
         super().__init__(time_step_duration, **arguments)
 
 
@@ -143,7 +140,7 @@ TASKS = {  # experiment, what is different, seconds of a step
 }
 
 
-def train(name: str, seed: int, home: Path) -> Path:
+def train(name, seed, home):
     """Train one seed; returns the run's folder."""
     experiment, words, _ = TASKS[name]
     run_name = f"{name}_{seed}"
@@ -160,7 +157,7 @@ def train(name: str, seed: int, home: Path) -> Path:
     return home / "runs" / run_name
 
 
-def draw(folders: list[Path], step_s: float, file: Path) -> None:
+def draw(folders, step_s, file):
     """Episodes as dots, training pale; the mean of the newest test episodes as a line, one for each seed."""
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
@@ -177,7 +174,7 @@ def draw(folders: list[Path], step_s: float, file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])

@@ -5,8 +5,6 @@
 Prints what the learning doctor says of each, and keeps the records of its rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -39,7 +37,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
 from test_the_robot_is_learnt import ClocklessRobotEnv
 
-Record = dict[str, Any]
 SAMPLES = 1200  # 60 s at 20 decisions a second
 FAST = {"lr_actor": 1e-3, "lr_critic": 1e-3}
 SMALL = {"hidden_sizes": (64, 64)}
@@ -48,29 +45,29 @@ SMALL = {"hidden_sizes": (64, 64)}
 class ClocklessRacingGame:
     """The racing game, which moves on when it is looked at: three of its frames a decision."""
 
-    def __init__(self, track: int) -> None:
+    def __init__(self, track):
         self._simulation, self._controls = Simulation(track), (0.0, 0.0, 0.0)
 
-    def drive(self, *controls: float) -> None:
+    def drive(self, *controls):
         self._controls = controls
 
-    def look(self) -> Any:
+    def look(self):
         return self._simulation.state
 
-    def advance(self) -> None:
+    def advance(self):
         for _ in range(3):
             self._simulation.tick(*self._controls)
 
-    def restart(self) -> None:
+    def restart(self):
         self._simulation.restart()
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
-class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
+class ClocklessRacingEnv(gymnasium.Env):
     """`RacingEnv` as rtgym runs it, at once."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch):
         patch.setattr(racing, "RacingGame", ClocklessRacingGame)
         reward = {"forward_limit": 15, "backward_limit": 5, "max_distance": 12, "failure_countdown": 16}
         reward |= {"min_steps": 50, "reward_per_point": 0.1, "end_of_track_reward": 10}
@@ -80,13 +77,13 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Tuple((*inner, self.action_space))
         self.default_action = self._interface.get_default_action()
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         self._steps = 0
         obs, info = self._interface.reset()
         self._run_time_step(self.default_action)
         return (*obs, self.default_action), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self._steps += 1
         obs, rew, terminated, info = self._result
         truncated = not terminated and self._steps >= 1000
@@ -94,7 +91,7 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
             self._run_time_step(action)
         return (*obs, np.asarray(action, np.float32)), rew, terminated, truncated, info
 
-    def _run_time_step(self, action: Any) -> None:
+    def _run_time_step(self, action):
         self._interface.send_control(action)
         self._interface._game.advance()
         self._result = self._interface.get_obs_rew_terminated_info()
@@ -103,22 +100,22 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
 class Faulty:
     """An environment with something wrong with it: `step` changes what it gets and what it returns."""
 
-    def __init__(self, env: Any, **changes: Any) -> None:
+    def __init__(self, env, **changes):
         """`observe`, `reward`: functions; `limit`: steps after which an episode is cut, or terminated if
         `limit_terminates`; `observation_space`: another one.
         """
         self._env, self._changes = env, changes
         self.observation_space = changes.get("observation_space", env.observation_space)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._env, name)
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         self._num_steps = 0
         obs, info = self._env.reset(**options)
         return self._observe(obs), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         obs, rew, terminated, truncated, info = self._env.step(action)
         self._num_steps += 1
         rew = np.float32(self._changes.get("reward", lambda rew, terminated: rew)(rew, terminated))
@@ -126,14 +123,14 @@ class Faulty:
             truncated = not (terminated := terminated or "limit_terminates" in self._changes)
         return self._observe(obs), rew, terminated, truncated, info
 
-    def _observe(self, obs: Any) -> Any:
+    def _observe(self, obs):
         return self._changes.get("observe", lambda obs: obs)(obs)
 
 
 class Blind(SquashedGaussianActor):
     """Does not look where it goes."""
 
-    def forward(self, obs: Any) -> Any:
+    def forward(self, obs):
         mean, log_std = self.outputs(0.0 * self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
@@ -219,7 +216,7 @@ class Case:
     seed: int = 0
 
 
-def _boxes(bound: float, sizes: tuple[int, ...], *others: Any) -> spaces.Tuple[Any]:
+def _boxes(bound, sizes, *others):
     return spaces.Tuple((*(spaces.Box(-bound, bound, (size,)) for size in sizes), *others))
 
 
@@ -272,7 +269,7 @@ HEALTHY = {
 }
 
 
-def train(case: Case) -> list[Record]:
+def train(case):
     """Train; the records of rounds and episodes."""
     task, made, records = TASKS[case.task], [], []
     torch.set_num_threads(1)
@@ -289,18 +286,18 @@ def train(case: Case) -> list[Record]:
     class EndsInTime:
         """A sink that keeps the records, and ends the training after so many samples."""
 
-        def write(self, record: Record) -> None:
+        def write(self, record):
             records.append(dict(record))
             if record["kind"] == "round" and record["env_steps_total"] >= case.samples:
                 made[0].max_minutes = 0.0
 
-        def close(self) -> None: ...
+        def close(self): ...
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         env = task.env(case.seed, patch)
         env = Faulty(env, **case.env) if case.env else env
 
-        def training() -> TrainingOffline:
+        def training():
             spaces = env.observation_space, env.action_space
             made.append(TrainingOffline(spaces, memory_cls, agent_cls, **schedule))
             return made[0]
@@ -322,25 +319,25 @@ def train(case: Case) -> list[Record]:
     return records
 
 
-def lines_of(records: list[Record]) -> list[str]:
+def lines_of(records):
     """What the doctor said, round by round."""
     return [record["learning"] for record in records if record["kind"] == "round"]
 
 
-def sign_in(line: str) -> str:
+def sign_in(line):
     """The name of the sign that a line names; empty: none."""
     said = line.removeprefix(NOT_LEARNING)
     return next((name for name, (_, text) in SIGNS.items() if said.startswith(text.partition("{")[0])), "")
 
 
-def verdict(case: Case, lines: list[str]) -> bool:
+def verdict(case, lines):
     """Whether the fault was named at the end; of a healthy training, whether nothing was ever said against it."""
     if case.named:
         return sign_in(lines[-1]) in case.named
     return not any(line.startswith(NOT_LEARNING) for line in lines)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of cases; all of them")
     parser.add_argument("--seeds-after", type=int, default=0, help="added to each seed: others than thresholds saw")

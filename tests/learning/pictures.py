@@ -7,11 +7,8 @@ TrackMania and CARLA, which do not run here, it draws what is measured of a road
 Needs the extras `mujoco`, `box2d`, `vizdoom`, `desktop`, `carla` and `plot`.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import Any
 
 import curves
 import numpy as np
@@ -21,22 +18,22 @@ from tmrl_like import GenericGymEnv
 from tmrl_like.metrics.curves import new_figure
 
 
-def show(axes: Any, picture: Any, title: str) -> None:
+def show(axes, picture, title):
     axes.imshow(picture, cmap="gray", interpolation="nearest")
     axes.set_title(title, fontsize="medium")
     axes.set_axis_off()
 
 
-def arguments_of(experiment: str) -> dict[str, Any]:
+def arguments_of(experiment):
     text = (curves.ROOT / "config" / f"{experiment}.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)["env"]["init_args"]
 
 
-def drone(figure: Any) -> None:
+def drone(figure):
     """The drone flies to its target by the rule that an agent learns: towards where it will be."""
     import cv2
 
-    def draw(position: Any, radius: int, colour: tuple[int, int, int], thickness: int) -> None:
+    def draw(position, radius, colour, thickness):
         place = int(200 * position[0]) + 200, int(200 * position[1]) + 200  # as the environment renders it
         cv2.circle(image, place, radius, colour, thickness)
 
@@ -52,7 +49,7 @@ def drone(figure: Any) -> None:
     show(figure.subplots(), image[80:320, 80:320], "")
 
 
-def robot(figure: Any) -> None:
+def robot(figure):
     env = curves.Robot(None, 0.05, 60, 2)
     env.reset(seed=1)
     for _ in range(8):
@@ -60,7 +57,7 @@ def robot(figure: Any) -> None:
     show(figure.subplots(), env._env.render(), "")
 
 
-def racing(figure: Any) -> None:
+def racing(figure):
     """The game driven by the script that follows the road, for five seconds."""
     from tmrl_like.envs.racing.racing_game import Simulation
     from tmrl_like.envs.racing.road_driver import follow_road
@@ -80,7 +77,7 @@ def racing(figure: Any) -> None:
     show(right, ImageView((64, 64), True)(frame), "the picture, 64×64")
 
 
-def doom(figure: Any) -> None:
+def doom(figure):
     env = curves.Doom(**arguments_of("vizdoom"))
     obs, _ = env.reset(seed=3)
     for action in (0, 1, 1, 0):
@@ -91,7 +88,7 @@ def doom(figure: Any) -> None:
     env.close()
 
 
-def desktop(figure: Any) -> None:
+def desktop(figure):
     """The game of the page, with gas for six seconds."""
     import re
     import sys
@@ -101,7 +98,7 @@ def desktop(figure: Any) -> None:
 
     page = (curves.ROOT / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
-    names: dict[str, Any] = {}
+    names = {}
     exec(fences["python"], names)
     arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
     game = arguments.pop("interface")["init_args"]
@@ -117,7 +114,7 @@ def desktop(figure: Any) -> None:
     env.close()
 
 
-def trackmania(figure: Any) -> None:
+def trackmania(figure):
     """A road drawn as the plane that a camera sees, between black borders, and the distances measured in it."""
     from tmrl_like.envs.trackmania.trackmania_env import _LIDAR_ANGLES, _LIDAR_PLACE, Lidar
 
@@ -139,7 +136,7 @@ def trackmania(figure: Any) -> None:
         )
 
 
-def carla(figure: Any) -> None:
+def carla(figure):
     """The car of the stand-in seen from above, and what it sees."""
     from carla_stand_in import Client, Simulator
 
@@ -166,7 +163,7 @@ def carla(figure: Any) -> None:
     simulator.close()
 
 
-def pendulum(figure: Any) -> None:
+def pendulum(figure):
     env = GenericGymEnv("Pendulum-v1", {"render_mode": "rgb_array"})
     env.reset(seed=1)
     env.step(np.array([1.0], np.float32))
@@ -185,7 +182,7 @@ SIZES = {  # inches
 }
 
 
-def main() -> None:
+def main():
     by_name = {function.__name__: function for function in SIZES}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(by_name))

@@ -8,8 +8,6 @@ The whole product: `tmrl-like run`, then `tmrl-like test --video`. What it does 
 experiment. The second form trains nothing: it draws curves that were kept. Needs the extras `box2d` and `plot`.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -18,10 +16,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -66,12 +62,12 @@ class Learnt:
     steps: int
 
     @classmethod
-    def read(cls, values: dict[str, Any]) -> Learnt:
+    def read(cls, values):
         """From what `dataclasses.asdict` made of it."""
         drives = {name: [Drive(**drive) for drive in values[name]] for name in ("training", "testing", "final")}
         return cls(**values | drives)
 
-    def summary(self) -> str:
+    def summary(self):
         """A line for people."""
         first = min((drive.minutes for drive in self.training if drive.lap_s), default=None)
         laps = [drive.lap_s for drive in self.final if drive.lap_s]
@@ -86,14 +82,14 @@ class Learnt:
 
 
 def learn(
-    experiment: Path,
-    minutes: float,
-    seed: int,
-    home: Path,
-    video: Path | None = None,
-    test_episodes: int = 5,
-    overrides: Sequence[str] = (),
-) -> Learnt:
+    experiment,
+    minutes,
+    seed,
+    home,
+    video=None,
+    test_episodes=5,
+    overrides=(),
+):
     """Train in real time, then test.
 
     Args:
@@ -111,7 +107,7 @@ def learn(
     reward = {"reward_per_point": 0.01, "end_of_track_reward": 100.0, "constant_penalty": 0.0} | env["reward"]
     track = reward["reward_per_point"] * (len(demonstration(1)) - 1)
 
-    def drive(return_: float, steps: int, minutes: float = 0.0) -> Drive:
+    def drive(return_, steps, minutes=0.0):
         """Going back takes away what going there gave, and the lap's end gives more."""
         earned = return_ - steps * reward["constant_penalty"]
         is_lap = earned > track + 0.5 * reward["end_of_track_reward"]
@@ -125,7 +121,7 @@ def learn(
     episodes = [record for record in map(json.loads, lines) if record["kind"] == "episode"]
     began = episodes[0]["time_s"] - episodes[0]["duration_s"]
 
-    def drives(test: bool) -> list[Drive]:
+    def drives(test):
         chosen = [e for e in episodes if e["test"] == test]
         return [drive(e["return"], e["steps"], (e["time_s"] - began) / 60) for e in chosen]
 
@@ -134,13 +130,13 @@ def learn(
     return Learnt(seed, drives(False), drives(True), final, overruns, steps)
 
 
-def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
+def episodes_of(printed):
     """Return, steps and whether it terminated, of each episode that `tmrl-like test` shows."""
     episodes = re.findall(r"^episode \d+: return (\S+) in (\d+) steps, .*, (\w+)$", printed, re.M)
     return [(float(return_), int(steps), ending == "terminated") for return_, steps, ending in episodes]
 
 
-def command_line(command: str, config: Path, *options: str, home: Path) -> str:
+def command_line(command, config, *options, home):
     """Run `tmrl-like`; returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tmrl_like", command, str(config), *options],
@@ -154,7 +150,7 @@ def command_line(command: str, config: Path, *options: str, home: Path) -> str:
     return done.stdout
 
 
-def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
+def draw(curves, file):
     """Training episodes as dots, test episodes of each seed as a line; below, how long whole laps took."""
     from matplotlib.figure import Figure
 
@@ -174,7 +170,7 @@ def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="an experiment, or curves that were kept")
     parser.add_argument("--minutes", type=float, default=10.0, help="of training")

@@ -7,16 +7,13 @@ import numpy as np
 import torch
 
 from tmrl_like.envs.actions import actions_of_reset
-from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropHistory, ReplayMemory
+from tmrl_like.replay import DropHistory
 from tmrl_like.types import Buffer, Info
 
 View = Callable[[Any], Any]
 
 
-def drive(
-    env: Any, actor: ActorModule, act_buf_len: int, test: bool, view: View = lambda obs: obs
-) -> tuple[list[Any], float, bool, dict[str, Any]]:
+def drive(env, actor, act_buf_len, test, view=lambda obs: obs):
     """One episode: its samples, its return, whether it was terminated, and the last info."""
     compress = DropHistory(act_buf_len)
     actor.reset()
@@ -32,9 +29,7 @@ def drive(
     return samples, total, terminated, info
 
 
-def learn(
-    agent: Any, memory: ReplayMemory, collect: Callable[[], list[Any]], steps: int, first_steps: int, ratio: int
-) -> None:
+def learn(agent, memory, collect, steps, first_steps, ratio):
     """Collect episodes until there are so many steps; after the first ones, train `ratio` times for each."""
     collected = trained = 0
     while collected < steps:
@@ -46,7 +41,7 @@ def learn(
             trained += 1
 
 
-def seen_alike(view: View, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+def seen_alike(view, obs):
     """What the view makes of an observation; the same of a batch, in the observation's own shapes."""
     alone = view(obs)
     batch = view(tuple(torch.from_numpy(o)[None] for o in obs))

@@ -5,12 +5,10 @@
 Prints the returns of test episodes over environment steps and draws them. MuJoCo's task needs the extra `mujoco`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -115,7 +112,7 @@ TASKS = {
 }
 
 
-def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
+def learn(task, seed):
     """Train; yields environment steps so far and the returns of test episodes, ten times, at last when it is over."""
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -148,7 +145,7 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
                 yield steps, returns(task, agent.get_actor(), view, 1000 * (seed + 1))
 
 
-def episode(env: Any, actor: ActorModule, view: Any, compress: Any, explore: bool) -> Iterator[list[Sample]]:
+def episode(env, actor, view, compress, explore):
     """The samples of an episode, one at a time; `explore` acts at random."""
     obs, info = env.reset()
     for act in actions_of_reset(env, obs):
@@ -161,7 +158,7 @@ def episode(env: Any, actor: ActorModule, view: Any, compress: Any, explore: boo
         over = terminated or truncated
 
 
-def returns(task: Task, actor: ActorModule, view: Any, seed: int) -> list[float]:
+def returns(task, actor, view, seed):
     """Returns of the test episodes of one evaluation."""
     totals = []
     for i in range(task.episodes):
@@ -177,7 +174,7 @@ def returns(task: Task, actor: ActorModule, view: Any, seed: int) -> list[float]
     return totals
 
 
-def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> None:
+def draw(curves, file):
     """One plot per task, one line per seed."""
     from matplotlib.figure import Figure
 
@@ -192,14 +189,14 @@ def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> N
     figure.savefig(file, dpi=110)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--picture", type=Path, help="where to draw the curves, as PNG")
     arguments = parser.parse_args()
     tune_process(threads=1)
-    curves: dict[str, dict[int, list[tuple[int, float]]]] = {name: {} for name in arguments.tasks}
+    curves = {name: {} for name in arguments.tasks}
     for name in arguments.tasks:
         for seed in arguments.seeds:
             points = curves[name][seed] = []

@@ -1,9 +1,6 @@
 """The robot arm with a controller that misses some of its targets: an agent corrects it within a minute of practice."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ from tmrl_like.replay import ReplayMemory
 ZERO_RAD = 0.042  # by which the controller is wrong about the shoulder
 
 
-def controller(obs: Any, zero_rad: float = ZERO_RAD) -> Any:
+def controller(obs, zero_rad=ZERO_RAD):
     """Velocities towards the joint positions that inverse kinematics finds for the target."""
     shoulder, elbow = map(float, obs[0])
     cos, sin = np.cos(shoulder + elbow), np.sin(shoulder + elbow)
@@ -33,16 +30,16 @@ def controller(obs: Any, zero_rad: float = ZERO_RAD) -> Any:
     return np.clip(4.0 * way, -robot.MAX_SPEED, robot.MAX_SPEED)
 
 
-def make_env(seed: int, monkeypatch: pytest.MonkeyPatch) -> ResidualEnv:
+def make_env(seed, monkeypatch):
     return ResidualEnv(partial(ClocklessRobotEnv, seed, monkeypatch), controller, scale=0.3)
 
 
 class Uncorrected(ActorModule):
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return np.zeros(2, np.float32)
 
 
-def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
+def share_reached(actor, monkeypatch):
     view, envs = robot.TargetUpClose(), (make_env(1000 + i, monkeypatch) for i in range(60))
     return float(np.mean([drive(env, actor, ACTIONS, True, view)[2] for env in envs]))
 
@@ -50,7 +47,7 @@ def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, monkeypatch):
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -73,7 +70,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed: int, m
     memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
     memory.seed(seed)
 
-    def collect() -> list[Any]:
+    def collect():
         return drive(env, agent.get_actor(), ACTIONS, False, view)[0]
 
     learn(agent, memory, collect, 1200, first_steps=100, ratio=20)

@@ -1,9 +1,6 @@
 """The robot arm from twenty demonstrations: cloned, and then half a minute of practice with them in the memory."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +25,11 @@ VIEW = robot.TargetUpClose()
 class Demonstrator(ActorModule):
     """A controller that is right about the arm."""
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return np.float32(controller([part[0].numpy() for part in obs], zero_rad=0.0))
 
 
-def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
+def share_reached(actor, monkeypatch):
     envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))
     return float(np.mean([drive(env, actor, ACTIONS, True, VIEW)[2] for env in envs]))
 
@@ -40,7 +37,7 @@ def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, monkeypatch):
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -76,7 +73,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, monkeypa
     memory.seed(seed)
     env = ClocklessRobotEnv(seed, monkeypatch)
 
-    def collect() -> list[Any]:
+    def collect():
         return drive(env, agent.get_actor(), ACTIONS, False, VIEW)[0]
 
     learn(agent, memory, collect, 600, first_steps=100, ratio=20)

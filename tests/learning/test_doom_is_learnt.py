@@ -1,7 +1,5 @@
 """Doom's defend_the_center, learnt in real time with what ships."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from racing import ROOT, command_line, episodes_of
@@ -11,7 +9,7 @@ KILLS = 10  # an untrained policy: one or two
 
 @pytest.mark.learn
 @pytest.mark.timeout(2400)
-def test_monsters_are_shot_after_the_training_that_ships(tmp_path: Path) -> None:
+def test_monsters_are_shot_after_the_training_that_ships(tmp_path):
     pytest.importorskip("vizdoom")
     experiment = ROOT / "config" / "vizdoom_iqn.yaml"
     command_line("run", experiment, "--seed", "0", home=tmp_path)

@@ -10,7 +10,7 @@ SEEDS_AFTER = 700  # thresholds were chosen by the first ones
 
 @pytest.mark.learn
 @pytest.mark.timeout(7200)
-def test_faults_are_named_and_nothing_else_is() -> None:
+def test_faults_are_named_and_nothing_else_is():
     pytest.importorskip("mujoco")
     pytest.importorskip("Box2D")
     wrong = {}

@@ -1,7 +1,5 @@
 """The racing game, learnt in real time with what ships."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from racing import ROOT, draw, learn
@@ -13,7 +11,7 @@ SHARE = {"racing_lidar": 0.7, "racing_image": 0.5, "racing_iqn": 0.5}  # of the 
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHARE)
-def test_the_game_is_driven_after_ten_minutes(name: str, tmp_path: Path) -> None:
+def test_the_game_is_driven_after_ten_minutes(name, tmp_path):
     pytest.importorskip("Box2D")
     cv2 = pytest.importorskip("cv2")
     learnt = learn(ROOT / "config" / f"{name}.yaml", MINUTES, 0, tmp_path / "home", tmp_path / "lap.mp4")

@@ -18,7 +18,7 @@ from tmrl_like.replay import ReplayMemory
 @pytest.mark.learn
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_driving(seed: int) -> None:
+def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_driving(seed):
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     simulator = stand_in.Simulator()

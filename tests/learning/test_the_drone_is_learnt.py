@@ -15,7 +15,7 @@ from tmrl_like.replay import ReplayMemory
 @pytest.mark.learn
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> None:
+def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed):
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     env, view = SimulatedDroneEnv(seed=seed), TargetInView()
@@ -47,7 +47,7 @@ def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> 
     assert np.mean([total for _, total, *_ in flights]) > -6.0
 
 
-def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
+def test_the_view_of_the_target_is_the_same_for_arrays_and_batches():
     obs = tuple(np.array([v], np.float32) for v in (0.1, -0.2, 0.3, 0.4)) + (np.ones(2, np.float32),) * 4
     alone = seen_alike(TargetInView(), obs)
     assert alone[2].item() == pytest.approx(0.1)
@@ -55,7 +55,7 @@ def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mirrored_flight_is_a_flight(seed: int) -> None:
+def test_a_mirrored_flight_is_a_flight(seed):
     """The way to the target and all actions turn together: their lengths and the angles between them stay."""
     generator = torch.Generator().manual_seed(seed)
     obs = tuple(torch.rand(5, 1, generator=generator) - 0.5 for _ in range(4))

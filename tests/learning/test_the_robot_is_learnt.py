@@ -1,9 +1,6 @@
 """The robot of config/robot.yaml, without its clock: memory and agent as they ship must learn it."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +12,7 @@ from solo import drive, learn, seen_alike
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.robot import robot_env as robot
-from tmrl_like.envs.robot.driver import RobotCommand, RobotState
+from tmrl_like.envs.robot.driver import RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.replay import ReplayMemory
 
@@ -25,36 +22,36 @@ TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
 class ClocklessArm:
     """The arm's driver, and its time: it moves while somebody sleeps, and nobody waits for that."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._now_s = 0.0
         self._arm = Arm(ArmOptions(seed=seed), 0.0)
         self._newest = b""
         self.sleep(0.1)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._now_s
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         for _ in range(round(duration_s / CYCLE_S)):
             self._newest = self._arm.cycle(self._now_s) or self._newest
             self._now_s += CYCLE_S
 
-    def connect(self) -> None: ...
+    def connect(self): ...
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def read_state(self) -> RobotState:
+    def read_state(self):
         cycle, time_s, *numbers, is_stopped = STATE.unpack(self._newest)
         return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
 
-    def send_command(self, command: RobotCommand) -> None:
+    def send_command(self, command):
         self._arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
 
 
-class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
+class ClocklessRobotEnv(gymnasium.Env):
     """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the next."""
 
-    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, seed, monkeypatch):
         self._time = ClocklessArm(seed)
         monkeypatch.setattr(robot, "time", self._time)
         self._interface = robot.RobotInterface(self._time)
@@ -65,14 +62,14 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
         self.default_action = self._interface.get_default_action()
         self.act_buf_len = ACTIONS
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         self._steps = 0
         self._actions = deque([self.default_action] * ACTIONS, maxlen=ACTIONS)
         obs, info = self._interface.reset()
         self._run_time_step(self.default_action)
         return (*obs, *self._actions), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self._steps += 1
         self._actions.append(action)
         obs, rew, terminated, info = self._result
@@ -83,7 +80,7 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
             self._run_time_step(action)
         return (*obs, *self._actions), rew, terminated, truncated, info
 
-    def _run_time_step(self, action: Any) -> None:
+    def _run_time_step(self, action):
         self._interface.send_control(action)
         self._time.sleep(TIME_STEP_S)
         self._result = self._interface.get_obs_rew_terminated_info()
@@ -92,7 +89,7 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arm_reaches_its_targets_after_a_minute(seed, monkeypatch):
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -120,7 +117,7 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
     memory.seed(seed)
     changes = []
 
-    def collect() -> list[Any]:
+    def collect():
         samples, *_ = drive(env, agent.get_actor(), ACTIONS, False, view)
         changes.append(np.abs(np.diff([sample[0] for sample in samples[ACTIONS:]], axis=0)))
         return samples
@@ -135,24 +132,24 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
     assert np.mean(totals) > -10.0
 
 
-def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
+def test_the_view_of_the_target_is_the_same_for_arrays_and_batches():
     obs = tuple(np.array(v, np.float32) for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0)))
     alone = seen_alike(robot.TargetUpClose(), obs)
     assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share: float) -> None:
+def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share):
     """Against the interface's own arithmetic, for each transition of a batch."""
     rng, interface = np.random.default_rng(0), robot.RobotInterface(ClocklessArm.__new__(ClocklessArm))
     targets = [robot.tip_m(rng.uniform(*np.transpose(robot.TARGETS_RAD))) for _ in range(8)]
     places = [rng.uniform(*np.transpose(robot.TARGETS_RAD)) for _ in range(8)]
 
-    def seen(place: Any, target: Any, speed: float) -> list[Any]:
+    def seen(place, target, speed):
         interface.target_m = target
         return interface.observe(RobotState(0, 0.0, tuple(place), (speed, 0.0), False))
 
-    def batch(speed: float) -> tuple[Any, ...]:
+    def batch(speed):
         rows = zip(*(seen(place, target, speed) for place, target in zip(places, targets, strict=True)), strict=True)
         return robot.TargetUpClose()(tuple(torch.from_numpy(np.stack(row)) for row in rows))
 
@@ -171,7 +168,7 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
     assert torch.allclose(obs[2], 0.7 * obs[3] / (obs[3].abs() + 0.01) ** 0.5)
 
 
-def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch):
     pytest.importorskip("mujoco")
     env, real = ClocklessRobotEnv(0, monkeypatch), robot.RobotEnv()
     assert env.observation_space == real.observation_space

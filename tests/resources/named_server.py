@@ -16,11 +16,11 @@ HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
 
 @dataclass(frozen=True)
 class Named(Place):
-    def dial(self, port: int | None = None) -> dict:
+    def dial(self, port=None):
         return super().dial(port) | {"server_ip": NAME}
 
 
-def main(folder: Path, transport: str) -> None:
+def main(folder, transport):
     known = f"127.0.0.1 localhost\n127.0.0.1 {NAME}\n"
     HOSTS.write_text(known)
     with rig_in(folder, transport) as rig:

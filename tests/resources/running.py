@@ -1,26 +1,23 @@
 """What the tests of this folder share: looking at parts that run."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
-import pytest
-from chaos.chaos_rig import Part, Rig, wait_until
+from chaos.chaos_rig import Rig, wait_until
 
 
 @contextlib.contextmanager
-def rig_in(folder: Path, transport: str = "zmq") -> Iterator[Rig]:
+def rig_in(folder, transport="zmq"):
     with ExitStack() as stack:
         yield Rig(transport, folder / "rig", stack)
 
 
-def link_of(process: psutil.Process) -> psutil.Process:
+def link_of(process):
     """The link process of a worker, once it is there."""
-    found: list[psutil.Process] = []
+    found = []
 
-    def look() -> bool:
+    def look():
         with contextlib.suppress(psutil.Error):
             found[:] = [child for child in process.children() if "link_process" in " ".join(child.cmdline())]
         return len(found) == 1
@@ -29,25 +26,25 @@ def link_of(process: psutil.Process) -> psutil.Process:
     return found[0]
 
 
-def said(rig: Rig, part: str, text: str) -> int:
+def said(rig, part, text):
     """How many lines of its log hold a text."""
     return sum(text in line for line in (rig.place.folder / f"{part}.log").read_text().splitlines())
 
 
-def wait_for_more(rig: Rig, samples: int = 100) -> None:
+def wait_for_more(rig, samples=100):
     """Until the workers that are processes have appended some more."""
     wanted = sum(rig.appended().values()) + samples
     wait_until(lambda: sum(rig.appended().values()) > wanted, 60.0, "the worker appends")
 
 
-def run_in_processes(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_in_processes(code, folder, monkeypatch):
     """Have each Python process that is started from here on run this first."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(code)
     monkeypatch.syspath_prepend(folder / "site")
 
 
-def assert_all_arrives_once(rig: Rig, trainer: Part, workers: Iterable[Part]) -> None:
+def assert_all_arrives_once(rig, trainer, workers):
     """Kill the trainer and the workers; the next trainer has all that they have appended, once."""
     trainer.kill()
     last = rig.trainer(checkpoint_path=rig.place.checkpoint)

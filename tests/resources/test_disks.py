@@ -5,22 +5,20 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from chaos.chaos_rig import SMALL, Rig, wait_for_checkpoint, wait_until
+from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
 from running import rig_in
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
 from tmrl_like.delivery import sample_store
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker, Trainer
 
 
 @contextlib.contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def failing(monkeypatch):
     """Each change to what is on a disk fails."""
 
     def fail(*arguments, **options):
@@ -33,22 +31,22 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+def errors(caplog):
     return [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
-def alarms(worker: RolloutWorker) -> list[str]:
+def alarms(worker):
     """Of the control loop's files, and of the link's log."""
     assert worker.link is not None
     assert worker.loop.samples is not None
     return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
 
 
-def assert_that_what_is_lost_is_counted(rig: Rig, trainer: Trainer, worker: RolloutWorker) -> None:
+def assert_that_what_is_lost_is_counted(rig, trainer, worker):
     """All else is in the memory, once and in order."""
     worker.stop()
 
-    def is_settled() -> bool:
+    def is_settled():
         return rig.arrived(trainer) + worker.link.status.lost_samples >= sum(rig.produced().values())
 
     wait_until(is_settled, 60.0, "all has arrived, or is counted as lost")

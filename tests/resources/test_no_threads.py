@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
+from chaos.chaos_rig import wait_for_checkpoint, wait_until
 from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
 
 from tmrl_like.cli import app, work
@@ -31,12 +30,12 @@ TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 class Threads:
     """Of those that this process starts from here on, `left` are started, and no more."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.left = math.inf
         self.refused = 0
         start = threading.Thread.start
 
-        def limited(thread: threading.Thread) -> None:
+        def limited(thread):
             if self.left <= 0:
                 self.refused += 1
                 raise RuntimeError("can't start new thread")
@@ -51,7 +50,7 @@ def threads(monkeypatch):
     return Threads(monkeypatch)
 
 
-def make(rig: Rig, part: str):
+def make(rig, part):
     if part == "server":
         return rig.place.make_server()
     if part.startswith("worker"):
@@ -110,7 +109,7 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(threads,
     env = SupervisedEnv(CountingEnv, hang_timeout_s=0.1)
     waits, stop = [], env.stopping.wait
 
-    def wait(backoff_s: float) -> bool:
+    def wait(backoff_s):
         waits.append(backoff_s)
         threads.left = math.inf if len(waits) > 7 else 0  # more than the faults in a row that are forgiven
         return stop(1e-3)
@@ -192,7 +191,7 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(th
 def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
     group = None if os.geteuid() else pids_group()
 
-    def limit() -> None:
+    def limit():
         import resource
 
         if group is None:
@@ -216,15 +215,15 @@ def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
 )
 def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
     class Dialled:
-        def __init__(self, where: str) -> None:
+        def __init__(self, where):
             if is_short and where == "b:1":
                 raise ShortageError("the thread zmq cannot be started")
             self.where, self.is_lost, self.is_open = where, True, True
 
-        def send(self, data: bytes) -> bool:
+        def send(self, data):
             return self.is_open
 
-        def close(self) -> None:
+        def close(self):
             self.is_open = False
 
     is_short = True
@@ -272,7 +271,7 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
         links = {worker.link.process}
         worker.link.process.kill()
 
-        def look() -> bool:
+        def look():
             links.add(worker.link.process)
             return len(links) > 4
 
@@ -286,7 +285,7 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
 
 
 @contextlib.contextmanager
-def no_thread_left(pid: int) -> Iterator[None]:
+def no_thread_left(pid):
     """The process can start no thread and no process; those that it has go on."""
     if os.geteuid():
         import resource
@@ -307,7 +306,7 @@ def no_thread_left(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-def pids_group() -> Path:
+def pids_group():
     """A control group that may start nothing; the test is skipped where there is none to be had."""
     for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         group = root / f"tmrl-like-test-{os.getpid()}"

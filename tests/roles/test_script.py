@@ -68,7 +68,7 @@ print("end of the script", flush=True)
 """
 
 
-def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
+def end_of_a_script(*ways, code=0):
     """What it printed and logged from its last line on; of one that fails, all that it printed and logged."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
     assert done.returncode == code, done.stderr
@@ -80,16 +80,16 @@ def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])
-def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: list[str]) -> None:
+def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways):
     assert end_of_a_script(*ways) == ["end of the script"]
 
 
-def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home) -> None:
+def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home):
     assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/checkpoint-1").is_file()
 
 
-def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code() -> None:
+def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code():
     assert end_of_a_script() == ["end of the script", "environment closed"]
     (line,) = [line for line in end_of_a_script(code=ConfigError.exit_code) if "this run has done" in line]
     assert line.startswith("this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another")

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from house import alone
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -30,7 +29,7 @@ class Free(LinearActor):
         return self.layer(obs).numpy()
 
 
-def actor(cls=LinearActor, bias=0.0, weight=0.0) -> ActorModule:
+def actor(cls=LinearActor, bias=0.0, weight=0.0):
     env = CountingEnv()
     made = cls(env.observation_space, env.action_space)
     with torch.no_grad():
@@ -58,7 +57,7 @@ class Door:
     def add(self, frame, body):
         return bool(self.gate.add(frame, body) and self.intake.on_published())
 
-    def deliver(self, policy: ActorModule, version: int) -> bool:
+    def deliver(self, policy, version):
         frames = [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
         return [self.add(*frame) for frame in frames][-1]
 
@@ -66,10 +65,6 @@ class Door:
 @pytest.fixture
 def intake(tmp_path):
     return lambda cls=LinearActor, make=None: Door(tmp_path, cls, make)
-
-
-def deliver(to: Door, policy: ActorModule, version: int) -> bool:
-    return to.deliver(policy, version)
 
 
 def _unfit():
@@ -88,9 +83,9 @@ def _unfit():
 def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog, intake):
     cls, unfit = _unfit()[reason]
     door = intake(cls)
-    assert deliver(door, actor(cls, bias=0.5), 1)
+    assert door.deliver(actor(cls, bias=0.5), 1)
     for version in (2, 3):
-        assert not deliver(door, unfit, version)
+        assert not door.deliver(unfit, version)
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(door.alarm)
     assert "policy 2 is refused" in door.alarm
@@ -99,7 +94,7 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
     waiting = door.take(actor(cls))
     assert waiting.policy.version == 1
     assert waiting.actor.layer.bias.item() == 0.5
-    assert deliver(door, actor(cls, bias=0.25), 4)
+    assert door.deliver(actor(cls, bias=0.25), 4)
     assert door.alarm == ""
     assert "policy 4 is fit to act again; 2 were refused" in caplog.text
     assert door.take(waiting.actor).actor.layer.bias.item() == 0.25
@@ -138,8 +133,8 @@ def test_a_policy_whose_act_raises_is_refused(intake):
             return super().act(obs, test)
 
     door = intake(Moody)
-    assert deliver(door, actor(Moody), 1)
-    assert not deliver(door, actor(Moody, bias=2.0), 2)
+    assert door.deliver(actor(Moody), 1)
+    assert not door.deliver(actor(Moody, bias=2.0), 2)
     assert door.alarm.endswith("act() raised RuntimeError: not today and not tomorrow on a probe observation")
 
 
@@ -148,12 +143,12 @@ def test_the_newest_real_observation_is_part_of_the_probe(intake):
     policy = actor(Free, bias=-0.5)
     with torch.no_grad():
         policy.layer.weight[0, 1] = 1e-9
-    assert deliver(door, policy, 1)
+    assert door.deliver(policy, 1)
     door.probe.newest = np.array([0.0, 2e9], np.float32)
-    assert not deliver(door, policy, 2)
+    assert not door.deliver(policy, 2)
     assert "1.5 at element (0,) is outside" in door.alarm
     door.probe.newest = np.array([0.0, np.nan], np.float32)  # a broken sensor is not the policy's fault
-    assert deliver(door, policy, 3)
+    assert door.deliver(policy, 3)
 
 
 def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
@@ -164,9 +159,9 @@ def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
             return super().act(obs, test)
 
     door = intake(Picky)
-    assert deliver(door, actor(Picky), 1)
+    assert door.deliver(actor(Picky), 1)
     door.probe.newest = np.array([7.0, 0.0], np.float32)
-    assert not deliver(door, actor(Picky), 2)
+    assert not door.deliver(actor(Picky), 2)
 
 
 def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
@@ -187,10 +182,10 @@ def test_preprocessors_that_refuse_samples_do_not_stop_the_worker():
 
 def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     door = intake()
-    assert deliver(door, actor(bias=0.5), 1)
-    assert not deliver(door, actor(bias=math.nan), 2)
-    assert deliver(door, actor(bias=0.75), 3)
-    assert not deliver(door, actor(bias=math.inf), 4)
+    assert door.deliver(actor(bias=0.5), 1)
+    assert not door.deliver(actor(bias=math.nan), 2)
+    assert door.deliver(actor(bias=0.75), 3)
+    assert not door.deliver(actor(bias=math.inf), 4)
     ready = door.take(actor())
     assert ready.policy.version == 3
     assert ready.actor.layer.bias.item() == 0.75
@@ -202,7 +197,7 @@ def test_large_weights_of_half_precision_are_finite(intake):
             super().__init__(*both)
             self.register_buffer("scale", torch.full((100,), 6e4, dtype=torch.float16))
 
-    assert deliver(intake(Half), actor(Half), 1)
+    assert intake(Half).deliver(actor(Half), 1)
 
 
 def test_taking_in_policies_needs_three_instances_at_most(intake):
@@ -215,7 +210,7 @@ def test_taking_in_policies_needs_three_instances_at_most(intake):
     door = intake(make=make)
     acting = actor()
     for version in range(1, 20):
-        assert deliver(door, actor(bias=version / 100), version)
+        assert door.deliver(actor(bias=version / 100), version)
         if version % 3:
             acting = door.take(acting).actor
     assert len(made) == 2
@@ -233,6 +228,6 @@ def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(re
     cls, unfit = _unfit()[reason]
     unfit.save(tmp_path / "policy.safetensors")
     with pytest.raises(PolicyError, match=reason) as caught:
-        RolloutWorker(CountingEnv, cls, standalone=True, model_path=tmp_path / "policy.safetensors")
+        alone(CountingEnv, cls, model_path=tmp_path / "policy.safetensors")
     assert str(caught.value).startswith(f"{tmp_path / 'policy.safetensors'}: ")
     assert "\n" not in str(caught.value)

@@ -5,12 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from house import alone
 
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.lane import Plan
-from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.retests import Retests
-from tmrl_like.worker.worker import RolloutWorker
 
 
 @pytest.mark.parametrize(
@@ -47,11 +46,9 @@ def driven():
     """Drives so many steps, with a new policy after each; of each episode: is it a test, its return, its policy."""
 
     def drive(steps, interval=2, versions=None):
-        options, episodes = WorkerOptions(own_thread=False), []
+        episodes = []
         versions = itertools.count(1) if versions is None else iter(versions)
-        with RolloutWorker(
-            partial(PolicysReturn, 4), LinearActor, standalone=True, model_path=None, options=options
-        ) as worker:
+        with alone(partial(PolicysReturn, 4), own_thread=False) as worker:
             plan = Plan(worker.lanes, test_episode_interval=interval, on_episode=episodes.append)
             for _ in itertools.islice(worker.lanes[0].steps(plan), steps):
                 version = next(versions)
@@ -92,9 +89,7 @@ def test_a_policy_that_is_no_better_is_tested_once(driven):
 
 
 def test_a_policy_that_is_too_old_is_not_held():
-    with RolloutWorker(
-        CountingEnv, LinearActor, standalone=True, model_path=None, options=WorkerOptions(max_policy_age_s=10.0)
-    ) as worker:
+    with alone(max_policy_age_s=10.0) as worker:
         driver = worker.loop.driver
         worker.use_weights(weights_of(1), 1)
         driver.holds = True

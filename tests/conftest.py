@@ -118,7 +118,7 @@ def denormals_stay():
 
 
 @pytest.fixture
-def command_line(monkeypatch):
+def command_line(monkeypatch, signals_stay):
     """Run a command in this process, and take back what it did to it."""
     import torch
 
@@ -129,13 +129,18 @@ def command_line(monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     root, threads = logging.getLogger(), torch.get_num_threads()
     handlers, level = list(root.handlers), root.level
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield lambda *arguments: main(arguments)
     logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
     torch.set_num_threads(threads)
-    for number, handler in signals.items():
+
+
+@pytest.fixture
+def signals_stay():
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 

@@ -3,13 +3,11 @@
 import ast
 import graphlib
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit.pythons import python
 
 import tmrl_like
 
@@ -89,15 +87,6 @@ def _imports(file):
 
 def _is_in(module, room):
     return f"{module}.".startswith(f"{room}.")
-
-
-def _run(code, home):
-    environment = {**os.environ, "HOME": str(home), "USERPROFILE": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def _rooms_imported(file):
@@ -184,10 +173,10 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 
 WATCHED = {  # by their import names: what the package depends on, and what is slow to import
     *("torch", "numpy", "gymnasium", "rtgym", "zmq", "tlspyo", "cryptography", "cv2", "wandb", "msgspec", "filelock"),
-    *("safetensors", "zstandard", "psutil", "yaml", "rich", "matplotlib", "asyncio"),
+    *("nats", "nkeys", "safetensors", "zstandard", "psutil", "yaml", "rich", "matplotlib", "asyncio"),
 }
 OF_A_SERVER = {"cryptography", "msgspec", "yaml", "zmq"}
-OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib"}
+OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib", "nats", "nkeys"}
 
 
 @pytest.mark.parametrize(
@@ -201,16 +190,17 @@ OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib"}
         ("import tmrl_like.cli.train", OF_A_TRAINER),
     ],
 )
-def test_each_part_imports_only_what_it_uses(way, needed, tmp_path):
-    last = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path).splitlines()[-1]
-    assert WATCHED & {*json.loads(last)} <= needed
+def test_each_part_imports_only_what_it_uses(way, needed):
+    loaded = loaded_by(way)
+    assert WATCHED & loaded <= needed
+    of_engine = {module for module in loaded if _is_in(module, "tmrl_like.engine")}
+    assert of_engine <= {"tmrl_like.engine", "tmrl_like.engine.options"}
 
 
-@pytest.mark.parametrize("way", ["import tmrl_like.cli.train", SERVE])
-def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way, tmp_path):
-    loaded = json.loads(_run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path))
-    assert {"nats", "nkeys"}.isdisjoint(loaded)
-    assert {m for m in loaded if _is_in(m, "tmrl_like.engine")} == {"tmrl_like.engine", "tmrl_like.engine.options"}
+def loaded_by(way):
+    """The modules that are loaded when this has run."""
+    printed, _ = python("-c", f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))")
+    return {*json.loads(printed.splitlines()[-1])}
 
 
 DRIVE = """
@@ -224,31 +214,22 @@ with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
 """
 
 
-def test_a_worker_of_an_actor_that_ships_drives_without_torch(tmp_path):
-    loaded = _run(f"{DRIVE}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"torch", "cv2", "wandb", "tlspyo", "twisted", "rich", "matplotlib", "asyncio"}.isdisjoint(
-        json.loads(loaded)
-    )
-
-
 @pytest.mark.parametrize(
-    ("module", "missing"),
-    [("policies.network", "gymnasium"), ("policies.weight_file", "gymnasium"), ("agents", "numpy")],
+    ("way", "absent"),
+    [
+        (DRIVE, "torch cv2 wandb tlspyo twisted rich matplotlib asyncio"),
+        ("import tmrl_like.policies.network", "torch gymnasium"),
+        ("import tmrl_like.policies.weight_file", "torch gymnasium"),
+        ("import tmrl_like.agents", "torch numpy"),
+        ("import tmrl_like.cli.work", "torch numpy"),  # it says first how many threads there shall be
+        (
+            "import tmrl_like.worker.link_process",
+            "torch gymnasium cv2 rtgym wandb asyncio cryptography tmrl_like.worker.worker",
+        ),
+    ],
 )
-def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(module, missing, tmp_path):
-    loaded = _run(f"import tmrl_like.{module}, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"torch", missing}.isdisjoint(json.loads(loaded))
-
-
-def test_a_worker_says_how_many_threads_there_shall_be_before_numpy_is_imported(tmp_path):
-    loaded = _run("import tmrl_like.cli.work, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"numpy", "torch"}.isdisjoint(json.loads(loaded))
-
-
-def test_a_link_process_imports_no_torch_gymnasium_or_code_of_the_users(tmp_path):
-    loaded = _run("import tmrl_like.worker.link_process, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    heavy = {"torch", "gymnasium", "cv2", "rtgym", "wandb", "asyncio", "cryptography", "tmrl_like.worker.worker"}
-    assert heavy.isdisjoint(json.loads(loaded))
+def test_what_a_worker_and_its_link_do_not_need_is_not_imported(way, absent):
+    assert loaded_by(way).isdisjoint(absent.split())
 
 
 def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path):
@@ -265,7 +246,7 @@ assert not logging.getLogger("tmrl_like").handlers and logging.getLogger("tmrl_l
 assert signal.getsignal(signal.SIGINT) is handlers
 assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == []
 """
-    _run(code, tmp_path)
+    python("-c", code, HOME=str(tmp_path), USERPROFILE=str(tmp_path))
     assert [p.name for p in tmp_path.rglob("*") if "tmrl" in p.name] == []
 
 

@@ -1,10 +1,8 @@
 """The tutorials run as they stand, in a short form."""
 
 import importlib
-import os
 import re
 import runpy
-import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -15,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from kit.pythons import python
 from kit.waiting import until
 
 from tmrl_like import load_experiment, load_policy
@@ -34,16 +33,7 @@ LATE = "ignore:Time-step timed out:UserWarning"  # on a busy machine
 
 
 def run(home, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", LATE, *arguments, "--epochs", "1"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
+    return "".join(python("-W", "error", "-W", LATE, *arguments, "--epochs", "1", TMRL_LIKE_HOME=str(home)))
 
 
 _THEN_CLIMB = """
@@ -93,10 +83,8 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
     ]
     (tmp_path / "data" / "chunk-000").mkdir(parents=True)
     parquet.write_table(pyarrow.Table.from_pylist(frames), tmp_path / "data" / "chunk-000" / "file-000.parquet")
-    script = str(TUTORIAL.with_name("lerobot_data_set.py"))
-    command = [sys.executable, "-W", "error", script, str(tmp_path), str(tmp_path / "flights")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout) == (0, "7 samples\n"), done.stderr
+    script = TUTORIAL.with_name("lerobot_data_set.py")
+    assert python("-W", "error", script, tmp_path, tmp_path / "flights")[0] == "7 samples\n"
     memory = ReplayMemory(dataset_path=tmp_path / "flights")
     found = sorted(
         (*t.last_obs, *t.obs, t.rew, t.terminated, t.truncated) for t in map(memory.get_transition, range(5))
@@ -132,47 +120,30 @@ def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home, tmp_pa
     actor = SquashedGaussianActor(env.observation_space, env.action_space)
     PolicyStore(Settings(run_name="pendulum").paths.policies).add(actor.weights(), describe(actor))
     write_onnx(policy := load_policy("pendulum"), tmp_path / "p.onnx")
-    script = str(TUTORIAL.with_name("pendulum_with_onnx.py"))
-    command = [sys.executable, "-W", "error", "-c", _ALONE, script, str(tmp_path / "p.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    script = TUTORIAL.with_name("pendulum_with_onnx.py")
+    shown, _ = python("-W", "error", "-c", _ALONE, script, tmp_path / "p.onnx")
     obs, _ = env.reset(seed=0)
     total, ended = 0.0, False
     while not ended:
         obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
         total, ended = total + float(reward), terminated or truncated
-    assert float(done.stdout.split()[1]) == pytest.approx(total, abs=0.5)
+    assert float(shown.split()[1]) == pytest.approx(total, abs=0.5)
 
 
 @pytest.mark.long
 def test_twenty_lines_print_the_return_before_and_after_and_leave_a_picture(own_home, tmp_path):
     script = TUTORIAL.with_name("twenty_lines.py")
     assert len(script.read_text().splitlines()) <= 20
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), "100"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.fullmatch(r"return before: -\d+\nreturn after: -\d+\n", done.stdout)
+    shown, _ = python("-W", "error", script, "100", cwd=tmp_path, TMRL_LIKE_HOME=str(own_home))
+    assert re.fullmatch(r"return before: -\d+\nreturn after: -\d+\n", shown)
     assert (tmp_path / "pendulum.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home):
-    script = Path(__file__).parents[1] / "tutorials" / "slow_simulator.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), "--delay", "0.005", "--envs", "3", "--steps", "10"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
-    tasks = re.search(r"allowed a training step: (\d+); training steps: (\d+)", done.stdout)
+    script = TUTORIAL.with_name("slow_simulator.py")
+    options = ("--delay", "0.005", "--envs", "3", "--steps", "10")
+    shown, _ = python("-W", "error", script, *options, TMRL_LIKE_HOME=str(own_home))
+    tasks = re.search(r"allowed a training step: (\d+); training steps: (\d+)", shown)
     assert tasks is not None
     assert tasks[1] == tasks[2]
     assert int(tasks[1]) > 150

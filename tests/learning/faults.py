@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -35,6 +34,7 @@ from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
+from solo import Clockless
 from test_the_robot_is_learnt import ClocklessRobotEnv
 
 SAMPLES = 1200  # 60 s at 20 decisions a second
@@ -64,37 +64,15 @@ class ClocklessRacingGame:
     def close(self): ...
 
 
-class ClocklessRacingEnv(gymnasium.Env):
-    """`RacingEnv` as rtgym runs it, at once."""
+class ClocklessRacingEnv(Clockless):
+    """`RacingEnv` without its clock."""
 
     def __init__(self, patch):
         patch.setattr(racing, "RacingGame", ClocklessRacingGame)
         reward = {"forward_limit": 15, "backward_limit": 5, "max_distance": 12, "failure_countdown": 16}
         reward |= {"min_steps": 50, "reward_per_point": 0.1, "end_of_track_reward": 10}
-        self._interface = racing.RacingInterface("lidar", history=1, reward=racing.RewardOptions(**reward))
-        self.action_space = self._interface.get_action_space()
-        inner = self._interface.get_observation_space().spaces
-        self.observation_space = spaces.Tuple((*inner, self.action_space))
-        self.default_action = self._interface.get_default_action()
-
-    def reset(self, **options):
-        self._steps = 0
-        obs, info = self._interface.reset()
-        self._run_time_step(self.default_action)
-        return (*obs, self.default_action), info
-
-    def step(self, action):
-        self._steps += 1
-        obs, rew, terminated, info = self._result
-        truncated = not terminated and self._steps >= 1000
-        if not (terminated or truncated):
-            self._run_time_step(action)
-        return (*obs, np.asarray(action, np.float32)), rew, terminated, truncated, info
-
-    def _run_time_step(self, action):
-        self._interface.send_control(action)
-        self._interface._game.advance()
-        self._result = self._interface.get_obs_rew_terminated_info()
+        interface = racing.RacingInterface("lidar", history=1, reward=racing.RewardOptions(**reward))
+        super().__init__(interface, 1, 1000, lambda: interface._game.advance())
 
 
 class Faulty:

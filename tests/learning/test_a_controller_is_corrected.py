@@ -4,11 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
-from solo import drive, learn
-from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv
+from solo import begin, drive, learn
+from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv, robot_agent, share_reached
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs.residual import ResidualEnv
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
@@ -39,34 +37,17 @@ class Uncorrected(ActorModule):
         return np.zeros(2, np.float32)
 
 
-def share_reached(actor, monkeypatch):
-    view, envs = robot.TargetUpClose(), (make_env(1000 + i, monkeypatch) for i in range(60))
-    return float(np.mean([drive(env, actor, ACTIONS, True, view)[2] for env in envs]))
-
-
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, monkeypatch):
     pytest.importorskip("mujoco")
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
+    begin(seed)
     made = make_env(seed, monkeypatch)
-    spaces = made.observation_space, made.action_space
-    before = share_reached(Uncorrected(*spaces), monkeypatch)
+    reached = partial(share_reached, partial(make_env, monkeypatch=monkeypatch), episodes=60)
+    before = reached(Uncorrected(made.observation_space, made.action_space))
     env, view = make_env(seed, monkeypatch), robot.TargetUpClose()  # the arm whose clock counts is the newest
-    agent = SACAgent(
-        *spaces,
-        "cpu",
-        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64)),
-        critic_cls=partial(EnsembleCritic, layer_norm=False),
-        gamma=0.9,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    agent = robot_agent(env)
     memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
     memory.seed(seed)
 
@@ -74,7 +55,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed, monkey
         return drive(env, agent.get_actor(), ACTIONS, False, view)[0]
 
     learn(agent, memory, collect, 1200, first_steps=100, ratio=20)
-    after = share_reached(agent.get_actor(), monkeypatch)
+    after = reached(agent.get_actor())
     print(f"seed {seed}: the controller reaches {before:.0%}, corrected {after:.0%}")
     assert before < 0.7
     assert after >= 0.97

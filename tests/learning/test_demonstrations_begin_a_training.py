@@ -5,11 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from solo import drive, learn
+from solo import begin, drive, learn
 from test_a_controller_is_corrected import controller
-from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv
+from test_the_robot_is_learnt import ACTIONS, ROBOT_ACTOR, ClocklessRobotEnv, robot_agent, share_reached
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
@@ -29,42 +28,25 @@ class Demonstrator(ActorModule):
         return np.float32(controller([part[0].numpy() for part in obs], zero_rad=0.0))
 
 
-def share_reached(actor, monkeypatch):
-    envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))
-    return float(np.mean([drive(env, actor, ACTIONS, True, VIEW)[2] for env in envs]))
-
-
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, monkeypatch):
     pytest.importorskip("mujoco")
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
+    begin(seed)
     arms = (ClocklessRobotEnv(500 + i, monkeypatch) for i in range(DEMONSTRATIONS))
     made = ClocklessRobotEnv(seed, monkeypatch)
     spaces = made.observation_space, made.action_space
     demonstrator = Demonstrator(*spaces)
     shown = [Buffer(drive(arm, demonstrator, ACTIONS, True)[0], f"shown {i}") for i, arm in enumerate(arms)]
     memory_cls = partial(ReplayMemory, batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=VIEW, memory_size=10_000)
-    make_actor = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
     observations, actions, episodes = zip(*shown_steps(shown, memory_cls, *spaces), strict=True)
     data = Shown(stack(observations, "cpu"), stack(actions, "cpu"), torch.tensor(episodes), past_actions=ACTIONS)
-    cloned = make_actor(*spaces)
+    cloned = ROBOT_ACTOR(*spaces)
     [*_] = clone(cloned, *data.split(0.1), 2000)
-    before = share_reached(cloned, monkeypatch)
-    agent = SACAgent(
-        *spaces,
-        "cpu",
-        actor_cls=make_actor,
-        critic_cls=partial(EnsembleCritic, layer_norm=False),
-        gamma=0.9,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    reached = partial(share_reached, partial(ClocklessRobotEnv, monkeypatch=monkeypatch), episodes=40)
+    before = reached(cloned)
+    agent = robot_agent(made)
     agent.start_from(cloned.weights())
     memory = WithDemonstrations(partial(memory_cls, sample_preprocessor=robot.OtherTargets(seed)))
     for buffer in shown:
@@ -77,7 +59,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed, monkeypatch):
         return drive(env, agent.get_actor(), ACTIONS, False, VIEW)[0]
 
     learn(agent, memory, collect, 600, first_steps=100, ratio=20)
-    after = share_reached(agent.get_actor(), monkeypatch)
+    after = reached(agent.get_actor())
     print(f"seed {seed}: cloned {before:.0%}, after 30 s of practice {after:.0%}")
     assert before > 0.5
     assert after >= 0.95

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from simulated_drone import SimulatedDroneEnv
-from solo import drive, learn, seen_alike
+from solo import begin, drive, learn, sac, seen_alike
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.replay import ReplayMemory
@@ -16,23 +16,10 @@ from tmrl_like.replay import ReplayMemory
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed):
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
+    begin(seed)
     env, view = SimulatedDroneEnv(seed=seed), TargetInView()
     small = {"hidden_sizes": (64, 64)}
-    agent = SACAgent(
-        env.observation_space,
-        env.action_space,
-        "cpu",
-        actor_cls=partial(SquashedGaussianActor, **small),
-        critic_cls=partial(EnsembleCritic, **small),
-        gamma=0.95,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    agent = sac(env, partial(SquashedGaussianActor, **small), critic_cls=partial(EnsembleCritic, **small), gamma=0.95)
     memory = ReplayMemory(
         batch_size=128,
         act_buf_len=4,

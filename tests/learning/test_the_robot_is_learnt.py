@@ -1,15 +1,11 @@
 """The robot of config/robot.yaml, without its clock: memory and agent as they ship must learn it."""
 
-from collections import deque
-
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from solo import drive, learn, seen_alike
+from solo import Clockless, begin, drive, learn, sac, seen_alike
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.driver import RobotState
@@ -48,42 +44,28 @@ class ClocklessArm:
         self._arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
 
 
-class ClocklessRobotEnv(gymnasium.Env):
-    """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the next."""
+class ClocklessRobotEnv(Clockless):
+    """`RobotEnv` without its clock."""
 
     def __init__(self, seed, monkeypatch):
-        self._time = ClocklessArm(seed)
-        monkeypatch.setattr(robot, "time", self._time)
-        self._interface = robot.RobotInterface(self._time)
-        self._interface._random = np.random.default_rng(seed)
-        self.action_space = self._interface.get_action_space()
-        inner = self._interface.get_observation_space().spaces
-        self.observation_space = spaces.Tuple((*inner, *(self.action_space,) * ACTIONS))
-        self.default_action = self._interface.get_default_action()
-        self.act_buf_len = ACTIONS
+        arm = ClocklessArm(seed)
+        monkeypatch.setattr(robot, "time", arm)
+        interface = robot.RobotInterface(arm)
+        interface._random = np.random.default_rng(seed)
+        super().__init__(interface, ACTIONS, EPISODE_STEPS, lambda: arm.sleep(TIME_STEP_S))
 
-    def reset(self, **options):
-        self._steps = 0
-        self._actions = deque([self.default_action] * ACTIONS, maxlen=ACTIONS)
-        obs, info = self._interface.reset()
-        self._run_time_step(self.default_action)
-        return (*obs, *self._actions), info
 
-    def step(self, action):
-        self._steps += 1
-        self._actions.append(action)
-        obs, rew, terminated, info = self._result
-        truncated = not terminated and self._steps >= EPISODE_STEPS
-        if terminated or truncated:
-            self._interface.wait()
-        else:
-            self._run_time_step(action)
-        return (*obs, *self._actions), rew, terminated, truncated, info
+ROBOT_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
 
-    def _run_time_step(self, action):
-        self._interface.send_control(action)
-        self._time.sleep(TIME_STEP_S)
-        self._result = self._interface.get_obs_rew_terminated_info()
+
+def robot_agent(env):
+    return sac(env, ROBOT_ACTOR, critic_cls=partial(EnsembleCritic, layer_norm=False), gamma=0.9)
+
+
+def share_reached(make_env, actor, episodes):
+    """Of the targets; the arm whose clock counts is the newest, so each is made when its turn comes."""
+    view = robot.TargetUpClose()
+    return np.mean([drive(make_env(1000 + i), actor, ACTIONS, True, view)[2] for i in range(episodes)])
 
 
 @pytest.mark.learn
@@ -91,22 +73,9 @@ class ClocklessRobotEnv(gymnasium.Env):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_arm_reaches_its_targets_after_a_minute(seed, monkeypatch):
     pytest.importorskip("mujoco")
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
+    begin(seed)
     env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetUpClose()
-    agent = SACAgent(
-        env.observation_space,
-        env.action_space,
-        "cpu",
-        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64)),
-        critic_cls=partial(EnsembleCritic, layer_norm=False),
-        gamma=0.9,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    agent = robot_agent(env)
     memory = ReplayMemory(
         batch_size=128,
         act_buf_len=ACTIONS,

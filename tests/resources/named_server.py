@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.chaos_rig import Place, wait_until
-from running import rig_in
+from running import assert_settled, drives_on, rig_in
 
 HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
 
@@ -33,13 +33,11 @@ def main(folder, transport):
         server.close()
         wait_until(lambda: not worker.link.connected.is_set(), 60.0, "the worker is on its own")
         server = rig.server()
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 500, 60.0, "the worker drives on")
+        drives_on(rig, 500)
         assert not server.workers(), "the name was not needed"
         HOSTS.write_text(known)
         rig.wait_for_samples(trainer, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, trainer)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,32 @@ def rig_in(folder, transport="zmq"):
         yield Rig(transport, folder / "rig", stack)
 
 
+def assert_settled(rig, trainer):
+    """Each sample that was made is in the memory, once and in order."""
+    found = rig.settle(trainer)
+    assert found.exactly_once, str(found)
+
+
+def drives_on(rig, steps):
+    """Until the workers have made so many samples more."""
+    made = sum(rig.produced().values())
+    wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
+
+
+def all_is_stored(worker):
+    wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+
+
+@contextlib.contextmanager
+def driving(folder, **worker):
+    """Server, trainer and a worker, whose samples arrive; in the end each must have arrived once."""
+    with rig_in(folder) as rig:
+        server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
+        rig.wait_for_samples(made)
+        yield rig, server, made, driven
+        assert_settled(rig, made)
+
+
 def link_of(process):
     """The link process of a worker, once it is there."""
     found = []
@@ -51,5 +77,4 @@ def assert_all_arrives_once(rig, trainer, workers):
     rig.wait_for_samples(last, 100, within_s=60.0)
     for part in workers:
         part.kill()  # their links send what is left
-    found = rig.settle(last)
-    assert found.exactly_once, str(found)
+    assert_settled(rig, last)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
-from running import rig_in
+from running import all_is_stored, assert_settled, drives_on, rig_in
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
@@ -74,12 +74,11 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
             wait_until(lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on")
         wait_for_checkpoint(rig.place)
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert len(errors(caplog)) == 3
         trainer.close()
         again = rig.trainer(**kept)
-        found = rig.settle(again)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, again)
 
 
 @pytest.mark.fault("resources", "shared memory is full when a worker starts", "one line says what to do")
@@ -106,8 +105,7 @@ def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_di
         ballast = full_disk()
         server.close()  # nothing leaves
         wait_until(lambda: errors(caplog), 60.0, "a line says so")
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 200, 60.0, "the worker drives on")
+        drives_on(rig, 200)
         ballast.unlink()
         rig.server()
         rig.wait_for_samples(trainer, within_s=60.0)
@@ -139,7 +137,7 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(tmp_
         ballast.unlink()
         wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert_that_what_is_lost_is_counted(rig, trainer, worker)
     said = Counter(text.partition(":")[0] for text in errors(caplog))
     assert max(said.values()) == 1, said
@@ -179,8 +177,7 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
         rig.wait_for_samples(trainer, 100, within_s=60.0)
         is_fast.set()
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert caplog.text.count("is slow: it takes more than") == 1
         trainer.close()
-        found = rig.settle(rig.trainer(**kept))
-        assert found.exactly_once, str(found)
+        assert_settled(rig, rig.trainer(**kept))

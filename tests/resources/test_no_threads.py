@@ -14,7 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
-from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
+from running import (
+    assert_all_arrives_once,
+    assert_settled,
+    driving,
+    link_of,
+    rig_in,
+    run_in_processes,
+    said,
+    wait_for_more,
+)
 
 from tmrl_like.cli import app, work
 from tmrl_like.cli.stopping import Stopper
@@ -92,8 +101,7 @@ def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
         threads.left = 0
         rig.wait_for_samples(trainer, 20)
         wait_for_checkpoint(rig.place)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, trainer)
     assert not threads.refused
     written = [record.threadName for record in caplog.records if record.message.startswith("checkpoint written")]
     assert written
@@ -155,35 +163,27 @@ def test_an_environment_without_a_thread_is_away_and_not_broken(threads, monkeyp
 
 @pytest.mark.fault("resources", "a part without a thread is told to stop", "it stops")
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGTERM")
-def test_a_part_without_a_thread_stops_all_the_same(threads):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        stopped = threading.Event()
-        Stopper(False, on_stop=stopped.set)
-        threads.left = 0
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stopped.wait(20.0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_a_part_without_a_thread_stops_all_the_same(threads, signals_stay):
+    stopped = threading.Event()
+    Stopper(False, on_stop=stopped.set)
+    threads.left = 0
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped.wait(20.0)
 
 
 @pytest.mark.fault(
     "resources", "OpenBLAS gets no thread as a part starts, and sends its process a SIGINT", "one line, and exit code 1"
 )
-def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(threads, monkeypatch, capfd):
+def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
+    threads, signals_stay, monkeypatch, capfd
+):
     def start(arguments):
         Stopper(False)
         threads.left = 0
         signal.raise_signal(signal.SIGINT)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(work, "main", start)
-    try:
-        assert app.main(["worker", TINY]) == 1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert app.main(["worker", TINY]) == 1
     assert capfd.readouterr().err.startswith("tmrl-like: error: the thread of a library cannot be started: ")
 
 
@@ -262,11 +262,7 @@ threading.Thread.start = limited
 def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
     run_in_processes(NO_THREADS.format(flag=str(flag)), tmp_path, monkeypatch)
-    with rig_in(tmp_path) as rig:
-        rig.server()
-        trainer = rig.trainer()
-        worker = rig.worker(1)
-        rig.wait_for_samples(trainer)
+    with driving(tmp_path) as (rig, _, trainer, worker):
         flag.touch()
         links = {worker.link.process}
         worker.link.process.kill()
@@ -278,8 +274,6 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
         wait_until(look, 60.0, "three links without threads")
         flag.unlink()
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
     assert caplog.text.count("can't start new thread") == 1
     assert caplog.text.count("the link process ended with exit code") in (1, 2)  # killed; and for want of threads
 

@@ -4,13 +4,14 @@ import dataclasses
 import threading
 from types import SimpleNamespace
 
+import torch
 from kit.waiting import until
 
 from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer
+from tmrl_like.types import Batch, Buffer
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -22,7 +23,7 @@ def with_worker_options(arguments):
 
 
 class House:
-    """Starts parts on one transport, and closes all of them at the end."""
+    """Starts parts on one transport, a server first, and closes all of them at the end."""
 
     def __init__(self, transport, stack):
         self.transport = transport
@@ -38,6 +39,7 @@ class House:
         return server
 
     def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options):
+        self._need_server()
         options.setdefault("model_path", None)
         options.setdefault("link_process", False)  # a process takes a moment to start
         options = with_worker_options(options)
@@ -51,6 +53,7 @@ class House:
         return worker
 
     def trainer(self, memory_cls=ListMemory, training=None, **options):
+        self._need_server()
         fields = {
             "env_cls": CountingEnv,
             "memory_cls": partial(memory_cls, batch_size=4),
@@ -76,6 +79,10 @@ class House:
             )
         )
 
+    def _need_server(self):
+        if not self.port:
+            self.server()
+
     def start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
         thread.start()
@@ -86,6 +93,22 @@ class House:
 def alone(env_cls=CountingEnv, actor_cls=LinearActor, **options):
     """A worker without a connection."""
     return RolloutWorker(env_cls, actor_cls, standalone=True, **{"model_path": None} | with_worker_options(options))
+
+
+def publish(trainer, trained=False):
+    """The agent's policy as it is, or after a training step; returns its version."""
+    if trained:
+        trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
+    return trainer.link.broadcast_model(trainer.training.agent.get_actor())
+
+
+def linear_actor(cls=LinearActor, bias=0.0, weight=0.0):
+    env = CountingEnv()
+    made = cls(env.observation_space, env.action_space)
+    with torch.no_grad():
+        made.layer.bias.fill_(bias)
+        made.layer.weight.fill_(weight)
+    return made
 
 
 def take(trainer, enough, within_s=60.0):

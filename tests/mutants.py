@@ -31,6 +31,8 @@ WORK = ROOT / "mutants"
 KILLED = ("mypy", "killed", "timeout")
 EXIT_CODES = {"killed": 1, "survived": 0, "no tests": 33, "timeout": 36, "mypy": 37}  # mutmut's
 FAILED, HITS = 1, "hits.json"
+SECONDS = 60.0  # of tests for each mutant, as measured without it
+CHILDREN = os.cpu_count() or 1  # mutants at a time
 OF_COPIES = ("has-type", "no-redef")  # what mypy finds because a function is there many times
 
 
@@ -130,12 +132,9 @@ def main():
     parser.add_argument(
         "--per-module", type=int, default=60, help="how many of each module, always the same ones; 0: all"
     )
-    parser.add_argument("--survivors", action="store_true", help="only those that survived when they were tried last")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for each mutant, as measured without it")
-    parser.add_argument("--children", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    paths = _generate(arguments.children)
+    paths = _generate(CHILDREN)
     refused = _refused_by_mypy(paths)
     chosen = {path: names for path in paths if (names := _choose(path, arguments))}
     os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and equal numbers
@@ -146,7 +145,7 @@ def main():
         tests = _measure(forks)
         os.chdir(ROOT)
         for path, names in chosen.items():
-            _try(forks, path, names, refused, tests, arguments.seconds)
+            _try(forks, path, names, refused, tests)
         _report(chosen)
 
     from mutmut.configuration import config
@@ -154,7 +153,7 @@ def main():
     selection = config().pytest_add_cli_args_test_selection
     os.chdir(WORK)
     options = ["--rootdir=.", "-q", "-s", "-p", "no:cacheprovider", "--timeout=30", "--hypothesis-profile=ci"]
-    sys.exit(pytest.main([*options, *selection], plugins=[Forks(arguments.children, work)]))
+    sys.exit(pytest.main([*options, *selection], plugins=[Forks(CHILDREN, work)]))
 
 
 def _generate(children):
@@ -218,8 +217,6 @@ def _refused_by_mypy(paths):
 def _choose(path, arguments):
     results = _results(path).exit_code_by_key
     names = [name for name in results if any(word in name for word in arguments.names)]
-    if arguments.survivors:
-        return [name for name in names if results[name] in (EXIT_CODES["survived"], EXIT_CODES["no tests"])]
     names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
     return names[: arguments.per_module or None]
 
@@ -243,18 +240,18 @@ def _measure(forks):
     return {item: known[item.nodeid] for item in forks.items if item.nodeid in known}
 
 
-def _try(forks, path, names, refused, tests, seconds):
+def _try(forks, path, names, refused, tests):
     results = _results(path)
     jobs = []
     for name in names:
         calling = [item for item, hits in tests.items() if name.partition("__mutmut_")[0] in hits["functions"]]
         calling.sort(key=lambda item: tests[item]["seconds"])
         total_s = 0.0
-        chosen = [item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= seconds]
+        chosen = [item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= SECONDS]
         if name in refused or not calling:
             results.exit_code_by_key[name] = EXIT_CODES["mypy" if name in refused else "no tests"]
         else:
-            jobs.append(Job(name, chosen or calling[:1], 3 * seconds + 30.0))
+            jobs.append(Job(name, chosen or calling[:1], 3 * SECONDS + 30.0))
     started = time.monotonic()
     os.chdir(WORK)
     for job, end in forks.run(jobs):

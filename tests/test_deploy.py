@@ -57,21 +57,16 @@ def test_every_command_is_one(path):
             load_settings(ROOT / "config" / "drone.yaml", arguments.overrides)
 
 
-def test_a_wrong_command_would_be_seen():
-    lines = "exec tmrl-like keys jion $(hostname).line\na$ tmrl-like keys invite a \\\n    --rol both | cat"
-    assert list(commands(lines)) == [["keys", "jion", "x.line"], ["keys", "invite", "a", "--rol", "both"]]
-
-
 def test_yaml_is_yaml_and_names_what_is_there():
-    compose = yaml.safe_load((DOCS / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
-    assert set(compose["services"]) == {"engine", "server", "trainer", "worker"}
-    for service in compose["services"].values():
-        assert set(service.get("depends_on", ())) <= set(compose["services"])
-    small = yaml.safe_load((DOCS / "deploy" / "compose_one_server.yaml").read_text(encoding="utf-8"))
-    assert set(small["services"]) == {"server", "trainer", "worker"}
-    for service in small["services"].values():
-        assert set(service.get("depends_on", ())) <= set(small["services"])
-        assert "server" in service["command"]  # the one that it is, or the one that it dials
+    for name, parts in (
+        ("compose.yaml", {"engine", "server", "trainer", "worker"}),
+        ("compose_one_server.yaml", {"server", "trainer", "worker"}),
+    ):
+        services = yaml.safe_load((DOCS / "deploy" / name).read_text(encoding="utf-8"))["services"]
+        assert set(services) == parts
+        for service in services.values():
+            assert set(service.get("depends_on", ())) <= parts
+            assert "engine" in parts or "server" in service["command"]  # the one that it is, or the one that it dials
     objects = list(yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")))
     names = {(o["kind"], o["metadata"]["name"]) for o in objects}
     assert len(names) == len(objects)

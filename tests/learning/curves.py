@@ -14,12 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 
 from tmrl_like.base.factories import said_to_memory
 from tmrl_like.envs.carla import CarlaSyncEnv
-from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.doom.doom_env import TIC_S
 from tmrl_like.envs.real_time import also_takes
@@ -30,35 +28,10 @@ from tmrl_like.metrics.reading import read_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import TIME_STEP_S, SimulatedDroneEnv
+from solo import Simulated
 from test_the_robot_is_learnt import ClocklessArm
 
 ROOT = Path(__file__).parents[2]
-
-
-class SteppedClock(Clock):
-    """Of a world that moves on while somebody sleeps."""
-
-    def wait_until(self, deadline):
-        self._sleep(max(0.0, deadline - self.now()))
-
-
-class Simulated(gymnasium.Env):
-    """An environment in real time whose time is that of a `world`, with `monotonic` and `sleep`."""
-
-    def __init__(self, env, world):
-        self._env, inner = env, env.unwrapped
-        inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
-
-    def reset(self, *, seed=None, options=None):
-        return self._env.reset(seed=seed)
-
-    def step(self, action):
-        return self._env.step(action)
-
-    def close(self):
-        self._env.close()
 
 
 class Drone(SimulatedDroneEnv):

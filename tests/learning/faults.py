@@ -20,13 +20,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
+from tmrl_like import GenericGymEnv, TrainingOffline, load_experiment, partial, run_in_process
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs.drone import MirroredFlights
 from tmrl_like.envs.drone import TargetInView as WayOfTheDrone
 from tmrl_like.envs.racing import MirroredLaps
 from tmrl_like.envs.racing import racing_env as racing
-from tmrl_like.envs.racing.racing_game import Simulation
+from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.compressor import compressor_of
@@ -34,7 +34,7 @@ from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
-from solo import Clockless
+from solo import Simulated
 from test_the_robot_is_learnt import ClocklessRobotEnv
 
 SAMPLES = 1200  # 60 s at 20 decisions a second
@@ -43,10 +43,18 @@ SMALL = {"hidden_sizes": (64, 64)}
 
 
 class ClocklessRacingGame:
-    """The racing game, which moves on when it is looked at: three of its frames a decision."""
+    """The racing game, and its time, which passes while somebody sleeps."""
 
     def __init__(self, track):
-        self._simulation, self._controls = Simulation(track), (0.0, 0.0, 0.0)
+        self._simulation, self._controls, self._ticks = Simulation(track), (0.0, 0.0, 0.0), 0
+
+    def monotonic(self):
+        return self._ticks * TICK_S
+
+    def sleep(self, duration_s):
+        for _ in range(round(duration_s / TICK_S)):
+            self._simulation.tick(*self._controls)
+            self._ticks += 1
 
     def drive(self, *controls):
         self._controls = controls
@@ -54,25 +62,17 @@ class ClocklessRacingGame:
     def look(self):
         return self._simulation.state
 
-    def advance(self):
-        for _ in range(3):
-            self._simulation.tick(*self._controls)
-
     def restart(self):
         self._simulation.restart()
 
     def close(self): ...
 
 
-class ClocklessRacingEnv(Clockless):
-    """`RacingEnv` without its clock."""
-
-    def __init__(self, patch):
-        patch.setattr(racing, "RacingGame", ClocklessRacingGame)
-        reward = {"forward_limit": 15, "backward_limit": 5, "max_distance": 12, "failure_countdown": 16}
-        reward |= {"min_steps": 50, "reward_per_point": 0.1, "end_of_track_reward": 10}
-        interface = racing.RacingInterface("lidar", history=1, reward=racing.RewardOptions(**reward))
-        super().__init__(interface, 1, 1000, lambda: interface._game.advance())
+def clockless_racing_env(seed, patch):
+    """`RacingEnv` in simulated time."""
+    game = ClocklessRacingGame(1)
+    patch.setattr(racing, "RacingGame", lambda track: game)
+    return Simulated(load_experiment("racing_lidar", parts=("env",)).env(), game)
 
 
 class Faulty:
@@ -160,7 +160,7 @@ TASKS = {
         schedule={"start_training": 1000, "max_training_steps_per_env_step": 1},
     ),
     "racing": Task(
-        lambda seed, patch: ClocklessRacingEnv(patch),
+        clockless_racing_env,
         {"gamma": 0.98, "polyak": 0.99, **FAST, "lr_entropy": 1e-3, "entropy_coef": 0.1},
         {"act_buf_len": 1, "batch_size": 128, "n_steps": 5},
         None,

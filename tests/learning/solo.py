@@ -1,16 +1,15 @@
 """An actor in an environment without worker and wire, and an agent that is trained beside it."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.envs.actions import actions_of_reset
+from tmrl_like.envs.clock import Clock
 from tmrl_like.replay import DropHistory
 from tmrl_like.types import Buffer, Info
 
@@ -56,41 +55,30 @@ def seen_alike(view, obs):
     return alone
 
 
-class Clockless(gymnasium.Env):
-    """An environment of rtgym's, at once: an action that is chosen in one time-step acts in the next."""
+class SteppedClock(Clock):
+    """Of a world that moves on while somebody sleeps."""
 
-    def __init__(self, interface, actions, episode_steps, pass_time):
-        """`actions`: how many the observation ends in; `pass_time()` lets a time-step pass."""
-        self._interface, self._episode_steps, self._pass_time = interface, episode_steps, pass_time
-        self.act_buf_len = actions
-        self.action_space = interface.get_action_space()
-        inner = interface.get_observation_space().spaces
-        self.observation_space = spaces.Tuple((*inner, *(self.action_space,) * actions))
-        self.default_action = interface.get_default_action()
-        self._actions = deque(maxlen=actions)
+    def wait_until(self, deadline):
+        self._sleep(max(0.0, deadline - self.now()))
 
-    def reset(self, **options):
-        self._steps = 0
-        self._actions.extend([self.default_action] * self.act_buf_len)
-        obs, info = self._interface.reset()
-        self._run_time_step(self.default_action)
-        return (*obs, *self._actions), info
+
+class Simulated(gymnasium.Env):
+    """An environment in real time whose time is that of a `world`, with `monotonic` and `sleep`."""
+
+    def __init__(self, env, world):
+        self._env, inner = env, env.unwrapped
+        inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
+
+    def reset(self, *, seed=None, options=None):
+        return self._env.reset(seed=seed)
 
     def step(self, action):
-        self._steps += 1
-        self._actions.append(np.asarray(action, np.float32))
-        obs, rew, terminated, info = self._result
-        truncated = not terminated and self._steps >= self._episode_steps
-        if terminated or truncated:
-            self._interface.wait()
-        else:
-            self._run_time_step(action)
-        return (*obs, *self._actions), rew, terminated, truncated, info
+        return self._env.step(action)
 
-    def _run_time_step(self, action):
-        self._interface.send_control(action)
-        self._pass_time()
-        self._result = self._interface.get_obs_rew_terminated_info()
+    def close(self):
+        self._env.close()
 
 
 def sac(env, actor_cls, **options):

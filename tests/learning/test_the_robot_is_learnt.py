@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from solo import Clockless, begin, drive, learn, sac, seen_alike
+from solo import Simulated, begin, drive, learn, sac, seen_alike
 
 from tmrl_like.agents import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -12,7 +12,7 @@ from tmrl_like.envs.robot.driver import RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.replay import ReplayMemory
 
-TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
+ACTIONS = 2
 
 
 class ClocklessArm:
@@ -44,15 +44,15 @@ class ClocklessArm:
         self._arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
 
 
-class ClocklessRobotEnv(Clockless):
-    """`RobotEnv` without its clock."""
+class ClocklessRobotEnv(Simulated):
+    """`RobotEnv` in simulated time."""
 
     def __init__(self, seed, monkeypatch):
         arm = ClocklessArm(seed)
         monkeypatch.setattr(robot, "time", arm)
-        interface = robot.RobotInterface(arm)
-        interface._random = np.random.default_rng(seed)
-        super().__init__(interface, ACTIONS, EPISODE_STEPS, lambda: arm.sleep(TIME_STEP_S))
+        env = robot.RobotEnv(lambda: arm, act_buf_len=ACTIONS)
+        env.unwrapped.interface._random = np.random.default_rng(seed)
+        super().__init__(env, arm)
 
 
 ROBOT_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
@@ -135,20 +135,3 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
         assert terminated[i] == float(share == 1.0 and distance < robot.REACHED_M)
     assert bool(terminated.any()) == (share == 1.0)
     assert torch.allclose(obs[2], 0.7 * obs[3] / (obs[3].abs() + 0.01) ** 0.5)
-
-
-def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch):
-    pytest.importorskip("mujoco")
-    env, real = ClocklessRobotEnv(0, monkeypatch), robot.RobotEnv()
-    assert env.observation_space == real.observation_space
-    assert env.action_space == real.action_space
-    obs, _ = env.reset()
-    for _ in range(EPISODE_STEPS):
-        assert obs in env.observation_space
-        obs, rew, terminated, truncated, _ = env.step(np.array((0.5, -0.5), np.float32))
-        assert rew == pytest.approx(-robot.STEP_COSTS - np.linalg.norm(obs[3]))
-        if terminated or truncated:
-            break
-    assert truncated
-    assert obs[0] == pytest.approx((1.5, 0.2), abs=0.2)
-    real.close()

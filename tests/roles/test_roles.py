@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from house import alone, take
+from house import alone, linear_actor, publish, take
 from kit.ports import free_port
 from link_proxy import LinkProxy
 
@@ -39,7 +39,7 @@ from tmrl_like.policies.weight_file import write_weights
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import ActionSource, Batch
+from tmrl_like.types import ActionSource
 from tmrl_like.worker import policy_gate
 
 SOON = OutboxOptions(max_age_s=0.0)
@@ -48,13 +48,6 @@ SOON = OutboxOptions(max_age_s=0.0)
 def retrieve(trainer, n, within_s=60.0):
     """The next samples that come to a trainer, n at least."""
     return take(trainer, lambda taken: len(taken.samples) >= n, within_s).samples
-
-
-def publish(trainer, trained=False):
-    """The agent's policy as it is, or after a training step."""
-    if trained:
-        trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
 
 
 def is_gapless(samples):
@@ -78,7 +71,6 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
 
 
 def test_construction_collects_nothing(house):
-    house.server()
     worker, trainer = house.worker(), house.trainer()
     assert worker.wait_connected(60)
     assert trainer.link.session.wait_connected(60)
@@ -96,7 +88,6 @@ def test_parts_started_before_the_server_find_it(zmq_house, until):
 
 
 def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drove(house):
-    house.server()
     trainer, worker = house.trainer(), house.worker(outbox=SOON)
     publish(trainer)
     worker.update_actor_weights(blocking=True)
@@ -117,7 +108,6 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
 
 
 def test_the_compressor_runs_before_sending(house):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(
         sample_compressor=lambda act, obs, rew, ter, tru, info: (None, obs[1:], rew, ter, tru, {"k": 1})
@@ -172,7 +162,6 @@ class RewardIsAction(CountingEnv):
     ],
 )
 def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, options, returns):
-    house.server()
     trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
     worker.run(nb_episodes=4, **options)
     found = take(trainer, lambda found: len(found.episodes) >= len(returns))
@@ -182,7 +171,6 @@ def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, o
 
 
 def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house):
-    house.server()
     trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
     house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
     found = take(trainer, lambda found: {episode.test for episode in found.episodes} == {True, False})
@@ -209,7 +197,6 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
 
 
 def test_statistics_of_two_workers_do_not_overwrite_each_other(house):
-    house.server()
     trainer = house.trainer()
     for name, steps in (("one", 10), ("two", 3)):
         house.start(house.worker(partial(CountingEnv, steps), name=name).run, nb_episodes=2)
@@ -218,7 +205,6 @@ def test_statistics_of_two_workers_do_not_overwrite_each_other(house):
 
 
 def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(house, until):
-    house.server()
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, 5))
     publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
@@ -244,7 +230,6 @@ def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
 
 
 def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, tmp_path, until):
-    house.server()
     path = tmp_path / "w" / "policy.safetensors"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(4):
@@ -267,7 +252,6 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tm
         write_weights(path, weights)
 
     monkeypatch.setattr(policy_gate, "write_weights", slow)
-    house.server()
     path = tmp_path / "policy"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(24):
@@ -287,18 +271,12 @@ def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path,
     path.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
     with pytest.raises(DamagedPolicyError, match="do not match their checksum"):
         alone(model_path=path)
-    house.server()
     trainer, worker = house.trainer(), house.worker(model_path=path)
     assert caplog.text.count("starting without weights") == 1
     assert (tmp_path / "policy.damaged").stat().st_size == len(data)
     assert not worker.loop.driver.has_policy
     publish(trainer, trained=True)
     until(path.exists)
-
-
-def linear_actor():
-    env = CountingEnv()
-    return LinearActor(env.observation_space, env.action_space)
 
 
 def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
@@ -332,7 +310,6 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
 
 @pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
 def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
-    zmq_house.server()
     first = zmq_house.worker(name="arm")
     assert first.wait_connected(5)
     second = zmq_house.worker(name="arm")
@@ -343,7 +320,6 @@ def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_hou
 
 
 def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(house, tmp_path, until):
-    house.server()
     house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
     trainer = house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
     thread = house.start(trainer.run)
@@ -379,28 +355,24 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
     assert result["period_p50_ms"] >= result["inference_p50_ms"]
 
 
-def test_close_waits_for_the_step_under_way(until):
-    entered, may_finish, finished = threading.Event(), threading.Event(), []
+def test_close_waits_for_the_step_under_way():
+    entered, finished = threading.Event(), []
 
     class Env(CountingEnv):
         def step(self, action):
             entered.set()
-            may_finish.wait(60)
+            time.sleep(0.2)
             finished.append(action)
             return super().step(action)
 
     worker = alone(Env)
-    running, closing = (threading.Thread(target=call) for call in (worker.run, worker.close))
-    running.start()
+    thread = threading.Thread(target=worker.run)
+    thread.start()
     assert entered.wait(60)
-    closing.start()
-    until(worker.lanes[0].env.stopping.is_set)
-    assert closing.is_alive()
-    may_finish.set()
-    for thread in (closing, running):
-        thread.join(60)
-        assert not thread.is_alive()
+    worker.close()
     assert finished
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, until):
@@ -409,7 +381,6 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, un
             super().__init__()
             self.action_space = Box(-2.0, 2.0, (1,), np.float32)
 
-    house.server()
     assert house.trainer().link.session.wait_connected(60)
     worker = house.worker(Other)
     until(lambda: re.search(r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text))
@@ -418,7 +389,6 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, un
 
 @pytest.mark.parametrize("first", ["worker", "trainer"])
 def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path, first):
-    house.server()
     path = tmp_path / "model"
     parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
     early = parts.pop(first)()
@@ -438,7 +408,6 @@ def test_a_worker_can_run_again_after_stop():
 
 @pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
 def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house):
-    house.server()
     trainer = house.trainer()
     hangs_at = iter((15, 0))
     worker = house.worker(lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2)
@@ -453,7 +422,6 @@ def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_t
 
 @pytest.mark.parametrize("crc_debug", [True, False])
 def test_originals_travel_with_crc_debugging_alone(crc_debug, house):
-    house.server()
     trainer, worker = house.trainer(), house.worker(outbox=SOON, crc_debug=crc_debug)
     worker.collect_train_episode()
     originals = [sample.info.original for sample in retrieve(trainer, 11)]
@@ -466,7 +434,6 @@ def test_originals_travel_with_crc_debugging_alone(crc_debug, house):
 
 
 def test_synchronous_collection_in_real_time_is_refused(house):
-    house.server()
     with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
         worker.run_synchronous()
     assert worker.condition().env_steps == 0
@@ -477,7 +444,6 @@ class RealTimeEnv(CountingEnv):
 
 
 def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
-    zmq_house.server()
     trainer = Trainer(
         __import__("functools").partial(
             TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
@@ -542,7 +508,6 @@ def test_a_run_says_how_it_ended(house, tmp_path):
         def train(self, batch):
             raise ZeroDivisionError("no batch")
 
-    house.server()
     worker = house.worker()
     house.start(worker.run)
     for agent, ended in ((CountingAgent, "stopped"), (Failing, "failed: ZeroDivisionError: no batch")):
@@ -557,7 +522,6 @@ def test_a_run_says_how_it_ended(house, tmp_path):
 
 
 def test_none_instead_of_a_path_keeps_nothing(house):
-    house.server()
     trainer, worker = house.trainer(), house.worker(model_path_history=None)
     thread = house.start(worker.run)
     trainer.run()
@@ -568,7 +532,6 @@ def test_none_instead_of_a_path_keeps_nothing(house):
 
 
 def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left(house, caplog):
-    house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.001))
     with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as trainer:
         house.start(worker.run)
@@ -583,7 +546,6 @@ def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(house, tmp_path):
-    house.server()
     options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
     store = PolicyStore(options["policies_path"])
     for versions in ([1], [1, 2]):
@@ -602,7 +564,6 @@ def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues
 
 
 def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until):
-    house.server()
     store = PolicyStore(tmp_path / "policies")
     rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
     trainer = house.trainer(policies_path=store.folder, training=rarely)
@@ -617,11 +578,9 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until
 
 
 def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_path, until):
-    house.server()
     trainer = house.trainer(policies_path=tmp_path / "policies")
     store = PolicyStore(tmp_path / "policies")
-    actor = linear_actor()
-    torch.nn.init.constant_(actor.layer.bias, 0.5)
+    actor = linear_actor(bias=0.5)
     store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=7))
     worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
     thread = house.start(worker.run)
@@ -639,7 +598,6 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
 
 
 def test_a_pinned_worker_collects_in_lockstep_as_well(house, tmp_path):
-    house.server()
     linear_actor().save(tmp_path / "policy")
     trainer = house.trainer(training={"epochs": 1000, "max_training_steps_per_env_step": 1.0})
     running = house.start(trainer.run)
@@ -664,7 +622,6 @@ def bias_of(path):
 
 
 def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(house, tmp_path):
-    house.server()
     first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
     trainer = house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
     trainer.stop()
@@ -682,12 +639,9 @@ def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_o
 
 
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, tmp_path):
-    house.server()
     store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
     store.add(LinearActor(wide, wide).weights(), msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1))
-    broken = linear_actor()
-    torch.nn.init.constant_(broken.layer.bias, float("nan"))
-    broken.save(tmp_path / "broken")
+    linear_actor(bias=float("nan")).save(tmp_path / "broken")
     for named, message in (
         (tmp_path, r"init_policy is .*: weights do not fit LinearActor: layer.weight is \(1, 5\) instead of \(1, 2\)"),
         (tmp_path / "broken", r"init_policy is .*broken: layer.bias holds values that are not finite"),

@@ -1,9 +1,7 @@
 """A script that ends while its worker or trainer still runs in a daemon thread ends cleanly."""
 
-import subprocess
-import sys
-
 import pytest
+from kit.pythons import python
 
 from tmrl_like.errors import ConfigError
 
@@ -70,13 +68,10 @@ print("end of the script", flush=True)
 
 def end_of_a_script(*ways, code=0):
     """What it printed and logged from its last line on; of one that fails, all that it printed and logged."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    if code:
-        return [line.removeprefix("log: ") for line in done.stdout.splitlines()]
-    lines = done.stdout.splitlines()
-    return lines[lines.index("end of the script") :]
+    printed, errors = python("-c", SCRIPT, *ways, code=code)
+    assert "Traceback" not in errors
+    lines = [line.removeprefix("log: ") for line in printed.splitlines()]
+    return lines if code else lines[lines.index("end of the script") :]
 
 
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])

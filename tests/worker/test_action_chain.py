@@ -274,12 +274,6 @@ def test_an_experiment_names_its_parts():
     assert found == [pytest.approx(answer) for answer in ([0.0, 0.2], [0.0, 0.4], [0.6, 0.6])]
 
 
-def test_a_mistake_in_a_part_is_one_line_with_its_place():
-    with pytest.raises(ConfigError) as caught:
-        of_drone(IN_YAML.replace("per_s: 4", "per_sec: 4")).with_code(TO_DRIVE)
-    assert "per_sec: RateLimit has no such argument; did you mean per_s?" in str(caught.value)
-
-
 def test_a_chain_that_does_not_fit_is_refused_before_anything_moves():
     with pytest.raises(ConfigError, match="give its action_chain a time_step_s"):
         alone(CountingEnv, Full, action_chain=make_chain)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from gymnasium import spaces
-from house import alone, take
+from house import alone, linear_actor, publish, take
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
@@ -128,7 +128,6 @@ def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
 
 
 def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, until):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(
         partial(CountingEnv, step_s=0.001), max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON, name="arm"
@@ -140,7 +139,7 @@ def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, unt
     assert {float(s.act[0]) for s in steps} == {-1.0}
     assert {s.info.timing.source for s in samples if s.info.is_reset} == {ActionSource.POLICY}
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     take(trainer, lambda taken: driven_by(taken) is ActionSource.POLICY)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
     assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
@@ -156,7 +155,6 @@ def driven_by(taken):
 @pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
 def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
     caplog.set_level(logging.INFO)
-    house.server()
     trainer = house.trainer()
     policy = trainer.training.agent.get_actor()
 
@@ -182,9 +180,8 @@ def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_
 
 
 def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until):
-    house.server()
     trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     assert worker.update_actor_weights(blocking=True)
     expires_at = worker.loop.driver.expires_at
     trainer.link.on_welcome(m.Welcome(1, policy_wanted=True), False)
@@ -221,14 +218,13 @@ RUNS = {
 
 @pytest.mark.parametrize("how", RUNS)
 def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how, house, until, hardware, caplog):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(hardware, wait_for_policy=True)
     running = house.start(RUNS[how], worker)
     until(lambda: "holds still until a policy arrives" in caplog.text)
     assert worker.wait_connected(5.0)
     assert (hardware.resets, worker.condition().env_steps) == (0, 0)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     running.join(20.0)
     assert worker.policy_version == 1
     assert hardware.resets > 0
@@ -238,7 +234,6 @@ def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how,
 
 
 def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
-    house.server()
     worker = house.worker(hardware, wait_for_policy=True)
     running = house.start(worker.run)
     until(lambda: "holds still" in caplog.text)
@@ -249,7 +244,6 @@ def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
 
 
 def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_path):
-    house.server()
     assert house.trainer(model_path=tmp_path / "model").link.session.wait_connected(60)
     worker = house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
     with pytest.raises(RefusedError, match="keep"):
@@ -258,9 +252,7 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_
 
 
 def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_path, house, hardware, caplog):
-    env = CountingEnv()
-    LinearActor(env.observation_space, env.action_space).save(tmp_path / "p")
-    house.server()
+    linear_actor().save(tmp_path / "p")
     limits = {"wait_for_policy": True, "max_policy_age_s": 60.0}
     expert = house.worker(hardware, **limits)
     expert.run(nb_episodes=1, expert=True)
@@ -275,7 +267,6 @@ def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_pa
 
 
 def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(house, hardware):
-    house.server()
     trainer = house.trainer(training={"start_training": 20})
     worker = house.worker(hardware, wait_for_policy=True)
     house.start(worker.run)
@@ -289,7 +280,6 @@ def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_
 def test_hardware_and_an_untrained_policy_are_one_warning_before_the_first_reset(
     options, warns, house, hardware, caplog
 ):
-    house.server()
     worker = house.worker(hardware, **options)
     worker.run(nb_episodes=1)
     worker.run(nb_episodes=1)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from house import alone
+from house import alone, publish
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
@@ -54,7 +54,6 @@ def make_env():
 
 
 def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(house, rows, until):
-    house.server()
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     house.start(trainer.run)
@@ -70,7 +69,6 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     reports, end_episode = [], SampleLog.end_episode
     monkeypatch.setattr(SampleLog, "end_episode", lambda *a: reports.append(a) or end_episode(*a))
-    house.server()
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=2)
     house.start(trainer.run)
@@ -93,7 +91,6 @@ def test_a_lane_that_fails_for_good_ends_the_others(make_env, monkeypatch):
 
 
 def test_a_stop_ends_all_lanes(house):
-    house.server()
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     thread = house.start(worker.run, verbose=False)
     while worker.condition().env_steps < 30:
@@ -124,12 +121,11 @@ def test_test_episodes_are_the_first_lanes(caplog):
 
 
 def test_a_policy_drives_all_lanes_which_share_no_parameters(house, until):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(partial(CountingEnv, 5, 0.001), envs=2)
     actors = [lane.loop.driver.actor for lane in worker.lanes]
     thread = house.start(worker.run, verbose=False)
-    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    version = publish(trainer)
     until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
     assert worker.condition().policy_version == version
     actors += [lane.loop.driver.actor for lane in worker.lanes]
@@ -140,7 +136,6 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(house, until):
 
 
 def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, rows, until):
-    zmq_house.server()
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 10, 0.001), envs=2, link_process=True)
     zmq_house.start(trainer.run)
@@ -155,18 +150,6 @@ def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, r
 
 def count_of(lane):
     return lane.loop.collected_steps
-
-
-def test_what_lanes_left_in_a_spool_a_worker_with_fewer_delivers(house, rows, until, tmp_path):
-    port = house.server().address[1]
-    house.port = port
-    with house.worker(partial(CountingEnv, 10, 0.001), envs=3, spool=tmp_path, name="w") as worker:
-        worker.run(nb_episodes=9)
-    trainer = house.trainer(rows, training=ENDLESS)
-    house.worker(partial(CountingEnv, 10), spool=tmp_path, name="w")
-    house.start(trainer.run)
-    until(lambda: sum(map(len, rows.arrived.values())) == 9 * 11)
-    assert len(rows.arrived) == 3
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
@@ -206,7 +189,6 @@ def collected(worker):
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("ratio", [1.0, 2.0, 0.5])
 def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tickets, lanes, ratio):
-    house.server()
     pace = {"max_training_steps_per_env_step": ratio, "training_agent_cls": TicketAgent}
     trainer = house.trainer(training=ENDLESS | pace)
     worker = house.worker(partial(CountingEnv, 10), envs=lanes)
@@ -229,7 +211,6 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tic
 
 @pytest.mark.parametrize("is_resumed", [True, False])
 def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(zmq_house, until, tmp_path, is_resumed):
-    zmq_house.server()
     worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
     running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
     tasked = 0
@@ -270,7 +251,6 @@ def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(
 
 
 def test_lockstep_follows_a_free_run(zmq_house):
-    zmq_house.server()
     trainer = zmq_house.trainer(training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
     zmq_house.start(trainer.run)

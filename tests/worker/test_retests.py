@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from house import alone
+from house import alone, linear_actor, publish
 
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.lane import Plan
 from tmrl_like.worker.retests import Retests
 
@@ -36,9 +36,7 @@ class PolicysReturn(CountingEnv):
 
 
 def weights_of(version):
-    actor = LinearActor(PolicysReturn().observation_space, PolicysReturn().action_space)
-    actor.layer.bias.data.fill_(version / 10)
-    return actor.weights()
+    return linear_actor(bias=version / 10).weights()
 
 
 @pytest.fixture
@@ -101,15 +99,14 @@ def test_a_policy_that_is_too_old_is_not_held():
 
 
 def test_a_test_that_is_stopped_holds_no_policy(house, until):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(partial(CountingEnv, 10**6, 0.001))
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     worker.wait_connected(20)
     until(lambda: worker.lanes[0].intake.has_new)
     thread = house.start(worker.run_episodes, 10**6)
     until(lambda: worker.policy_version == 1)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
     assert worker.policy_version == 1
     worker.stop()

@@ -15,6 +15,7 @@ from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import actor_loss, critic_loss, td_target, temperature_loss
 from tmrl_like.errors import ConfigError
+from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 from tmrl_like.types import Batch
 
@@ -311,3 +312,16 @@ def test_redq_has_ten_critics_of_which_two_make_the_target():
     before = tensors_of(agent)
     train(agent, 1)
     assert not torch.equal(before["critic head.weight"], tensors_of(agent)["critic head.weight"])
+
+
+class Unsampled(LinearActor):
+    """It acts, and cannot say how likely its actions are."""
+
+
+def test_an_actor_that_cannot_sample_is_one_line():
+    spaces_ = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))]), spaces.Box(-1.0, 1.0, (1,))
+    agent = SACAgent(*spaces_, actor_cls=Unsampled)
+    zeros = torch.zeros(4)
+    batch = Batch((torch.zeros(4, 2),), torch.zeros(4, 1), zeros, (torch.zeros(4, 2),), zeros, zeros)
+    with pytest.raises(ConfigError, match="makes a Unsampled; expected a SamplingActor"):
+        agent.train(batch)

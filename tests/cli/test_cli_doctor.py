@@ -22,6 +22,7 @@ from tmrl_like.wire import messages as m
 def look(typed, monkeypatch):
     """Call the doctor, on a machine that is well but for what the test does to it; returns what it prints."""
     monkeypatch.setattr(doctor, "_WAIT_S", 250.0)  # however busy this machine is
+    monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 250.0)
     monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
     return lambda *words, code=1: typed("doctor", *words, code=code).out
@@ -161,6 +162,21 @@ def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
     assert "problem  environment: " in look(TINY, port, "--env", "tiny.NoSuchEnv")
     monkeypatch.setattr(doctor, "_LATE_SHARE", -1.0)
     assert "warning  environment: " in look(TINY, port, code=0)
+
+
+def test_a_check_that_hangs_holds_up_no_other(look, monkeypatch):
+    released = threading.Event()
+
+    def hang():
+        released.wait()
+        yield from ()
+
+    monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 0.2)
+    monkeypatch.setattr(doctor, "_device", lambda settings: hang())
+    out = look()
+    released.set()
+    assert "problem  device: hangs: nothing after" in out
+    assert " keys: " in out  # which comes after it
 
 
 def test_a_disk_that_is_full_or_closed(look, monkeypatch):

@@ -31,7 +31,7 @@ from tmrl_like.agents.space_layout import Space, action_bounds
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
 from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
-from tmrl_like.errors import expect
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch, Observation
@@ -367,8 +367,10 @@ class SACAgent(TrainingAgent):
         So entropy, its target and its coefficient mean the same whatever the units of the actions: a density in
         those units differs by a constant, which would pay (or cost) the agent for every step it stays alive.
         """
-        assert isinstance(self.actor, SamplingActor)
-        act_BA, log_prob_B = self.actor.sample(obs)
+        actor = self.actor
+        if not isinstance(actor, SamplingActor):
+            raise ConfigError(f"actor_cls makes a {type(actor).__name__}; expected a SamplingActor, which has `sample`")
+        act_BA, log_prob_B = actor.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
 
     _log_half_sum = cached_property(

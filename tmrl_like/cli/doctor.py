@@ -21,6 +21,7 @@ import tmrl_like
 from tmrl_like.base import tree
 from tmrl_like.base.factories import argument_of
 from tmrl_like.base.text import counted, duration, one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.prepare import TO_COLLECT, prepare
 from tmrl_like.config.paths import keys_folder
@@ -37,6 +38,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 Finding: TypeAlias = tuple[str, str]  # state, and one line
 
 _WAIT_S = 2.0  # for an answer; for what is measured
+_HANGS_AFTER_S = 60.0  # a check, which may load torch, or the user's code
 _STEPS, _PINGS = 300, 5
 _LATE_SHARE, _CLOCK_S = 0.01, 1.0
 _LISTENS = OK, "the port is open"
@@ -74,16 +76,26 @@ def main(arguments: Arguments) -> int:
     return int(problems > 0)
 
 
-def _examine(about: str, findings: Iterator[Finding]) -> Iterator[str]:
-    """Print findings, and yield their states; what a check raises is one."""
-    try:
-        for state, line in findings:
-            print(f"{state:<8} {about}: {line}", flush=True)
-            yield state
-    except Exception as error:  # the user's code, too
-        text = str(error) if isinstance(error, TmrlLikeError) else one_line(error)
-        print(f"{PROBLEM:<8} {about}: {text}", flush=True)
-        yield PROBLEM
+def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
+    """Look for findings in a thread, which may hang, and print them; returns their states."""
+    states: list[str] = []
+
+    def say(state: str, line: str) -> None:
+        states.append(state)
+        print(f"{state:<8} {about}: {line}", flush=True)
+
+    def look() -> None:
+        try:
+            for finding in findings:
+                say(*finding)
+        except Exception as error:  # the user's code, too
+            say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
+
+    thread = start_thread(look, "tmrl-doctor")
+    thread.join(_HANGS_AFTER_S)
+    if thread.is_alive():
+        say(PROBLEM, f"hangs: nothing after {duration(_HANGS_AFTER_S)}")
+    return states
 
 
 def _judge(is_fine: bool, otherwise: str, text: str, cure: str) -> Finding:

@@ -51,7 +51,6 @@ class ClocklessRobotEnv(Simulated):
         arm = ClocklessArm(seed)
         monkeypatch.setattr(robot, "time", arm)
         env = robot.RobotEnv(lambda: arm, act_buf_len=ACTIONS)
-        env.unwrapped.interface.random = np.random.default_rng(seed)
         super().__init__(env, arm)
 
 

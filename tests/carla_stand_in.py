@@ -6,16 +6,14 @@ run into; camera, lidar, collision and lane-invasion sensors whose data come in 
 arguments have CARLA's names, and do what CARLA's documentation says of them, for what `tmrl_like.envs.carla` uses.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # where there is no wheel of carla
 
 import contextlib
 import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +32,7 @@ _DESTROYED = (
 )
 _SENSOR = {"role_name": "front", "sensor_tick": "0.0"}
 _LIDAR = ("channels", "range", "rotation_frequency", "points_per_second", "upper_fov", "lower_fov")
-_BLUEPRINTS: dict[str, dict[str, str]] = {
+_BLUEPRINTS = {
     "vehicle.tesla.model3": {"role_name": "autopilot", "color": "255,0,0"},
     "sensor.camera.rgb": {**_SENSOR, "image_size_x": "800", "image_size_y": "600", "fov": "90.0"},
     "sensor.lidar.ray_cast": {**_SENSOR, **dict.fromkeys(_LIDAR, "0")},
@@ -43,7 +41,7 @@ _BLUEPRINTS: dict[str, dict[str, str]] = {
 }
 
 
-def open_drive(straight_m: float = 100.0, radius_m: float = 60.0) -> str:
+def open_drive(straight_m=100.0, radius_m=60.0):
     """A road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
     curve_m = radius_m * math.pi / 2
     mark = '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" laneChange="{}"/>'
@@ -88,7 +86,7 @@ class Simulator:
         frame, time_s: the world's clock.
     """
 
-    def __init__(self, period_s: float = 0.02, walls: Sequence[tuple[float, float, float]] = ()) -> None:
+    def __init__(self, period_s=0.02, walls=()):
         """Start the world.
 
         Args:
@@ -101,17 +99,17 @@ class Simulator:
         require_carla()
         self.period_s, self.walls = period_s, list(walls)
         self.version, self.timeout_s = CLIENT_VERSION, 5.0
-        self.actors: dict[int, Actor] = {}
+        self.actors = {}
         self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
         self.lock = threading.RLock()
         self.ticked = threading.Condition(self.lock)
         self._next_id, self._wake = 1, threading.Event()
-        self._undelivered: list[tuple[Sensor, Any]] = []
+        self._undelivered = []
         self._passed_at = time.monotonic()
         self.load("Straight")
         threading.Thread(target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True).start()
 
-    def load(self, map_name: str) -> None:
+    def load(self, map_name):
         """Begin a new world with settings as CARLA has them at first, and without actors."""
         with self.lock:
             for actor in self.actors.values():
@@ -122,29 +120,29 @@ class Simulator:
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
 
-    def close(self) -> None:
+    def close(self):
         """End the world's thread."""
         self.is_closed = True
 
-    def die(self) -> None:
+    def die(self):
         """Answer nobody any more; the newest frame stays the newest."""
         self.is_dead = True
 
-    def start_again(self) -> None:
+    def start_again(self):
         """Answer again, with a new world."""
         self.load("Straight")
         self.is_dead = False
 
-    def answer(self) -> None:
+    def answer(self):
         """Take a call of a client: raise what CARLA raises if the simulator is dead."""
         if self.is_dead:
             time.sleep(self.timeout_s)
             raise _time_out(self.timeout_s)
 
-    def add(self, blueprint: ActorBlueprint, transform: carla.Transform, parent: Actor | None) -> Actor | None:
+    def add(self, blueprint, transform, parent):
         """Make an actor, unless a vehicle is in its way."""
         with self.lock:
-            kind: type[Actor] = Sensor if blueprint.id.startswith("sensor.") else Vehicle
+            kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
             if kind is Vehicle:
                 others = [a for a in self.actors.values() if isinstance(a, Vehicle)]
                 if any(o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M for o in others):
@@ -156,7 +154,7 @@ class Simulator:
 
     # -- time ----------------------------------------------------------------------------------------
 
-    def live(self) -> None:
+    def live(self):
         """Let the time pass that has passed, if the world goes on by itself; then call listeners."""
         with self.lock:
             now = time.monotonic()
@@ -170,7 +168,7 @@ class Simulator:
         self._wake.wait(self.period_s)
         self._wake.clear()
 
-    def advance(self, step_s: float) -> int:
+    def advance(self, step_s):
         """One frame; returns it."""
         with self.lock:
             self.frame += 1
@@ -184,28 +182,28 @@ class Simulator:
             self._wake.set()
             return self.frame
 
-    def _see(self, step_s: float) -> WorldSnapshot:
+    def _see(self, step_s):
         seen = {actor.id: actor.seen() for actor in self.actors.values()}
         return WorldSnapshot(carla.Timestamp(self.frame, self.time_s, step_s, time.time()), seen)
 
 
-def _time_out(seconds: float) -> RuntimeError:
+def _time_out(seconds):
     ready = "make sure the simulator is ready and connected to 127.0.0.1:2000"
     return RuntimeError(f"time-out of {seconds * 1e3:.0f}ms while waiting for the simulator, {ready}")
 
 
-def _offline_map(name: str) -> carla.Map:
+def _offline_map(name):
     """CARLA's own map; only its spawn points do not come from a simulator."""
 
-    class Map(carla.Map):  # type: ignore[misc, unused-ignore]
-        def get_spawn_points(self) -> list[carla.Transform]:
+    class Map(carla.Map):
+        def get_spawn_points(self):
             start = self.get_waypoint(carla.Location())
             return [start.next(s_m)[0].transform for s_m in _SPAWN_POINTS_S_M]
 
     return Map(name, open_drive())
 
 
-def _live(simulator: weakref.ref[Simulator]) -> None:
+def _live(simulator):
     while (alive := simulator()) is not None and not alive.is_closed:
         alive.live()
         del alive
@@ -219,24 +217,24 @@ class Client:
 
     def __init__(
         self,
-        host: str = "127.0.0.1",
-        port: int = 2000,
-        worker_threads: int = 0,
-        simulator: Simulator | None = None,
-    ) -> None:
+        host="127.0.0.1",
+        port=2000,
+        worker_threads=0,
+        simulator=None,
+    ):
         self._simulator = simulator or Simulator()
 
-    def set_timeout(self, second: float) -> None:
+    def set_timeout(self, second):
         self._simulator.timeout_s = second
 
-    def get_client_version(self) -> str:
+    def get_client_version(self):
         return CLIENT_VERSION
 
-    def get_server_version(self) -> str:
+    def get_server_version(self):
         self._simulator.answer()
         return self._simulator.version
 
-    def get_world(self) -> World:
+    def get_world(self):
         self._simulator.answer()
         return World(self._simulator)
 
@@ -244,47 +242,45 @@ class Client:
 class World:
     """What `Client.get_world` returns."""
 
-    def __init__(self, simulator: Simulator) -> None:
+    def __init__(self, simulator):
         self._simulator = simulator
 
-    def get_map(self) -> carla.Map:
+    def get_map(self):
         self._simulator.answer()
         return self._simulator.map
 
-    def get_settings(self) -> carla.WorldSettings:
+    def get_settings(self):
         self._simulator.answer()
         now = self._simulator.settings
         copy = carla.WorldSettings(synchronous_mode=now.synchronous_mode)
         copy.fixed_delta_seconds = now.fixed_delta_seconds
         return copy
 
-    def apply_settings(self, world_settings: carla.WorldSettings) -> int:
+    def apply_settings(self, world_settings):
         self._simulator.answer()
         self._simulator.settings = world_settings
         return self._simulator.frame
 
-    def get_blueprint_library(self) -> BlueprintLibrary:
+    def get_blueprint_library(self):
         self._simulator.answer()
         return BlueprintLibrary()
 
-    def try_spawn_actor(
-        self, blueprint: ActorBlueprint, transform: carla.Transform, attach_to: Actor | None = None
-    ) -> Actor | None:
+    def try_spawn_actor(self, blueprint, transform, attach_to=None):
         self._simulator.answer()
         return self._simulator.add(blueprint, transform, attach_to)
 
-    def get_actors(self) -> list[Actor]:
+    def get_actors(self):
         self._simulator.answer()
         return list(self._simulator.actors.values())
 
-    def get_snapshot(self) -> WorldSnapshot:
+    def get_snapshot(self):
         return self._simulator.snapshot
 
-    def tick(self, seconds: float = 10.0) -> int:
+    def tick(self, seconds=10.0):
         self._simulator.answer()
         return self._simulator.advance(self._simulator.settings.fixed_delta_seconds or self._simulator.period_s)
 
-    def wait_for_tick(self, seconds: float = 10.0) -> WorldSnapshot:
+    def wait_for_tick(self, seconds=10.0):
         with self._simulator.ticked:
             frame = self._simulator.frame
             if not self._simulator.ticked.wait_for(lambda: self._simulator.frame != frame, seconds):
@@ -295,7 +291,7 @@ class World:
 class BlueprintLibrary:
     """What can be made."""
 
-    def find(self, id: str) -> ActorBlueprint:
+    def find(self, id):
         if id not in _BLUEPRINTS:
             raise IndexError(f"blueprint '{id}' not found")
         return ActorBlueprint(id)
@@ -304,18 +300,18 @@ class BlueprintLibrary:
 class ActorBlueprint:
     """One kind of actor, with attributes."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id):
         self.id = id
         self._attributes = dict(_BLUEPRINTS[id])
 
     @property
-    def attributes(self) -> dict[str, str]:
+    def attributes(self):
         return self._attributes
 
-    def has_attribute(self, id: str) -> bool:
+    def has_attribute(self, id):
         return id in self._attributes
 
-    def set_attribute(self, id: str, value: str) -> None:
+    def set_attribute(self, id, value):
         if not isinstance(value, str):
             raise TypeError(f"attribute {id}: CARLA takes text, got {value!r}")
         self._attributes[id] = value
@@ -329,10 +325,10 @@ class WorldSnapshot:
     _actors: dict[int, ActorSnapshot]
 
     @property
-    def frame(self) -> int:
+    def frame(self):
         return int(self.timestamp.frame)
 
-    def find(self, actor_id: int) -> ActorSnapshot | None:
+    def find(self, actor_id):
         return self._actors.get(actor_id)
 
 
@@ -346,16 +342,16 @@ class ActorSnapshot:
     _acceleration: carla.Vector3D
     _angular_velocity: carla.Vector3D
 
-    def get_transform(self) -> carla.Transform:
+    def get_transform(self):
         return self._transform
 
-    def get_velocity(self) -> carla.Vector3D:
+    def get_velocity(self):
         return self._velocity
 
-    def get_acceleration(self) -> carla.Vector3D:
+    def get_acceleration(self):
         return self._acceleration
 
-    def get_angular_velocity(self) -> carla.Vector3D:
+    def get_angular_velocity(self):
         return self._angular_velocity
 
 
@@ -365,33 +361,31 @@ class ActorSnapshot:
 class Actor:
     """Something in the world."""
 
-    def __init__(
-        self, simulator: Simulator, id: int, blueprint: ActorBlueprint, at: carla.Transform, parent: Actor | None
-    ) -> None:
+    def __init__(self, simulator, id, blueprint, at, parent):
         self._simulator, self.id, self.parent = simulator, id, parent
         self.type_id, self.attributes, self.is_alive = blueprint.id, blueprint.attributes, True
         self._at, self._speed_m_s, self._turn_deg_s, self._acceleration_m_s2 = at, 0.0, 0.0, 0.0
 
-    def destroy(self) -> bool:
+    def destroy(self):
         self._simulator.answer()
         with self._simulator.lock:
             was_alive, self.is_alive = self.is_alive, False
             self._simulator.actors.pop(self.id, None)
             return was_alive
 
-    def get_location(self) -> carla.Location:
+    def get_location(self):
         return self._at.location
 
-    def seen(self) -> ActorSnapshot:
+    def seen(self):
         """As it is now."""
         ahead = self._at.get_forward_vector()
         turn = carla.Vector3D(z=self._turn_deg_s)
         return ActorSnapshot(self.id, self._at, ahead * self._speed_m_s, ahead * self._acceleration_m_s2, turn)
 
-    def advance(self, step_s: float) -> None:
+    def advance(self, step_s):
         """Let time pass."""
 
-    def _check_alive(self) -> None:
+    def _check_alive(self):
         if not self.is_alive:
             raise RuntimeError(_DESTROYED)
 
@@ -399,31 +393,31 @@ class Actor:
 class Vehicle(Actor):
     """A bicycle model: throttle, brake, drag; two axles."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args):
         super().__init__(*args)
         self.bounding_box = carla.BoundingBox(carla.Location(), carla.Vector3D(2.4, 1.0, 0.75))
         self._control = carla.VehicleControl()
-        self._to_place: carla.Transform | None = None
+        self._to_place = None
         self.hit_m_s, self.crossed = 0.0, False
 
-    def apply_control(self, control: carla.VehicleControl) -> None:
+    def apply_control(self, control):
         self._check_alive()
         if not isinstance(control, carla.VehicleControl):
             raise TypeError(f"CARLA takes a VehicleControl, got {control!r}")
         self._control = control
 
-    def set_transform(self, transform: carla.Transform) -> None:
+    def set_transform(self, transform):
         self._check_alive()
         self._to_place = transform
 
-    def set_target_velocity(self, velocity: carla.Vector3D) -> None:
+    def set_target_velocity(self, velocity):
         self._check_alive()
         self._speed_m_s = velocity.length()
 
-    def set_target_angular_velocity(self, angular_velocity: carla.Vector3D) -> None:
+    def set_target_angular_velocity(self, angular_velocity):
         self._check_alive()
 
-    def advance(self, step_s: float) -> None:
+    def advance(self, step_s):
         if self._to_place is not None:
             self._at, self._to_place = self._to_place, None
             return
@@ -435,7 +429,7 @@ class Vehicle(Actor):
             self._speed_m_s = 0.0
         self.crossed = on_lane != self._is_on_lane()
 
-    def _roll(self, step_s: float) -> None:
+    def _roll(self, step_s):
         control, before_m_s = self._control, self._speed_m_s
         pull = control.throttle * _THROTTLE_M_S2 - _DRAG_PER_S * before_m_s - control.brake * _BRAKE_M_S2
         self._speed_m_s = max(0.0, before_m_s + pull * step_s)
@@ -447,31 +441,31 @@ class Vehicle(Actor):
         y = self._at.location.y + self._speed_m_s * math.sin(yaw) * step_s
         self._at = carla.Transform(carla.Location(x, y, 0.0), carla.Rotation(yaw=math.degrees(yaw)))
 
-    def _is_on_lane(self) -> bool:
+    def _is_on_lane(self):
         lane = self._simulator.map.get_waypoint(self._at.location)
         return bool(lane.transform.location.distance(self._at.location) < lane.lane_width / 2)
 
-    def _distance_m(self, x: float, y: float) -> float:
+    def _distance_m(self, x, y):
         return math.hypot(self._at.location.x - x, self._at.location.y - y)
 
 
 class Sensor(Actor):
     """Any of the four; its data have the attributes of CARLA's."""
 
-    callback: Callable[[Any], Any] | None = None
+    callback = None
 
-    def listen(self, callback: Callable[[Any], Any]) -> None:
+    def listen(self, callback):
         self._check_alive()
         self.callback = callback
 
-    def is_listening(self) -> bool:
+    def is_listening(self):
         return self.callback is not None
 
-    def stop(self) -> None:
+    def stop(self):
         self._check_alive()
         self.callback = None
 
-    def measure(self) -> list[SensorData]:
+    def measure(self):
         """What it has to say in this frame."""
         car = self.parent
         assert isinstance(car, Vehicle)
@@ -483,17 +477,17 @@ class Sensor(Actor):
             return [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))] if car.hit_m_s else []
         return [self._data(crossed_lane_markings=[object()])] if car.crossed else []
 
-    def _data(self, **values: Any) -> SensorData:
+    def _data(self, **values):
         return SensorData(self._simulator.frame, self._simulator.time_s, values)
 
-    def _photograph(self, car: Vehicle) -> SensorData:
+    def _photograph(self, car):
         """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
         green = 255 if car._is_on_lane() else 0
         pixel = np.array([self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8)
         return self._data(width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes())
 
-    def _scan(self, car: Vehicle) -> SensorData:
+    def _scan(self, car):
         """The nearest point of each wall, and points on the road; a frame that is short sees half a turn."""
         points = [(5.0, 0.0, -2.1, 1.0), (-5.0, 0.0, -2.1, 1.0)]
         for x, y, radius in self._simulator.walls:
@@ -511,6 +505,6 @@ class Sensor(Actor):
 class SensorData:
     """One measurement."""
 
-    def __init__(self, frame: int, timestamp: float, values: dict[str, Any]) -> None:
+    def __init__(self, frame, timestamp, values):
         self.frame, self.timestamp = frame, timestamp
         vars(self).update(values)

@@ -8,9 +8,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,32 +21,27 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-if TYPE_CHECKING:
-    from house import House
-
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
 
 
 _TESTS, _unfreeze = itertools.count(), gc.unfreeze
-FIGURES: dict[str, dict[str, str]] = {}  # of each test, of each of its parameters, what was measured
+FIGURES = {}  # of each test, of each of its parameters, what was measured
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--keep-figures", action="store_true", help="write what tests measure to tests/figures.json")
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def figure(request):
     """Keeps a line about what the test measured."""
     test, _, parameters = request.node.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
     return lambda line: FIGURES.setdefault(test, {}).update({parameters: f"{line}, {time.strftime('%Y-%m-%d')}"})
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> Generator[None, None, None]:
+def pytest_terminal_summary(terminalreporter, config):
     if FIGURES:
         terminalreporter.section("figures")
     for test, lines in FIGURES.items():
@@ -69,7 +62,7 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(autouse=True, scope="session")
-def home_of_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def home_of_fixtures(tmp_path_factory):
     """Fixtures of a wider scope than a test leave the user's data folder alone, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMRL_LIKE_HOME", str(tmp_path_factory.mktemp("home")))
@@ -77,7 +70,7 @@ def home_of_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_home(tmp_path, monkeypatch):
     """Each test has a data folder of its own and leaves the user's alone."""
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
@@ -89,7 +82,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def log_handlers_stay() -> Iterator[None]:
+def log_handlers_stay():
     """A handler that a test leaves behind writes to that test's captured output, which is closed by then."""
     handlers = list(logging.getLogger().handlers)
     yield
@@ -97,7 +90,7 @@ def log_handlers_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def what_was_imported_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def what_was_imported_is_not_searched(monkeypatch):
     """A control loop that begins collects garbage: a third of a second, where pytest and torch are searched, too.
 
     A loop that ends leaves frozen what it found so; what tests leave in circles is freed every hundred tests.
@@ -110,14 +103,14 @@ def what_was_imported_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unfrozen(what_was_imported_is_not_searched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def unfrozen(what_was_imported_is_not_searched, monkeypatch):
     """Nothing is frozen, and a control loop that ends unfreezes what it froze, as outside of tests."""
     _unfreeze()
     monkeypatch.setattr(gc, "unfreeze", _unfreeze)
 
 
 @pytest.fixture(autouse=True)
-def denormals_stay() -> Iterator[None]:
+def denormals_stay():
     """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later tests."""
     yield
     if "torch" in sys.modules:
@@ -125,7 +118,7 @@ def denormals_stay() -> Iterator[None]:
 
 
 @pytest.fixture
-def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+def command_line(monkeypatch, signals_stay):
     """Run a command in this process, and take back what it did to it."""
     import torch
 
@@ -136,24 +129,29 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]
     monkeypatch.setattr(os, "environ", os.environ.copy())
     root, threads = logging.getLogger(), torch.get_num_threads()
     handlers, level = list(root.handlers), root.level
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield lambda *arguments: main(arguments)
     logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
     torch.set_num_threads(threads)
-    for number, handler in signals.items():
+
+
+@pytest.fixture
+def signals_stay():
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.fixture
-def until() -> Callable[..., object]:
+def until():
     """Wait for a condition. The deadline is there for what hangs, not for what is slow."""
     return waiting.until
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Callable[[], Path]]:
+def full_disk(tmp_path):
     """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can be made."""
     with small_disk(tmp_path / "disk") as fill:
         if fill is None:
@@ -162,7 +160,7 @@ def full_disk(tmp_path: Path) -> Iterator[Callable[[], Path]]:
 
 
 @pytest.fixture(params=["zmq", "inproc"])
-def house(request: pytest.FixtureRequest) -> Iterator["House"]:
+def house(request):
     from house import House  # after the number of threads is set
 
     with contextlib.ExitStack() as stack:
@@ -170,7 +168,7 @@ def house(request: pytest.FixtureRequest) -> Iterator["House"]:
 
 
 @pytest.fixture
-def zmq_house() -> Iterator["House"]:
+def zmq_house():
     from house import House
 
     with contextlib.ExitStack() as stack:

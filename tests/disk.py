@@ -11,8 +11,6 @@ not there. What is written in another way than through the seam (locks, mapped f
 `end_at_each_operation` ends the same work at each of its changes in turn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -20,37 +18,32 @@ import random
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tmrl_like.base.files import Disk
 from tmrl_like.base.files import disk as product
 
 SECTOR = 512
-Operation = tuple[Any, ...]  # kind, and what it is done to: paths relative to the root, files by number
-Tree = dict[str, "bytes | None"]
-"""Files with what is in them, by path; None: a folder."""
 
 
 @dataclass(eq=False)
 class File:
     synced: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # where, and what; None: cut off there
+    pending: list = field(default_factory=list)  # where, and what; None: cut off there
 
-    def content(self) -> bytes:
+    def content(self):
         """As a process sees it."""
         return self._with(self.pending)
 
-    def sync(self) -> None:
+    def sync(self):
         self.synced, self.pending = self.content(), []
 
-    def after_a_cut(self, rng: random.Random) -> bytes:
+    def after_a_cut(self, rng):
         share = rng.choice((0.0, 0.5, 0.9, 1.0))
         return self._with([kept for change in self.pending for kept in _left_of(change, share, rng)])
 
-    def _with(self, changes: list[tuple[int, bytes | None]]) -> bytes:
+    def _with(self, changes):
         content = bytearray(self.synced)
         for at, data in changes:
             content += bytes(max(0, at - len(content)))
@@ -61,7 +54,7 @@ class File:
         return bytes(content)
 
 
-def _left_of(change: tuple[int, bytes | None], share: float, rng: random.Random) -> Iterator[tuple[int, bytes | None]]:
+def _left_of(change, share, rng):
     at, data = change
     if rng.random() < share:
         yield change
@@ -79,28 +72,24 @@ def _left_of(change: tuple[int, bytes | None], share: float, rng: random.Random)
 
 @dataclass(eq=False)
 class Folder:
-    names: dict[str, File | Folder] = field(default_factory=dict)  # as a process sees them
-    synced: dict[str, File | Folder] = field(default_factory=dict)
-
-
-Renaming = list[tuple[Folder, str, "File | Folder | None"]]
-"""Names that change in one step: what each is then; None: it is gone."""
+    names: dict = field(default_factory=dict)  # as a process sees them
+    synced: dict = field(default_factory=dict)
 
 
 class State:
     """What is on the disk, and what a process sees there."""
 
-    def __init__(self, tree: Tree) -> None:
-        """All of `tree` is on the disk."""
+    def __init__(self, tree):
+        """All of `tree` is on the disk: what is in each file by its path; None: a folder."""
         self.root = Folder()
-        self.files: dict[int, File] = {}
-        self._pending: list[Renaming] = []
+        self.files = {}
+        self._pending = []
         for path, content in tree.items():
             folder = self._folder(Path(path).parent)
             folder.names[Path(path).name] = Folder() if content is None else File(content)
         self._sync_all(self.root)
 
-    def _sync_all(self, folder: Folder) -> None:
+    def _sync_all(self, folder):
         folder.synced = dict(folder.names)
         for node in folder.names.values():
             if isinstance(node, Folder):
@@ -108,7 +97,7 @@ class State:
             else:
                 node.sync()
 
-    def _folder(self, path: Path) -> Folder:
+    def _folder(self, path):
         """One that was made in another way than through the seam counts as on the disk."""
         folder = self.root
         for part in path.parts:
@@ -119,7 +108,7 @@ class State:
             folder = found
         return folder
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation):
         kind, *what = operation
         if kind == "open":
             number, path, is_new = what
@@ -144,20 +133,21 @@ class State:
         else:
             self._rename(kind, *map(Path, what))
 
-    def _rename(self, kind: str, source: Path, path: Path | None = None) -> None:
+    def _rename(self, kind, source, path=None):
         folder = self._folder(source.parent)
         node = folder.names.get(source.name)
-        changes: Renaming = [] if kind == "link" or node is None else [(folder, source.name, None)]
+        changes = [] if kind == "link" or node is None else [(folder, source.name, None)]
         if path is not None:
             changes.append((self._folder(path.parent), path.name, node))
         self._change(changes)
 
-    def _change(self, changes: Renaming) -> None:
+    def _change(self, changes):
+        """Names that change in one step: folder, name, and what that is then; None: it is gone."""
         for folder, name, node in changes:
             _put(folder.names, name, node)
         self._pending.append(changes)
 
-    def _sync_folder(self, folder: Folder) -> None:
+    def _sync_folder(self, folder):
         pending, self._pending = self._pending, []
         for changes in pending:
             if any(changed is folder for changed, _, _ in changes):
@@ -166,19 +156,19 @@ class State:
             else:
                 self._pending.append(changes)
 
-    def write_back(self) -> None:
+    def write_back(self):
         """The system has written all there is."""
         self._sync_all(self.root)
         self._pending.clear()
 
-    def seen(self) -> Tree:
+    def seen(self):
         """What a process finds that is started after the one before was killed."""
         return _tree(self.root, lambda folder: folder.names, File.content)
 
-    def after_a_cut(self, rng: random.Random) -> Tree:
+    def after_a_cut(self, rng):
         """What a process may find that is started after a power cut."""
         share = rng.choice((0.0, 0.5, 1.0))
-        names: dict[int, dict[str, File | Folder]] = {}
+        names = {}
         for changes in self._pending:
             if rng.random() < share:
                 for folder, name, node in changes:
@@ -186,14 +176,14 @@ class State:
         return _tree(self.root, lambda folder: names.get(id(folder), folder.synced), lambda f: f.after_a_cut(rng))
 
 
-def _put(names: dict[str, File | Folder], name: str, node: File | Folder | None) -> None:
+def _put(names, name, node):
     names.pop(name, None)
     if node is not None:
         names[name] = node
 
 
-def _tree(folder: Folder, names_of: Any, content_of: Any, above: str = "") -> Tree:
-    tree: Tree = {}
+def _tree(folder, names_of, content_of, above=""):
+    tree = {}
     for name, node in sorted(names_of(folder).items()):
         path = f"{above}{name}"
         if isinstance(node, Folder):
@@ -203,7 +193,7 @@ def _tree(folder: Folder, names_of: Any, content_of: Any, above: str = "") -> Tr
     return tree
 
 
-def write_tree(tree: Tree, root: Path) -> None:
+def write_tree(tree, root):
     root.mkdir(parents=True, exist_ok=True)
     for path, content in tree.items():
         target = root / path
@@ -213,14 +203,14 @@ def write_tree(tree: Tree, root: Path) -> None:
             target.chmod(0o600)  # keys are their owner's alone
 
 
-def age(root: Path, by_s: float = 100_000.0) -> None:
+def age(root, by_s=100_000.0):
     """What is there was written so long ago, by default before the processes that live now."""
     for path in [root, *root.rglob("*")]:
         then = path.stat().st_mtime - by_s
         os.utime(path, (then, then))
 
 
-def read_tree(root: Path) -> Tree:
+def read_tree(root):
     paths = sorted(path for path in root.rglob("*") if path.is_dir() or path.is_file())
     return {path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None for path in paths}
 
@@ -229,30 +219,30 @@ class PowerDisk:
     """Records what the parts write below `root`. Several, of different roots, may be in use at once.
 
     Attributes:
-        operations: all there were, in order.
+        operations: all there were, in order: the kind, and what it was done to, paths below the root, files by number.
         state: the disk now.
         before: called before each operation with its number, from 0; what it raises keeps the operation from happening.
         is_off: what is written now reaches nobody, as of a process that is dead already.
     """
 
-    def __init__(self, root: Path, really_syncs: bool = False) -> None:
+    def __init__(self, root, really_syncs=False):
         """`really_syncs`: else a sync is noted, and takes no time."""
         self.root = root
-        self.operations: list[Operation] = []
-        self.before: Any = lambda number: None
+        self.operations = []
+        self.before = lambda number: None
         self.is_off = False
         self._really_syncs = really_syncs
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of open files
+        self._numbers = weakref.WeakKeyDictionary()  # of open files
         self._opened = 0
         self._lock = threading.RLock()
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self):
         """Count from here: what is in the folder is on the disk."""
         self.operations = []
         self.state = State(read_tree(self.root))
 
-    def states(self) -> Iterator[tuple[int, State]]:
+    def states(self):
         """The disk after each number of operations; one and the same object, which goes on."""
         state = State(self._first)
         yield 0, state
@@ -260,7 +250,7 @@ class PowerDisk:
             state.apply(operation)
             yield number, state
 
-    def cut(self, rng: random.Random) -> None:
+    def cut(self, rng):
         """Cut the power: leave the folder as the next process may find it. Nobody may use what was open."""
         tree = self.state.after_a_cut(rng)
         for path in reversed(self.state.seen()):
@@ -273,20 +263,20 @@ class PowerDisk:
         self._numbers.clear()
         self.begin()
 
-    def __enter__(self) -> PowerDisk:
+    def __enter__(self):
         self._before_us = {name: getattr(product, name) for name in vars(Disk) if name[0] != "_"}
         for name in self._before_us:
             setattr(product, name, getattr(self, f"_{name}"))
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         for name, method in self._before_us.items():
             setattr(product, name, method)
 
-    def _path(self, path: Path) -> str | None:
+    def _path(self, path):
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
 
-    def _do(self, name: str, operation: Operation | None, *arguments: Any) -> None:
+    def _do(self, name, operation, *arguments):
         """Do and note it; None: it is not ours."""
         with self._lock:
             if operation is None:
@@ -297,11 +287,11 @@ class PowerDisk:
                     self._before_us[name](*arguments)
                 self._note(operation)
 
-    def _note(self, operation: Operation) -> None:
+    def _note(self, operation):
         self.operations.append(operation)
         self.state.apply(operation)
 
-    def _open(self, path: Path, new: bool = False, private: bool = False) -> Any:
+    def _open(self, path, new=False, private=False):
         ours = self._path(path)
         if ours is None:
             return self._before_us["open"](path, new, private)
@@ -315,7 +305,7 @@ class PowerDisk:
             self._note(("open", self._opened, ours, new))
         return file
 
-    def _write(self, file: Any, data: bytes | memoryview) -> None:
+    def _write(self, file, data):
         number = self._numbers.get(file)
         if number is None:
             if not self.is_off:
@@ -331,27 +321,27 @@ class PowerDisk:
             finally:  # of what failed a part may be there
                 self._note(("write", number, at, bytes(data[: file.tell() - at])))
 
-    def _truncate(self, file: Any, size: int) -> None:
+    def _truncate(self, file, size):
         self._do("truncate", self._of(file, "truncate", size), file, size)
 
-    def _sync(self, file: Any) -> None:
+    def _sync(self, file):
         self._do("sync", self._of(file, "sync"), file)
 
-    def _of(self, file: Any, kind: str, *more: Any) -> Operation | None:
+    def _of(self, file, kind, *more):
         number = self._numbers.get(file)
         return None if number is None else (kind, number, *more)
 
-    def _sync_folder(self, path: Path) -> None:
+    def _sync_folder(self, path):
         self._do("sync_folder", self._with_paths("sync_folder", path), path)
 
-    def _make_folder(self, path: Path, mode: int = 0o777) -> None:
+    def _make_folder(self, path, mode=0o777):
         """As the real one, which calls this one for what is above."""
         if not path.is_dir():
             self._make_folder(path.parent)
             self._do_make(path, mode)
             self._sync_folder(path.parent)
 
-    def _do_make(self, path: Path, mode: int) -> None:
+    def _do_make(self, path, mode):
         ours = self._path(path)
         with self._lock:
             if ours is not None and not self.is_off:
@@ -360,16 +350,16 @@ class PowerDisk:
             if ours is not None and not self.is_off:
                 self._note(("make_folder", ours))
 
-    def _rename(self, source: Path, path: Path) -> None:
+    def _rename(self, source, path):
         self._do("rename", self._with_paths("rename", source, path), source, path)
 
-    def _link(self, source: Path, path: Path) -> None:
+    def _link(self, source, path):
         self._do("link", self._with_paths("link", source, path), source, path)
 
-    def _remove(self, path: Path) -> None:
+    def _remove(self, path):
         self._do("remove", self._with_paths("remove", path), path)
 
-    def _with_paths(self, kind: str, *paths: Path) -> Operation | None:
+    def _with_paths(self, kind, *paths):
         ours = [self._path(path) for path in paths]
         return None if None in ours else (kind, *ours)
 
@@ -379,12 +369,12 @@ class Ended(BaseException):
 
 
 def end_at_each_operation(
-    folder: Path,
-    work: Callable[[Path, Callable[[Any], None]], None],
-    check: Callable[[Path, list[Any]], None],
-    is_cut: bool,
-    seed: int = 7,
-) -> int:
+    folder,
+    work,
+    check,
+    is_cut,
+    seed=7,
+):
     """End `work(root, promise)` at each of its operations and behind the last; `check(root, promised)` what it leaves.
 
     Returns:
@@ -393,11 +383,11 @@ def end_at_each_operation(
     rng = random.Random(seed)
     at, is_over = 0, False
     while not is_over:
-        root, promised = folder / str(at), list[Any]()
+        root, promised = folder / str(at), []
         root.mkdir()
         with PowerDisk(root) as power:
 
-            def end(number: int, last: int = at, power: PowerDisk = power) -> None:
+            def end(number, last=at, power=power):
                 if number == last:
                     power.is_off = True
                     raise Ended

@@ -2,20 +2,20 @@
 
 import dataclasses
 import threading
-from contextlib import ExitStack
-from typing import Any
+from types import SimpleNamespace
+
+import torch
+from kit.waiting import until
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.check import Traffic
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer
+from tmrl_like.types import Batch, Buffer
 from tmrl_like.worker.options import WorkerOptions
 
 
-def with_worker_options(arguments: dict[str, Any]) -> dict[str, Any]:
+def with_worker_options(arguments):
     """Arguments of a worker, with those that are options on their page."""
     names = {field.name for field in dataclasses.fields(WorkerOptions)}
     page = WorkerOptions(**{name: value for name, value in arguments.items() if name in names})
@@ -23,22 +23,23 @@ def with_worker_options(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class House:
-    """Starts parts on one transport, and closes all of them at the end."""
+    """Starts parts on one transport, a server first, and closes all of them at the end."""
 
-    def __init__(self, transport: str, stack: ExitStack) -> None:
+    def __init__(self, transport, stack):
         self.transport = transport
         self._stack = stack
         self.port = 0
-        self.threads: list[threading.Thread] = []
+        self.threads = []
 
-    def server(self, **options) -> Server:
+    def server(self, **options):
         server = self._stack.enter_context(
             Server(options.pop("port", self.port), host="127.0.0.1", transport=self.transport, **options)
         )
         self.port = server.address[1]
         return server
 
-    def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options) -> RolloutWorker:
+    def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options):
+        self._need_server()
         options.setdefault("model_path", None)
         options.setdefault("link_process", False)  # a process takes a moment to start
         options = with_worker_options(options)
@@ -51,7 +52,8 @@ class House:
             self._stack.callback(worker.link.close, 0.0)  # nobody takes the last samples: don't wait for that
         return worker
 
-    def trainer(self, memory_cls: type[MemoryDataloading] = ListMemory, training=None, **options) -> Trainer:
+    def trainer(self, memory_cls=ListMemory, training=None, **options):
+        self._need_server()
         fields = {
             "env_cls": CountingEnv,
             "memory_cls": partial(memory_cls, batch_size=4),
@@ -77,14 +79,58 @@ class House:
             )
         )
 
-    def start(self, call, *args, **kwargs) -> threading.Thread:
+    def _need_server(self):
+        if not self.port:
+            self.server()
+
+    def start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
         thread.start()
         self.threads.append(thread)
         return thread
 
 
-def buffers_of(traffic: Traffic) -> list[Buffer]:
+def alone(env_cls=CountingEnv, actor_cls=LinearActor, **options):
+    """A worker without a connection."""
+    return RolloutWorker(env_cls, actor_cls, standalone=True, **{"model_path": None} | with_worker_options(options))
+
+
+def publish(trainer, trained=False):
+    """The agent's policy as it is, or after a training step; returns its version."""
+    if trained:
+        trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
+    return trainer.link.broadcast_model(trainer.training.agent.get_actor())
+
+
+def linear_actor(cls=LinearActor, bias=0.0, weight=0.0):
+    env = CountingEnv()
+    made = cls(env.observation_space, env.action_space)
+    with torch.no_grad():
+        made.layer.bias.fill_(bias)
+        made.layer.weight.fill_(weight)
+    return made
+
+
+def take(trainer, enough, within_s=60.0):
+    """What comes to a trainer until `enough(taken)`, confirmed: samples, those of each stream, and episodes."""
+    taken = SimpleNamespace(samples=[], streams={}, episodes=[])
+
+    def look():
+        deliveries = trainer.link.retrieve(0.05)
+        for delivery in deliveries:
+            samples = list(delivery.buffer)
+            taken.samples += samples
+            if samples:
+                taken.streams.setdefault(delivery.buffer.stream, []).extend(samples)
+            taken.episodes += delivery.episodes
+        trainer.link.confirm(deliveries)
+        return enough(taken)
+
+    until(look, "what is to come", within_s)
+    return taken
+
+
+def buffers_of(traffic):
     """What was taken; the stream is the number of breaks before the samples."""
     breaks = [str(packet.breaks) for packet, _ in traffic.packets if packet.samples]
     return [Buffer(stream=stream, blocks=[block]) for stream, block in zip(breaks, traffic.blocks, strict=True)]

@@ -1,7 +1,5 @@
 """A link that misbehaves on command: a TCP proxy that cuts, freezes, refuses, delays and corrupts."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math
@@ -9,13 +7,10 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Coroutine
 
 _CHUNK_BYTES = 1 << 16
 _MAX_WAITING = 16  # pieces, per direction of a connection; a sender that is faster waits, as on a slow link
 _WITHIN_S = 10.0
-
-Pieces = asyncio.Queue[tuple[float, bytes]]  # when each is due; the last one is empty
 
 
 class LinkProxy:
@@ -29,60 +24,60 @@ class LinkProxy:
         port: that it listens on.
     """
 
-    def __init__(self, target_host: str, target_port: int) -> None:
+    def __init__(self, target_host, target_port):
         """Listen on a free port of 127.0.0.1 (see `address`); the target is dialled when somebody connects."""
         self._target = target_host, target_port
         self.accepted = 0
         self._delay_s, self._bytes_per_s, self._noise = 0.0, math.inf, _Noise()
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections = {}
         self._thawed = asyncio.Event()
         self._thawed.set()
         listener = _bound(0)
-        self.port: int = listener.getsockname()[1]
+        self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tmrl-link-proxy", daemon=True)
         self._thread.start()
         self._order(self._listen(listener))
 
     @property
-    def address(self) -> tuple[str, int]:
+    def address(self):
         """Host and port that it listens on."""
         return "127.0.0.1", self.port
 
     @property
-    def corrupted(self) -> int:
+    def corrupted(self):
         """How many bits it has flipped since the last `corrupt`."""
         return self._noise.flips
 
-    def cut(self) -> None:
+    def cut(self):
         """Break all connections; new ones are accepted."""
         self._order(self._cut())
 
-    def freeze(self) -> None:
+    def freeze(self):
         """Pass nothing on and say nothing: connections stay open, new ones are made and get no answer."""
         self._order(self._set_thawed(False))
 
-    def thaw(self) -> None:
+    def thaw(self):
         """Go on where `freeze` stopped; nothing was lost in between."""
         self._order(self._set_thawed(True))
 
-    def refuse(self) -> None:
+    def refuse(self):
         """Break all connections and refuse new ones, until `allow`."""
         self._order(self._refuse())
 
-    def allow(self) -> None:
+    def allow(self):
         """Accept connections again."""
         self._order(self._listen(self._refusing))
 
-    def delay(self, seconds: float) -> None:
+    def delay(self, seconds):
         """Let every byte that arrives from now on take so much longer, per direction; 0: none."""
         self._delay_s = seconds
 
-    def limit(self, bytes_per_s: float) -> None:
+    def limit(self, bytes_per_s):
         """Pass on no more than this, per direction of each connection; `math.inf`: all there is."""
         self._bytes_per_s = bytes_per_s
 
-    def corrupt(self, every_bytes: float, seed: int | None = None) -> None:
+    def corrupt(self, every_bytes, seed=None):
         """Flip single bits at random places.
 
         Args:
@@ -91,7 +86,7 @@ class LinkProxy:
         """
         self._noise = _Noise(every_bytes, seed)
 
-    def close(self) -> None:
+    def close(self):
         """Break all connections and free the port. Twice is fine."""
         if self._thread.is_alive():
             self._order(self._refuse())
@@ -101,26 +96,26 @@ class LinkProxy:
             self._thread.join(_WITHIN_S)
             self._loop.close()
 
-    def __enter__(self) -> LinkProxy:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         self.close()
 
-    def _order(self, work: Coroutine[None, None, None]) -> None:
+    def _order(self, work):
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WITHIN_S)
 
     # -- the proxy's thread --------------------------------------------------------------------------
 
-    async def _listen(self, listener: socket.socket) -> None:
+    async def _listen(self, listener):
         self._server = await asyncio.start_server(self._accept, sock=listener)
 
-    async def _refuse(self) -> None:
+    async def _refuse(self):
         self._server.close()
         self._refusing = _bound(self.port)
         await self._cut()
 
-    async def _cut(self) -> None:
+    async def _cut(self):
         await asyncio.sleep(0.01)  # asyncio takes some turns to accept, and to close
         connections = dict(self._connections)
         for task, writer in connections.items():
@@ -129,26 +124,26 @@ class LinkProxy:
         await asyncio.gather(*connections, return_exceptions=True)
         await asyncio.sleep(0)
 
-    async def _set_thawed(self, is_thawed: bool) -> None:
+    async def _set_thawed(self, is_thawed):
         if is_thawed:
             self._thawed.set()
         else:
             self._thawed.clear()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader, writer):
         self.accepted += 1
         task = self._loop.create_task(self._serve(reader, writer))
         self._connections[task] = writer
         task.add_done_callback(self._connections.pop)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         """One connection, until one of its sides ends it."""
-        writers, parts = [writer], list[asyncio.Future[None]]()
+        writers, parts = [writer], []
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             writers.append(far_writer)
             for source, sink in ((reader, far_writer), (far_reader, writer)):
-                pieces = Pieces(_MAX_WAITING)
+                pieces = asyncio.Queue(_MAX_WAITING)  # when each is due, and what; the last one is empty
                 parts.append(asyncio.ensure_future(self._take(source, pieces)))
                 parts.append(asyncio.ensure_future(self._give(pieces, sink)))
             await asyncio.wait(parts[1::2], return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +155,7 @@ class LinkProxy:
             for each in writers:
                 each.transport.abort()
 
-    async def _take(self, source: asyncio.StreamReader, pieces: Pieces) -> None:
+    async def _take(self, source, pieces):
         data, free_at = b"any", 0.0  # when a limited link has passed on what it has
         while data:
             data = b""
@@ -169,7 +164,7 @@ class LinkProxy:
             free_at = max(self._loop.time(), free_at) + len(data) / self._bytes_per_s
             await pieces.put((free_at + self._delay_s, self._noise.on(data)))
 
-    async def _give(self, pieces: Pieces, sink: asyncio.StreamWriter) -> None:
+    async def _give(self, pieces, sink):
         sink.transport.set_write_buffer_limits(0)
         with contextlib.suppress(OSError):
             while True:
@@ -185,18 +180,18 @@ class LinkProxy:
 class _Noise:
     """Flips bits, `every_bytes` apart on average."""
 
-    def __init__(self, every_bytes: float = math.inf, seed: int | None = None) -> None:
+    def __init__(self, every_bytes=math.inf, seed=None):
         self.flips = 0
         self._every_bytes = every_bytes
         self._random = random.Random(seed)
         self._to_go = self._distance()
 
-    def _distance(self) -> float:
+    def _distance(self):
         if self._every_bytes == math.inf:
             return math.inf
         return 1 + int(self._random.expovariate(1 / self._every_bytes))
 
-    def on(self, data: bytes) -> bytes:
+    def on(self, data):
         noisy = bytearray(data)
         at = self._to_go
         while at <= len(data):
@@ -207,7 +202,7 @@ class _Noise:
         return bytes(noisy)
 
 
-def _bound(port: int) -> socket.socket:
+def _bound(port):
     """A socket that keeps the port; it refuses connections until it listens."""
     sock = socket.socket()
     if os.name == "posix":

@@ -1,7 +1,5 @@
 """A memory as a user of the library writes it: lists, and index arithmetic over earlier samples."""
 
-from __future__ import annotations
-
 from tmrl_like.replay.contract import MemoryDataloading
 
 

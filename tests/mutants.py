@@ -8,8 +8,6 @@ Results are in mutants/: `mutmut show NAME` shows a mutant, mutants/survivors.di
 is measured when its file is new or has changed; remove mutants/ to measure all of them again.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -23,10 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,6 +31,8 @@ WORK = ROOT / "mutants"
 KILLED = ("mypy", "killed", "timeout")
 EXIT_CODES = {"killed": 1, "survived": 0, "no tests": 33, "timeout": 36, "mypy": 37}  # mutmut's
 FAILED, HITS = 1, "hits.json"
+SECONDS = 60.0  # of tests for each mutant, as measured without it
+CHILDREN = os.cpu_count() or 1  # mutants at a time
 OF_COPIES = ("has-type", "no-redef")  # what mypy finds because a function is there many times
 
 
@@ -52,23 +50,23 @@ class Job:
 class Forks:
     """A pytest plugin that runs its tests in forks, as often as asked."""
 
-    def __init__(self, children: int, work: Callable[[Forks], None]) -> None:
-        self.items: list[pytest.Item] = []
+    def __init__(self, children, work):
+        self.items = []
         self._children = children
         self._work = work
         self._failed = False
 
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def pytest_runtestloop(self, session):
         self.items = session.items
         self._work(self)
         return True
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         self._failed |= report.failed
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, str]]:
+    def run(self, jobs):
         """Run jobs, and say of each how it ended: killed, survived or timeout."""
-        waiting, running = iter(jobs), dict[int, Job]()
+        waiting, running = iter(jobs), {}
         try:
             while True:
                 while len(running) < self._children and (job := next(waiting, None)) is not None:
@@ -86,7 +84,7 @@ class Forks:
                 _kill(pid)
                 shutil.rmtree(job.folder, ignore_errors=True)
 
-    def _ended(self, running: dict[int, Job]) -> Iterator[tuple[int, str]]:
+    def _ended(self, running):
         for pid, job in running.items():
             ended, status = os.waitpid(pid, os.WNOHANG)
             is_late = not ended and time.monotonic() - job.started_at > job.limit_s
@@ -96,7 +94,7 @@ class Forks:
                     os.waitpid(pid, 0)
                 yield pid, "timeout" if is_late else "killed" if status else "survived"
 
-    def _fork(self, job: Job) -> int:
+    def _fork(self, job):
         if pid := os.fork():
             return pid
         os.setsid()
@@ -109,7 +107,7 @@ class Forks:
         finally:
             os._exit(FAILED)
 
-    def _run_in_fork(self, job: Job) -> None:
+    def _run_in_fork(self, job):
         from mutmut.state import state
 
         for item, following in zip(job.items, [*job.items[1:], None], strict=True):
@@ -121,12 +119,12 @@ class Forks:
         os._exit(0)
 
 
-def _kill(pid: int) -> None:
+def _kill(pid):
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "names", nargs="*", default=[""], help="words in the names of the mutants, e.g. relay (default: all)"
@@ -134,23 +132,20 @@ def main() -> None:
     parser.add_argument(
         "--per-module", type=int, default=60, help="how many of each module, always the same ones; 0: all"
     )
-    parser.add_argument("--survivors", action="store_true", help="only those that survived when they were tried last")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for each mutant, as measured without it")
-    parser.add_argument("--children", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    paths = _generate(arguments.children)
+    paths = _generate(CHILDREN)
     refused = _refused_by_mypy(paths)
     chosen = {path: names for path in paths if (names := _choose(path, arguments))}
     os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and equal numbers
 
-    def work(forks: Forks) -> None:
+    def work(forks):
         import torch._dynamo  # noqa: F401 - what the first optimiser imports otherwise, in each fork again
 
         tests = _measure(forks)
         os.chdir(ROOT)
         for path, names in chosen.items():
-            _try(forks, path, names, refused, tests, arguments.seconds)
+            _try(forks, path, names, refused, tests)
         _report(chosen)
 
     from mutmut.configuration import config
@@ -158,10 +153,10 @@ def main() -> None:
     selection = config().pytest_add_cli_args_test_selection
     os.chdir(WORK)
     options = ["--rootdir=.", "-q", "-s", "-p", "no:cacheprovider", "--timeout=30", "--hypothesis-profile=ci"]
-    sys.exit(pytest.main([*options, *selection], plugins=[Forks(arguments.children, work)]))
+    sys.exit(pytest.main([*options, *selection], plugins=[Forks(CHILDREN, work)]))
 
 
-def _generate(children: int) -> list[Path]:
+def _generate(children):
     """Copy sources and tests to `WORK`, sources with all their mutants; returns the mutated ones."""
     from mutmut import __main__ as mutmut
     from mutmut.configuration import config
@@ -187,7 +182,7 @@ def _generate(children: int) -> list[Path]:
     return sorted(path for path in file_utils.walk_mutatable_files() if _results(path).exit_code_by_key)
 
 
-def _results(path: Path) -> Any:
+def _results(path):
     from mutmut.mutation.data import SourceFileMutationData
 
     data = SourceFileMutationData(path=path)
@@ -195,11 +190,11 @@ def _results(path: Path) -> Any:
     return data
 
 
-def _module(path: Path) -> str:
+def _module(path):
     return ".".join(path.with_suffix("").parts)
 
 
-def _refused_by_mypy(paths: list[Path]) -> set[str]:
+def _refused_by_mypy(paths):
     """Mutants in which mypy finds a mistake that it does not find in the original."""
     command = [sys.executable, "-m", "mypy", "--output", "json", "--disable-error-code", "unused-ignore"]
     output = subprocess.run(command, cwd=WORK, capture_output=True, text=True).stdout
@@ -219,16 +214,14 @@ def _refused_by_mypy(paths: list[Path]) -> set[str]:
     return refused
 
 
-def _choose(path: Path, arguments: argparse.Namespace) -> list[str]:
+def _choose(path, arguments):
     results = _results(path).exit_code_by_key
     names = [name for name in results if any(word in name for word in arguments.names)]
-    if arguments.survivors:
-        return [name for name in names if results[name] in (EXIT_CODES["survived"], EXIT_CODES["no tests"])]
     names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
     return names[: arguments.per_module or None]
 
 
-def _measure(forks: Forks) -> dict[pytest.Item, Any]:
+def _measure(forks):
     """Which functions each test calls, and how long it takes; those that fail without a mutant are left out."""
     cache = WORK / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
@@ -247,20 +240,18 @@ def _measure(forks: Forks) -> dict[pytest.Item, Any]:
     return {item: known[item.nodeid] for item in forks.items if item.nodeid in known}
 
 
-def _try(
-    forks: Forks, path: Path, names: list[str], refused: set[str], tests: dict[pytest.Item, Any], seconds: float
-) -> None:
+def _try(forks, path, names, refused, tests):
     results = _results(path)
     jobs = []
     for name in names:
         calling = [item for item, hits in tests.items() if name.partition("__mutmut_")[0] in hits["functions"]]
         calling.sort(key=lambda item: tests[item]["seconds"])
         total_s = 0.0
-        chosen = [item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= seconds]
+        chosen = [item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= SECONDS]
         if name in refused or not calling:
             results.exit_code_by_key[name] = EXIT_CODES["mypy" if name in refused else "no tests"]
         else:
-            jobs.append(Job(name, chosen or calling[:1], 3 * seconds + 30.0))
+            jobs.append(Job(name, chosen or calling[:1], 3 * SECONDS + 30.0))
     started = time.monotonic()
     os.chdir(WORK)
     for job, end in forks.run(jobs):
@@ -273,7 +264,7 @@ def _try(
     print(f"{_module(path)}: {len(jobs)} mutants run in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _report(chosen: dict[Path, list[str]]) -> None:
+def _report(chosen):
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
     ends = {code: end for end, code in EXIT_CODES.items()}

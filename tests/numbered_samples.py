@@ -1,28 +1,20 @@
 """Samples with numbers, and an audit: what was lost, doubled or out of order on their way to a memory."""
 
-from __future__ import annotations
-
 import mmap
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.types import Buffer
-
-Rows = np.ndarray[Any, np.dtype[np.float32]]
-Row = tuple[int, int, int]  # worker, incarnation, number
 
 NUMBERED_SPACES = (spaces.Box(0.0, 1 << 24, (3,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32))
 
 
-class NumberedEnv(gymnasium.Env[Any, Rows]):
+class NumberedEnv(gymnasium.Env):
     """Numbers every sample: the observation is (worker, incarnation, number), float32 [3].
 
     Number 0 is the first reset's observation; resets count like steps. Each environment that is made for a
@@ -32,23 +24,23 @@ class NumberedEnv(gymnasium.Env[Any, Rows]):
 
     def __init__(
         self,
-        tally: str | Path,
-        worker: int = 0,
-        period_s: float = 0.01,
-        episode_steps: int = 100,
-        ballast_bytes: int = 0,
-    ) -> None:
+        tally,
+        worker=0,
+        period_s=0.01,
+        episode_steps=100,
+        ballast_bytes=0,
+    ):
         self.observation_space, self.action_space = NUMBERED_SPACES
         self._tally = Path(tally)
         self._worker = worker
         self._period_s = period_s
         self._episode_steps = episode_steps
         self._ballast_bytes = ballast_bytes
-        self._counter: mmap.mmap | None = None
+        self._counter = None
         self._incarnation = self._number = self._step = 0
         self._due = 0.0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Rows, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if self._counter is None:
             self._tally.mkdir(parents=True, exist_ok=True)
@@ -58,14 +50,14 @@ class NumberedEnv(gymnasium.Env[Any, Rows]):
         self._due = time.perf_counter()
         return self._next()
 
-    def step(self, action: Rows) -> tuple[Rows, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self._due = max(self._due + self._period_s, time.perf_counter() - self._period_s)
         time.sleep(max(0.0, self._due - time.perf_counter()))
         self._step += 1
         obs, info = self._next()
         return obs, 0.0, self._step >= self._episode_steps, False, info
 
-    def _next(self) -> tuple[Rows, dict[str, Any]]:
+    def _next(self):
         assert self._counter is not None
         obs = np.array([self._worker, self._incarnation, self._number], np.float32)
         self._number += 1
@@ -73,14 +65,14 @@ class NumberedEnv(gymnasium.Env[Any, Rows]):
         return obs, {"ballast": self.np_random.bytes(self._ballast_bytes)} if self._ballast_bytes else {}
 
 
-def counter(path: Path) -> mmap.mmap:
+def counter(path):
     """A new file of eight bytes that keeps a number, little-endian, through a kill; see `produced`."""
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 8)
 
 
-def produced(tally: str | Path) -> dict[tuple[int, int], int]:
+def produced(tally):
     """How many samples each (worker, incarnation) has produced so far; see `NumberedEnv`."""
     counts = {}
     for path in Path(tally).glob("*-*.count"):
@@ -95,16 +87,16 @@ class Ledger(MemoryDataloading):
     That of a restarted trainer begins with what its log holds.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args, **kwargs):
         self._recorded = [np.zeros((0, 3), np.float32)]
         super().__init__(*args, **kwargs)
 
-    def append(self, buffer: Buffer) -> None:
+    def append(self, buffer):
         super().append(buffer)
         if len(buffer):
             self._recorded.append(np.array([sample.obs for sample in buffer.memory], np.float32))
 
-    def rows(self) -> Rows:
+    def rows(self):
         """(worker, incarnation, number) of all samples, in the order in which they came: float32 [N, 3]."""
         return np.concatenate(self._recorded)
 
@@ -123,17 +115,17 @@ class Audit:
     """
 
     produced: int
-    lost: list[Row]
+    lost: list
     lost_at_end: int
-    doubled: list[Row]
-    out_of_order: list[Row]
+    doubled: list
+    out_of_order: list
 
     @property
-    def exactly_once(self) -> bool:
+    def exactly_once(self):
         """Whether every sample is there once, in order."""
         return not (self.lost or self.doubled or self.out_of_order)
 
-    def __str__(self) -> str:
+    def __str__(self):
         text = (
             f"{self.produced} produced, {len(self.lost)} lost ({self.lost_at_end} of them last), "
             f"{len(self.doubled)} doubled, {len(self.out_of_order)} out of order"
@@ -142,10 +134,10 @@ class Audit:
         return f"{text}: {', '.join(map(str, wrong[:5]))}{', …' if wrong[5:] else ''}" if wrong else text
 
 
-def audit(rows: Rows, counts: Mapping[tuple[int, int], int]) -> Audit:
+def audit(rows, counts):
     """Compare what a memory was given, `Ledger.rows()`, with what the environments made, `produced(tally)`."""
-    seen: set[Row] = set()
-    newest: dict[tuple[int, int], int] = {}
+    seen = set()
+    newest = {}
     doubled, out_of_order = [], []
     for worker, incarnation, number in rows.astype(int).tolist():
         row, last = (worker, incarnation, number), newest.get((worker, incarnation), -1)

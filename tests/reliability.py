@@ -10,11 +10,8 @@ What it measured is the line that it gave to the fixture `figure` in the last ru
 tests/figures.json keeps. tests/peer_faults.json says what tmrl 0.7.1 does, where that was tried.
 """
 
-from __future__ import annotations
-
 import ast
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +45,7 @@ class Proof(NamedTuple):
     command: str
 
 
-def proofs() -> Iterator[Proof]:
+def proofs():
     """Of all tests that are marked, by file and line."""
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
@@ -67,10 +64,10 @@ def proofs() -> Iterator[Proof]:
                         yield Proof(*said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command)
 
 
-def table(area: str) -> str:
+def table(area):
     """In Markdown: a row for each fault of an area."""
     figures, peer = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, PEER))
-    rows: dict[str, list[Proof]] = {}
+    rows = {}
     for proof in proofs():
         if proof.area == area:
             rows.setdefault(proof.fault, []).append(proof)

@@ -6,18 +6,13 @@ is applied one time-step after it was chosen, and an action buffer in the observ
 runs, and one seed gives one history: agents are developed and tested on it.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque
-from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-
-ObsType = tuple[np.ndarray[Any, Any], ...]
 
 TIME_STEP_S = 0.05
 TICK_S = 0.01
@@ -35,14 +30,14 @@ class Link:
     Sending and reading times must not decrease. Times in seconds.
     """
 
-    def __init__(self, rng: random.Random, delay_min_s: float = DELAY_MIN_S, delay_max_s: float = DELAY_MAX_S) -> None:
+    def __init__(self, rng, delay_min_s=DELAY_MIN_S, delay_max_s=DELAY_MAX_S):
         self._uniform = rng.uniform
         self._delay_min_s = delay_min_s
         self._delay_max_s = delay_max_s
-        self._flying: deque[tuple[float, float, float]] = deque()  # (arrival time, x, y), in sending order
+        self._flying = deque()  # (arrival time, x, y), in sending order
         self._value = (0.0, 0.0)
 
-    def send(self, now_s: float, x: float, y: float) -> None:
+    def send(self, now_s, x, y):
         """Put a message on its way."""
         arrival_s = now_s + self._uniform(self._delay_min_s, self._delay_max_s)
         flying = self._flying
@@ -50,7 +45,7 @@ class Link:
             flying.pop()
         flying.append((arrival_s, x, y))
 
-    def read(self, now_s: float) -> tuple[float, float]:
+    def read(self, now_s):
         """Return the newest message that has arrived, (0, 0) before the first."""
         flying = self._flying
         while flying and flying[0][0] <= now_s:
@@ -62,39 +57,39 @@ class Link:
 class SimulatedDrone:
     """`rtgym.DummyRCDrone` with a clock that is moved by hand."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng):
         self.position = (0.0, 0.0)
         self._commands = Link(rng)
         self._observations = Link(rng)
         self._next_tick_s = rng.uniform(0.0, TICK_S)  # the drone's loop is not in step with the environment's
         self.now_s = 0.0
 
-    def send_control(self, vel_x: float, vel_y: float) -> None:
+    def send_control(self, vel_x, vel_y):
         """Send a velocity; its norm is limited to MAX_VELOCITY."""
         norm = math.hypot(vel_x, vel_y)
         if norm > MAX_VELOCITY:
             vel_x, vel_y = vel_x * MAX_VELOCITY / norm, vel_y * MAX_VELOCITY / norm
         self._commands.send(self.now_s, vel_x, vel_y)
 
-    def get_observation(self) -> tuple[float, float]:
+    def get_observation(self):
         """Return the newest position that has arrived."""
         return self._observations.read(self.now_s)
 
-    def advance(self, duration_s: float) -> None:
+    def advance(self, duration_s):
         """Let `duration_s` pass."""
         self.now_s += duration_s
         while self._next_tick_s <= self.now_s:
             self._tick(self._next_tick_s)
             self._next_tick_s += TICK_S
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self, now_s):
         vel_x, vel_y = self._commands.read(now_s)
         x, y = self.position
         self._observations.send(now_s, x, y)
         self.position = (_clip(x + vel_x * TICK_S), _clip(y + vel_y * TICK_S))
 
 
-class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
+class SimulatedDroneEnv(gymnasium.Env):
     """Fly a delayed drone to a random target.
 
     Observation: Tuple of x, y (float32 [1], what has arrived of the position), target x, target y (float32 [1]) and
@@ -106,9 +101,7 @@ class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
     step is never applied: `reset` puts the default action in its place.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
-
-    def __init__(self, seed: int | None = None, ep_max_length: int = 100, act_buf_len: int = 4) -> None:
+    def __init__(self, seed=None, ep_max_length=100, act_buf_len=4):
         """`seed` fixes targets and delays; None draws one."""
         self.ep_max_length = ep_max_length
         self.act_buf_len = act_buf_len
@@ -123,7 +116,7 @@ class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
         )
         self._restart(seed)
 
-    def _restart(self, seed: int | None) -> None:
+    def _restart(self, seed):
         self._rng = random.Random(seed)
         self.drone = SimulatedDrone(self._rng)
         self.target = np.zeros(2, dtype=np.float32)
@@ -131,9 +124,7 @@ class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
         self._steps = 0
         self._running = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObsType, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         """Start an episode where the drone is. With a seed, everything starts over, from the origin."""
         super().reset(seed=seed)
         if seed is not None:
@@ -146,7 +137,7 @@ class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
         self._run_time_step(self.default_action)
         return obs, {}
 
-    def step(self, action: np.ndarray[Any, Any]) -> tuple[ObsType, np.float32, bool, bool, dict[str, Any]]:
+    def step(self, action):
         """Return what the running time-step gave; `action` is applied in the next one.
 
         Raises:
@@ -165,15 +156,15 @@ class SimulatedDroneEnv(gymnasium.Env[ObsType, np.ndarray[Any, Any]]):
             self._run_time_step(action)
         return self._observation(pos_x, pos_y), reward, terminated, truncated, {}
 
-    def _run_time_step(self, action: np.ndarray[Any, Any]) -> None:
+    def _run_time_step(self, action):
         self.drone.send_control(float(action[0]), float(action[1]))
         self.drone.advance(TIME_STEP_S)
 
-    def _observation(self, pos_x: float, pos_y: float) -> ObsType:
+    def _observation(self, pos_x, pos_y):
         target = self.target
         scalars = np.array((pos_x, pos_y, target[0], target[1]), dtype=np.float32)
         return (scalars[0:1], scalars[1:2], scalars[2:3], scalars[3:4], *self._act_buf)
 
 
-def _clip(value: float) -> float:
+def _clip(value):
     return min(max(value, -WORLD_SIZE), WORLD_SIZE)

@@ -1,16 +1,12 @@
 """A disk that can be filled."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 
 @contextlib.contextmanager
-def small_disk(disk: Path) -> Iterator[Callable[[], Path] | None]:
+def small_disk(disk):
     """A file system of 4 MB at `disk`; call what it gives to fill it. None: it cannot be mounted here."""
     disk.mkdir()
     mount = shutil.which("mount")
@@ -19,7 +15,7 @@ def small_disk(disk: Path) -> Iterator[Callable[[], Path] | None]:
         yield None
         return
 
-    def fill() -> Path:
+    def fill():
         with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))

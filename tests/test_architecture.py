@@ -3,14 +3,11 @@
 import ast
 import graphlib
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.pythons import python
 
 import tmrl_like
 
@@ -73,13 +70,13 @@ ENVIRONMENTS = {  # whose parts each is made of, other than its own and the mach
 }
 
 
-def _modules() -> Iterator[tuple[str, Path]]:
+def _modules():
     for file in sorted(file for file in PACKAGE.rglob("*.py") if file.parts[len(PACKAGE.parts)] != "templates"):
         name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
         yield name.removesuffix(".__init__"), file
 
 
-def _imports(file: Path) -> Iterator[str]:
+def _imports(file):
     """Names of tmrl_like's modules that a file imports, inside functions too."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -88,36 +85,27 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _is_in(module: str, room: str) -> bool:
+def _is_in(module, room):
     return f"{module}.".startswith(f"{room}.")
 
 
-def _run(code: str, home: Path) -> str:
-    environment = {**os.environ, "HOME": str(home), "USERPROFILE": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def _rooms_imported(file: Path) -> set[str]:
+def _rooms_imported(file):
     ours = (imported for imported in _imports(file) if imported.startswith("tmrl_like."))
     return {_room_of(imported.removeprefix("tmrl_like.")) for imported in ours}
 
 
-def _room_of(module: str) -> str:
+def _room_of(module):
     """A page of options is a room of its own, below that of its owner."""
     first_two = ".".join(module.split(".")[:2])
     return first_two if first_two in MAY_IMPORT else module.split(".")[0]
 
 
-def test_every_room_is_listed() -> None:
+def test_every_room_is_listed():
     rooms = {name.partition(".")[0] for name, _ in _modules()} - {"__init__", "__main__"}
     assert rooms == {*(room for room in MAY_IMPORT if "." not in room), *EVERY_ROOM, *DOORS}
 
 
-def test_a_room_imports_what_its_list_names() -> None:
+def test_a_room_imports_what_its_list_names():
     for name, file in _modules():
         room = _room_of(name)
         allowed = {*MAY_IMPORT.get(room, MAY_IMPORT), room, f"{room}.options"}
@@ -126,13 +114,13 @@ def test_a_room_imports_what_its_list_names() -> None:
                 assert imported in allowed, f"{name} imports from {imported}"
 
 
-def test_the_lists_name_no_room_that_is_not_imported() -> None:
+def test_the_lists_name_no_room_that_is_not_imported():
     for room, listed in MAY_IMPORT.items():
         imported = set().union(*(_rooms_imported(file) for name, file in _modules() if _room_of(name) == room))
         assert set(listed) <= imported, f"{room} does not import {set(listed) - imported}"
 
 
-def test_a_door_re_exports_and_does_nothing_else() -> None:
+def test_a_door_re_exports_and_does_nothing_else():
     for door, rooms in DOORS.items():
         file = PACKAGE / f"{door}.py"
         assert {room.partition(".")[0] for room in _rooms_imported(file)} == set(rooms.split())
@@ -141,14 +129,14 @@ def test_a_door_re_exports_and_does_nothing_else() -> None:
         assert door == "networking" or kinds <= {ast.Expr, ast.ImportFrom, ast.Assign}
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(_imports_within("")).prepare()
 
 
-def _imports_within(room: str) -> dict[str, set[str]]:
+def _imports_within(room):
     """Of each module of a room, or of all, the modules there that it imports."""
     files = {name: file for name, file in _modules() if not room or _is_in(name, room)}
-    graph: dict[str, set[str]] = {}
+    graph = {}
     for name, file in files.items():
         parts = [imported.removeprefix("tmrl_like.").split(".") for imported in _imports(file)]
         prefixes = [[".".join(part[:n]) for n in range(len(part), 0, -1)] for part in parts]
@@ -157,7 +145,7 @@ def _imports_within(room: str) -> dict[str, set[str]]:
     return graph
 
 
-def test_an_environment_knows_the_machinery_and_the_machinery_no_environment() -> None:
+def test_an_environment_knows_the_machinery_and_the_machinery_no_environment():
     for name, imported in _imports_within("envs").items():
         own = name.split(".")[1] if "." in name else ""
         known = {own, *ENVIRONMENTS.get(own, ())}
@@ -165,7 +153,7 @@ def test_an_environment_knows_the_machinery_and_the_machinery_no_environment() -
         assert not others, f"{name} imports {others}"
 
 
-def test_every_folder_of_envs_is_an_environment() -> None:
+def test_every_folder_of_envs_is_an_environment():
     assert {folder.parent.name for folder in (PACKAGE / "envs").glob("*/__init__.py")} == set(ENVIRONMENTS)
 
 
@@ -185,10 +173,10 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 
 WATCHED = {  # by their import names: what the package depends on, and what is slow to import
     *("torch", "numpy", "gymnasium", "rtgym", "zmq", "tlspyo", "cryptography", "cv2", "wandb", "msgspec", "filelock"),
-    *("safetensors", "zstandard", "psutil", "yaml", "rich", "matplotlib", "asyncio"),
+    *("nats", "nkeys", "safetensors", "zstandard", "psutil", "yaml", "rich", "matplotlib", "asyncio"),
 }
 OF_A_SERVER = {"cryptography", "msgspec", "yaml", "zmq"}
-OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib"}
+OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib", "nats", "nkeys"}
 
 
 @pytest.mark.parametrize(
@@ -202,16 +190,17 @@ OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib"}
         ("import tmrl_like.cli.train", OF_A_TRAINER),
     ],
 )
-def test_each_part_imports_only_what_it_uses(way: str, needed: set[str], tmp_path: Path) -> None:
-    last = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path).splitlines()[-1]
-    assert WATCHED & {*json.loads(last)} <= needed
+def test_each_part_imports_only_what_it_uses(way, needed):
+    loaded = loaded_by(way)
+    assert WATCHED & loaded <= needed
+    of_engine = {module for module in loaded if _is_in(module, "tmrl_like.engine")}
+    assert of_engine <= {"tmrl_like.engine", "tmrl_like.engine.options"}
 
 
-@pytest.mark.parametrize("way", ["import tmrl_like.cli.train", SERVE])
-def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way: str, tmp_path: Path) -> None:
-    loaded = json.loads(_run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path))
-    assert {"nats", "nkeys"}.isdisjoint(loaded)
-    assert {m for m in loaded if _is_in(m, "tmrl_like.engine")} == {"tmrl_like.engine", "tmrl_like.engine.options"}
+def loaded_by(way):
+    """The modules that are loaded when this has run."""
+    printed, _ = python("-c", f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))")
+    return {*json.loads(printed.splitlines()[-1])}
 
 
 DRIVE = """
@@ -225,36 +214,25 @@ with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
 """
 
 
-def test_a_worker_of_an_actor_that_ships_drives_without_torch(tmp_path: Path) -> None:
-    loaded = _run(f"{DRIVE}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"torch", "cv2", "wandb", "tlspyo", "twisted", "rich", "matplotlib", "asyncio"}.isdisjoint(
-        json.loads(loaded)
-    )
-
-
 @pytest.mark.parametrize(
-    ("module", "missing"),
-    [("policies.network", "gymnasium"), ("policies.weight_file", "gymnasium"), ("agents", "numpy")],
+    ("way", "absent"),
+    [
+        (DRIVE, "torch cv2 wandb tlspyo twisted rich matplotlib asyncio"),
+        ("import tmrl_like.policies.network", "torch gymnasium"),
+        ("import tmrl_like.policies.weight_file", "torch gymnasium"),
+        ("import tmrl_like.agents", "torch numpy"),
+        ("import tmrl_like.cli.work", "torch numpy"),  # it says first how many threads there shall be
+        (
+            "import tmrl_like.worker.link_process",
+            "torch gymnasium cv2 rtgym wandb asyncio cryptography tmrl_like.worker.worker",
+        ),
+    ],
 )
-def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(
-    module: str, missing: str, tmp_path: Path
-) -> None:
-    loaded = _run(f"import tmrl_like.{module}, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"torch", missing}.isdisjoint(json.loads(loaded))
+def test_what_a_worker_and_its_link_do_not_need_is_not_imported(way, absent):
+    assert loaded_by(way).isdisjoint(absent.split())
 
 
-def test_a_worker_says_how_many_threads_there_shall_be_before_numpy_is_imported(tmp_path: Path) -> None:
-    loaded = _run("import tmrl_like.cli.work, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"numpy", "torch"}.isdisjoint(json.loads(loaded))
-
-
-def test_a_link_process_imports_no_torch_gymnasium_or_code_of_the_users(tmp_path: Path) -> None:
-    loaded = _run("import tmrl_like.worker.link_process, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    heavy = {"torch", "gymnasium", "cv2", "rtgym", "wandb", "asyncio", "cryptography", "tmrl_like.worker.worker"}
-    assert heavy.isdisjoint(json.loads(loaded))
-
-
-def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path: Path) -> None:
+def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path):
     names = [f"tmrl_like.{name}" for name, _ in _modules() if name not in ("__init__", "__main__")]
     code = f"""
 import importlib, logging, os, signal, threading
@@ -268,16 +246,16 @@ assert not logging.getLogger("tmrl_like").handlers and logging.getLogger("tmrl_l
 assert signal.getsignal(signal.SIGINT) is handlers
 assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == []
 """
-    _run(code, tmp_path)
+    python("-c", code, HOME=str(tmp_path), USERPROFILE=str(tmp_path))
     assert [p.name for p in tmp_path.rglob("*") if "tmrl" in p.name] == []
 
 
-def test_all_public_names_come_from_the_package_itself() -> None:
+def test_all_public_names_come_from_the_package_itself():
     for name in tmrl_like.__all__:
         assert getattr(tmrl_like, name) is not None
 
 
-def test_no_file_of_the_repository_names_this_machine_or_a_package_registry() -> None:
+def test_no_file_of_the_repository_names_this_machine_or_a_package_registry():
     words = ("/" + "work/", "/" + "opt/", "/" + "root/", "/home/" + "user", "pypi" + ".", "files.python" + "hosted")
     suspicious = re.compile("|".join(map(re.escape, words)))
     folders = [ROOT / name for name in ("tmrl_like", "tests", "config", "docs", "tutorials", ".ci")]

@@ -3,10 +3,8 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,11 +22,10 @@ PAGES = sorted((ROOT / "docs" / "environments").glob("*.md"))
 FILES = sorted((*ENVS.glob("*/*_env.py"), ENVS / "carla" / "interface.py"))
 TABLE = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
 NAME = re.compile(r"`(\w+)`")
-Row = list[str]
 
 
 @cache
-def tables_of(page: Path) -> list[list[Row]]:
+def tables_of(page):
     """Its tables, headers first; cells without blanks around them."""
     text = page.read_text(encoding="utf-8")
     return [
@@ -37,7 +34,7 @@ def tables_of(page: Path) -> list[list[Row]]:
     ]
 
 
-def tables_of_spaces() -> Iterator[Any]:
+def tables_of_spaces():
     """What of which experiment, and its rows."""
     for page in (*PAGES, *FILES):
         for (header, *_), *rows in tables_of(page):
@@ -46,7 +43,7 @@ def tables_of_spaces() -> Iterator[Any]:
                     yield pytest.param(header.split()[0], name, rows, id=f"{header.split()[0]} of {name}")
 
 
-def tables_of_facts() -> Iterator[Any]:
+def tables_of_facts():
     for page in (*PAGES, *FILES):
         for header, *rows in tables_of(page):
             for column, names in enumerate(header):
@@ -56,16 +53,16 @@ def tables_of_facts() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def made(tmp_path_factory):
     """The environment of an experiment, by its name; a module without its extra is skipped."""
     folder = tmp_path_factory.mktemp("my_game")
     text = next(page for page in PAGES if page.stem == "desktop").read_text(encoding="utf-8")
     for language, suffix in (("python", "py"), ("yaml", "yaml")):
         code = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)[0]
         (folder / f"my_game.{suffix}").write_text(code, encoding="utf-8")
-    envs: dict[str, Any] = {}
+    envs = {}
 
-    def make(name: str) -> Any:
+    def make(name):
         if name not in envs:
             file = shipped().get(name, folder / "my_game.yaml")
             try:
@@ -81,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         env.close()
 
 
-def described(space: gymnasium.Space[Any]) -> Row:
+def described(space):
     """Shape, dtype and range as the tables have them."""
     shape = str(list(space.shape or ()))
     if isinstance(space, spaces.Discrete):
@@ -92,7 +89,7 @@ def described(space: gymnasium.Space[Any]) -> Row:
 
 
 @pytest.mark.parametrize(("what", "name", "rows"), list(tables_of_spaces()))
-def test_a_table_has_the_items_of_the_space(made: Any, what: str, name: str, rows: list[Row]) -> None:
+def test_a_table_has_the_items_of_the_space(made, what, name, rows):
     env = made(name)
     space = env.observation_space if what == "observation" else env.action_space
     items = [described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])]
@@ -104,7 +101,7 @@ def test_a_table_has_the_items_of_the_space(made: Any, what: str, name: str, row
 
 
 @pytest.mark.parametrize(("name", "facts"), list(tables_of_facts()))
-def test_class_clock_and_length_are_those_of_the_experiment(made: Any, name: str, facts: dict[str, str]) -> None:
+def test_class_clock_and_length_are_those_of_the_experiment(made, name, facts):
     env = made(name)
     module, _, cls = facts["class"].strip("`").rpartition(".")
     assert type(env) is getattr(importlib.import_module(module), cls)
@@ -117,14 +114,14 @@ def test_class_clock_and_length_are_those_of_the_experiment(made: Any, name: str
         assert type(env) is getattr(importlib.import_module(place[0]), place[2])
 
 
-def test_every_experiment_that_ships_is_on_a_page_with_all_tables() -> None:
+def test_every_experiment_that_ships_is_on_a_page_with_all_tables():
     observed, acted = ({p.values[1] for p in tables_of_spaces() if p.values[0] == w} for w in ("observation", "action"))
     known = set(shipped()) | {"my_game"}
     assert observed == acted == {p.values[0] for p in tables_of_facts()} == known
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
-def test_the_first_screen_of_a_file_has_time_step_reward_end_and_both_spaces(file: Path) -> None:
+def test_the_first_screen_of_a_file_has_time_step_reward_end_and_both_spaces(file):
     documented = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     facts, observed, acted = (f"| {word}" for word in ("| `", "observation of `", "action of `"))
     for start in (facts, observed, acted, "| class |", "| time-step |", "| episode |", "| reward |", "| ends |"):

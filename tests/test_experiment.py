@@ -2,7 +2,6 @@
 
 import dataclasses
 import threading
-from typing import Any
 
 import pytest
 from kit.ports import free_port
@@ -34,15 +33,15 @@ SHORT = {"epochs": 1, "rounds": 2, "steps": 10, "device": "cpu"}
 
 
 class Resetting(ListMemory):
-    def __init__(self, reset_act_buf: bool, **options: Any) -> None:
+    def __init__(self, reset_act_buf, **options):
         super().__init__(**options)
 
 
-def halved(obs: Any) -> Any:
+def halved(obs):
     return obs / 2
 
 
-def test_memory_compressor_and_agent_are_told_what_the_other_parts_know() -> None:
+def test_memory_compressor_and_agent_are_told_what_the_other_parts_know():
     experiment = Experiment(**DRONE, obs_preprocessor=halved, crc_debug=True)
     known = {"act_buf_len": 3, "gamma": 0.5, "time_step_duration": 0.05, "n_steps": 2}
     assert experiment.memory_cls.keywords == known | {"obs_preprocessor": halved, "crc_debug": True}
@@ -53,7 +52,7 @@ def test_memory_compressor_and_agent_are_told_what_the_other_parts_know() -> Non
     assert isinstance(training.agent.get_actor(), SquashedGaussianActor)
 
 
-def test_what_a_part_was_told_itself_stays_and_whole_samples_need_nothing_of_the_environment() -> None:
+def test_what_a_part_was_told_itself_stays_and_whole_samples_need_nothing_of_the_environment():
     own = DRONE | {"memory": partial(ReplayMemory, act_buf_len=2)}
     assert Experiment(**own).compressor == DropHistory(2)
     whole = Experiment(**DRONE, sample_compressor=None)
@@ -62,12 +61,12 @@ def test_what_a_part_was_told_itself_stays_and_whole_samples_need_nothing_of_the
     assert Experiment(**DRONE, sample_compressor=halved).compressor is halved
 
 
-def test_another_environment_in_a_copy_tells_the_memory_anew() -> None:
+def test_another_environment_in_a_copy_tells_the_memory_anew():
     copy = dataclasses.replace(Experiment(**DRONE), env=partial(DroneEnv, act_buf_len=4))
     assert copy.compressor == DropHistory(4)
 
 
-def test_a_memory_in_a_memory_and_who_mirrors_its_samples_are_told_too() -> None:
+def test_a_memory_in_a_memory_and_who_mirrors_its_samples_are_told_too():
     inner = partial(ReplayMemory, sample_preprocessor=MirroredLaps(seed=1))
     parts = DRONE | {"env": partial(RacingEnv, inputs="fine"), "memory": partial(WithDemonstrations, memory=inner)}
     told = Experiment(**parts).memory_cls.keywords["memory"].keywords
@@ -92,19 +91,19 @@ def test_a_memory_in_a_memory_and_who_mirrors_its_samples_are_told_too() -> None
         ),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(wrong: dict[str, Any], problem: str) -> None:
+def test_a_mistake_is_one_line_that_names_the_key(wrong, problem):
     with pytest.raises(ConfigError) as refused:
         Experiment(**DRONE | {"env": partial(DroneEnv, reset_act_buf=True)} | wrong)
     assert str(refused.value).startswith(problem)
 
 
-def test_a_section_may_be_given_as_its_page() -> None:
+def test_a_section_may_be_given_as_its_page():
     assert Experiment(**DRONE, trainer=TrainerSection(epochs=3)).trainer.epochs == 3
 
 
-def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(own_home: Any) -> None:
+def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(own_home):
     experiment = Experiment(**COUNTING, run_name="mine", server={"port": free_port()}, trainer=SHORT)
-    heard: list[Any] = []
+    heard = []
     with (
         experiment.make_server(),
         experiment.make_worker(env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append) as worker,
@@ -130,7 +129,7 @@ def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_r
         assert pilot.run_episode().steps == 10
 
 
-def test_in_one_process_equal_seeds_give_equal_parameters(own_home: Any) -> None:
+def test_in_one_process_equal_seeds_give_equal_parameters(own_home):
     parts = DRONE | {"env": CountingEnv, "memory": partial(ReplayMemory, batch_size=4)}
     ends = []
     for run in ("first", "second"):
@@ -141,7 +140,7 @@ def test_in_one_process_equal_seeds_give_equal_parameters(own_home: Any) -> None
     assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
 
 
-def test_a_file_makes_the_same_class() -> None:
+def test_a_file_makes_the_same_class():
     assert type(load_experiment("drone")) is Experiment
     assert (
         load_experiment("drone", parts=()).paths.folder == RunPaths("drone", load_experiment("drone").paths.root).folder

@@ -87,14 +87,14 @@ def notes(monkeypatch):
     monkeypatch.setattr(Threads, "trained", 0)
 
 
-def run(tmp_path, env_cls=Seeds, envs=1, seed=None, interval=0, checkpoint=None, **fields):
+def run(tmp_path, env_cls=Seeds, actor_cls=LinearActor, envs=1, seed=None, interval=0, checkpoint=None, **fields):
     usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1, "env_cls": env_cls}
     usual |= {"memory_cls": partial(ListMemory, batch_size=4), "training_agent_cls": Threads}
     training = partial(TrainingOffline, **usual | fields)
     kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": checkpoint, "model_path": None, "sinks": []}
     options = {"options": WorkerOptions(envs=envs)}
     return run_in_process(
-        training, env_cls, LinearActor, seed=seed, worker=options, trainer=kept, test_episode_interval=interval
+        training, env_cls, actor_cls, seed=seed, worker=options, trainer=kept, test_episode_interval=interval
     )
 
 
@@ -161,11 +161,9 @@ class Choosing(CountingEnv):
 
 def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was_chosen(tmp_path):
     actor = partial(IQNActor, width=8, hidden_size=8)
-    fields = {"rounds": 1, "steps": 60, "update_model_interval": 10, "epochs": 1, "env_cls": Choosing, "device": "cpu"}
-    agent, memory = partial(IQNAgent, actor_cls=actor, epsilon=1.0), partial(ListMemory, batch_size=4)
-    training = partial(TrainingOffline, memory_cls=memory, training_agent_cls=agent, **fields)
-    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": None, "model_path": None, "sinks": []}
-    reset, *steps = run_in_process(training, Choosing, actor, seed=1, trainer=kept).memory.data
+    agent = partial(IQNAgent, actor_cls=actor, epsilon=1.0)
+    fields = {"rounds": 1, "steps": 60, "update_model_interval": 10, "device": "cpu", "training_agent_cls": agent}
+    reset, *steps = run(tmp_path, Choosing, actor, seed=1, **fields).memory.data
     assert not any(sample.info.is_reset for sample in steps)
     assert {sample.info.timing.policy_version for sample in steps} >= {1, 3, 5}
     assert (bool(reset.info["greedy"]), reset.info["values"].tolist()) == (False, [0.0, 0.0, 0.0])
@@ -174,16 +172,11 @@ def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was
 
 
 def parameters(tmp_path, seed, envs):
-    env = partial(GenericGymEnv, id="Pendulum-v1")
     actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
-    agent, memory = partial(SACAgent, actor_cls=actor), partial(ReplayMemory, batch_size=16)
-    schedule = {"epochs": 1, "rounds": 1, "steps": 40, "start_training": 30, "update_model_interval": 3}
-    training = partial(
-        TrainingOffline, env_cls=env, memory_cls=memory, training_agent_cls=agent, device="cpu", **schedule
-    )
-    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": None, "model_path": None, "sinks": []}
-    options = {"options": WorkerOptions(envs=envs)}
-    done = run_in_process(training, env, actor, seed=seed, worker=options, trainer=kept, test_episode_interval=2)
+    fields = {"training_agent_cls": partial(SACAgent, actor_cls=actor), "device": "cpu"}
+    fields |= {"memory_cls": partial(ReplayMemory, batch_size=16)}
+    fields |= {"rounds": 1, "steps": 40, "start_training": 30, "update_model_interval": 3}
+    done = run(tmp_path, partial(GenericGymEnv, id="Pendulum-v1"), actor, envs, seed, interval=2, **fields)
     return done.agent.get_actor().weights()
 
 

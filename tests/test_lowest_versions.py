@@ -29,13 +29,13 @@ TESTS = (
 )
 
 
-def requirements() -> list[Requirement]:
+def requirements():
     """What the package needs to be installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [Requirement(line) for line in project["dependencies"]]
 
 
-def lowest(requirement: Requirement) -> str:
+def lowest(requirement):
     (version,) = [s.version for s in requirement.specifier if s.operator == ">="]
     return version
 
@@ -57,7 +57,7 @@ def test_the_three_roles_run_with_the_lowest_versions(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
 
-    def run(*arguments: object) -> None:
+    def run(*arguments):
         done = subprocess.run([python, "-m", *arguments], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 
 
-def run(*command: object, cwd: Path, **env: str) -> None:
+def run(*command, cwd, **env):
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
     )

@@ -3,19 +3,19 @@
 import functools
 import inspect
 import math
-from typing import Any
 
 import pytest
+from house import alone
 
 from tmrl_like import MemoryDataloading, RolloutWorker, Trainer, TrainingOffline
 from tmrl_like.base.factories import signature_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.errors import ConfigError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 
 NEEDED = inspect.Parameter.empty
 POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
-ORDER: dict[type, dict[str, Any]] = {
+ORDER = {
     TrainingOffline: {
         "env_cls": None,
         "memory_cls": None,
@@ -70,14 +70,14 @@ ORDER: dict[type, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("cls", [RolloutWorker, Trainer, MemoryDataloading])
-def test_arguments_by_position_are_those_of_the_users_document(cls: type) -> None:
+def test_arguments_by_position_are_those_of_the_users_document(cls):
     taken = inspect.signature(cls).parameters.values()
     assert {p.name: p.default for p in taken if p.kind is POSITIONAL} == ORDER[cls]
     assert [p.name for p in taken if p.kind is POSITIONAL] == [*ORDER[cls]]
 
 
-def test_a_training_takes_its_fields_by_position_and_the_others_by_name() -> None:
-    def schedule(agent: Any, epoch: int) -> None:
+def test_a_training_takes_its_fields_by_position_and_the_others_by_name():
+    def schedule(agent, epoch):
         pass
 
     given = (CountingEnv, ListMemory, CountingAgent, math.inf, 3, 7, 2, 4, 0.5, 0.25, False, schedule, 9, "cpu")
@@ -86,7 +86,7 @@ def test_a_training_takes_its_fields_by_position_and_the_others_by_name() -> Non
     assert training.reward_window == 30
 
 
-def test_a_training_has_the_defaults_of_the_users_document_and_no_argument_twice() -> None:
+def test_a_training_has_the_defaults_of_the_users_document_and_no_argument_twice():
     taken = signature_of(TrainingOffline).parameters
     assert {name: taken[name].default for name in ORDER[TrainingOffline]} == ORDER[TrainingOffline]
     parts = CountingEnv, ListMemory, CountingAgent
@@ -98,7 +98,7 @@ def test_a_training_has_the_defaults_of_the_users_document_and_no_argument_twice
             wrong()
 
 
-def test_what_lockstep_no_longer_takes_names_what_serves_in_its_place() -> None:
+def test_what_lockstep_no_longer_takes_names_what_serves_in_its_place():
     gone = pytest.raises(ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train")
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker, gone:
+    with alone() as worker, gone:
         worker.run_synchronous(0, 10, 1, math.inf)

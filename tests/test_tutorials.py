@@ -1,21 +1,19 @@
 """The tutorials run as they stand, in a short form."""
 
 import importlib
-import os
 import re
 import runpy
-import subprocess
 import sys
 import threading
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from kit.pythons import python
 from kit.waiting import until
 
 from tmrl_like import load_experiment, load_policy
@@ -34,17 +32,8 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 LATE = "ignore:Time-step timed out:UserWarning"  # on a busy machine
 
 
-def run(home: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", LATE, *arguments, "--epochs", "1"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
+def run(home, *arguments):
+    return "".join(python("-W", "error", "-W", LATE, *arguments, "--epochs", "1", TMRL_LIKE_HOME=str(home)))
 
 
 _THEN_CLIMB = """
@@ -71,7 +60,7 @@ print(f"the value rose: {value() > before + 0.5} ({before:.2f} -> {value():.2f})
 """
 
 
-def test_the_drone_tutorial_runs_with_crc_debugging_and_its_agent_learns(own_home: Path) -> None:
+def test_the_drone_tutorial_runs_with_crc_debugging_and_its_agent_learns(own_home):
     """What the agent must learn: every episode ends at once with the first action as its reward."""
     shown = run(own_home, "-c", _THEN_CLIMB, str(TUTORIAL), "--crc-debug", "--steps", "5")
     assert "flights reached the target" in shown
@@ -79,7 +68,7 @@ def test_the_drone_tutorial_runs_with_crc_debugging_and_its_agent_learns(own_hom
     assert "the value rose: True" in shown
 
 
-def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path: Path) -> None:
+def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     frames = [
         {
@@ -94,10 +83,8 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path: P
     ]
     (tmp_path / "data" / "chunk-000").mkdir(parents=True)
     parquet.write_table(pyarrow.Table.from_pylist(frames), tmp_path / "data" / "chunk-000" / "file-000.parquet")
-    script = str(TUTORIAL.with_name("lerobot_data_set.py"))
-    command = [sys.executable, "-W", "error", script, str(tmp_path), str(tmp_path / "flights")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout) == (0, "7 samples\n"), done.stderr
+    script = TUTORIAL.with_name("lerobot_data_set.py")
+    assert python("-W", "error", script, tmp_path, tmp_path / "flights")[0] == "7 samples\n"
     memory = ReplayMemory(dataset_path=tmp_path / "flights")
     found = sorted(
         (*t.last_obs, *t.obs, t.rew, t.terminated, t.truncated) for t in map(memory.get_transition, range(5))
@@ -113,7 +100,7 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path: P
 
 
 @pytest.mark.long
-def test_the_drone_tutorial_runs_without(own_home: Path) -> None:
+def test_the_drone_tutorial_runs_without(own_home):
     shown = run(own_home, str(TUTORIAL), "--steps", "20")
     assert "flights reached the target" in shown
     assert "CRC" not in shown
@@ -127,60 +114,43 @@ runpy.run_path(sys.argv.pop(1))
 """
 
 
-def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, tmp_path: Path) -> None:
+def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home, tmp_path):
     env = gymnasium.make("Pendulum-v1")
     torch.manual_seed(0)
     actor = SquashedGaussianActor(env.observation_space, env.action_space)
     PolicyStore(Settings(run_name="pendulum").paths.policies).add(actor.weights(), describe(actor))
     write_onnx(policy := load_policy("pendulum"), tmp_path / "p.onnx")
-    script = str(TUTORIAL.with_name("pendulum_with_onnx.py"))
-    command = [sys.executable, "-W", "error", "-c", _ALONE, script, str(tmp_path / "p.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    script = TUTORIAL.with_name("pendulum_with_onnx.py")
+    shown, _ = python("-W", "error", "-c", _ALONE, script, tmp_path / "p.onnx")
     obs, _ = env.reset(seed=0)
     total, ended = 0.0, False
     while not ended:
         obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
         total, ended = total + float(reward), terminated or truncated
-    assert float(done.stdout.split()[1]) == pytest.approx(total, abs=0.5)
+    assert float(shown.split()[1]) == pytest.approx(total, abs=0.5)
 
 
 @pytest.mark.long
-def test_twenty_lines_print_the_return_before_and_after_and_leave_a_picture(own_home: Path, tmp_path: Path) -> None:
+def test_twenty_lines_print_the_return_before_and_after_and_leave_a_picture(own_home, tmp_path):
     script = TUTORIAL.with_name("twenty_lines.py")
     assert len(script.read_text().splitlines()) <= 20
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), "100"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.fullmatch(r"return before: -\d+\nreturn after: -\d+\n", done.stdout)
+    shown, _ = python("-W", "error", script, "100", cwd=tmp_path, TMRL_LIKE_HOME=str(own_home))
+    assert re.fullmatch(r"return before: -\d+\nreturn after: -\d+\n", shown)
     assert (tmp_path / "pendulum.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home: Path) -> None:
-    script = Path(__file__).parents[1] / "tutorials" / "slow_simulator.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), "--delay", "0.005", "--envs", "3", "--steps", "10"],
-        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
-    tasks = re.search(r"allowed a training step: (\d+); training steps: (\d+)", done.stdout)
+def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home):
+    script = TUTORIAL.with_name("slow_simulator.py")
+    options = ("--delay", "0.005", "--envs", "3", "--steps", "10")
+    shown, _ = python("-W", "error", script, *options, TMRL_LIKE_HOME=str(own_home))
+    tasks = re.search(r"allowed a training step: (\d+); training steps: (\d+)", shown)
     assert tasks is not None
     assert tasks[1] == tasks[2]
     assert int(tasks[1]) > 150
 
 
 @pytest.fixture
-def arm_tutorial(monkeypatch: pytest.MonkeyPatch) -> Any:
+def arm_tutorial(monkeypatch):
     monkeypatch.syspath_prepend(str(TUTORIAL.parent))
     return importlib.import_module("lerobot_arm")
 
@@ -188,32 +158,32 @@ def arm_tutorial(monkeypatch: pytest.MonkeyPatch) -> Any:
 class _Robot:
     """Three joints of LeRobot, which go where they are sent at once but for a limit of its own: 2 units in a step."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.action_features = {**{f"joint_{k}.pos": float for k in range(3)}, "speed": float}
         self.is_connected, self.at, self.calls = False, [0.0, 0.0, 90.0], []
 
-    def connect(self, calibrate: bool = True) -> None:
+    def connect(self, calibrate=True):
         assert not self.is_connected
         self.is_connected = True
         self.calls.append(f"connect, calibrate={calibrate}")
 
-    def get_observation(self) -> dict[str, Any]:
+    def get_observation(self):
         assert self.is_connected
         return {f"joint_{k}.pos": at for k, at in enumerate(self.at)} | {"camera": np.zeros((4, 4, 3), np.uint8)}
 
-    def send_action(self, action: dict[str, float]) -> dict[str, float]:
+    def send_action(self, action):
         assert self.is_connected
         self.at = [at + min(max(action[f"joint_{k}.pos"] - at, -2.0), 2.0) for k, at in enumerate(self.at)]
         return {f"joint_{k}.pos": at for k, at in enumerate(self.at)}
 
-    def disconnect(self) -> None:
+    def disconnect(self):
         assert self.is_connected
         self.is_connected = False
 
 
 def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(
-    arm_tutorial: Any,
-) -> None:
+    arm_tutorial,
+):
     robot = _Robot()
     with closing(arm_tutorial.ReachPose(lambda: robot)) as task:
         (position, way), _ = task.reset(seed=0)
@@ -243,10 +213,10 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
     assert not robot.is_connected
 
 
-def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch):
     now, where = [10.0], [0.0, 0.0]
     monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    calls: list[Any] = []
+    calls = []
     leader = SimpleNamespace(
         connect=lambda calibrate: calls.append(calibrate),
         get_action=lambda: {"a.pos": where[0], "b.pos": where[1], "gripper.current": 7.0},
@@ -270,9 +240,9 @@ def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial: Any, monkey
 class _Ros:
     """What `ros2_device` takes of rclpy: a node whose topics a test feeds and reads."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.published: list[Any] = []
-        self.calls: list[str] = []
+    def __init__(self, monkeypatch):
+        self.published = []
+        self.calls = []
         self.is_over = threading.Event()
         note = self.calls.append
         context = SimpleNamespace(shutdown=lambda: note("context"))
@@ -302,11 +272,11 @@ class _Ros:
             vars(module).update(members)
             monkeypatch.setitem(sys.modules, name, module)
 
-    def say(self, state: Any) -> None:
+    def say(self, state):
         raise AssertionError("nobody listens")
 
 
-def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch):
     monkeypatch.syspath_prepend(str(TUTORIAL.parent))
     ros = _Ros(monkeypatch)
     device = importlib.import_module("ros2_device").Ros2Device(["shoulder", "elbow"])
@@ -328,22 +298,20 @@ def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(mon
     assert ros.calls == ["init", "executor", "node", "context"]
 
 
-def _say_when_asked(ros: _Ros, state: Any) -> None:
+def _say_when_asked(ros, state):
     until(lambda: "say" in vars(ros))
     ros.say(state)
 
 
 @pytest.fixture(scope="module")
-def learning_gif() -> Any:
+def learning_gif():
     for extra in ("mujoco", "Box2D", "matplotlib"):
         pytest.importorskip(extra)
     return SimpleNamespace(**runpy.run_path(str(FIGURES / "learning_gif.py")))
 
 
 @pytest.mark.parametrize(("name", "simulated"), [("robot", "Arm"), ("racing_lidar", "Car")])
-def test_what_the_pictures_show_is_what_ships_but_for_the_clock(
-    learning_gif: Any, name: str, simulated: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_pictures_show_is_what_ships_but_for_the_clock(learning_gif, name, simulated, monkeypatch):
     monkeypatch.setattr(robot, "time", robot.time)  # it puts its own there
     learner = learning_gif.Learner(name, name, getattr(learning_gif, simulated), 1, 1.0)
     ours, real = learner.experiment.env(), load_experiment(name).env()
@@ -363,7 +331,7 @@ def test_what_the_pictures_show_is_what_ships_but_for_the_clock(
 
 
 @pytest.mark.long
-def test_the_pictures_are_drawn_of_what_was_trained(learning_gif: Any, own_home: Path, tmp_path: Path) -> None:
+def test_the_pictures_are_drawn_of_what_was_trained(learning_gif, own_home, tmp_path):
     from PIL import Image
 
     learner = learning_gif.Learner("arm", "robot", learning_gif.Arm, 1, 5.0)

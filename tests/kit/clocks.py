@@ -4,8 +4,8 @@
 class Clock:
     """Stands still until it is set."""
 
-    def __init__(self, now: float = 0.0) -> None:
+    def __init__(self, now=0.0):
         self.now = now
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now

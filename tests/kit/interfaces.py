@@ -1,57 +1,55 @@
 """An rtgym interface without a device."""
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
 
-class Interface(RealTimeGymInterface):  # type: ignore[misc]
+class Interface(RealTimeGymInterface):
     """Observes how many steps the episode has; notes what it is asked for, and raises where `fails` says."""
 
-    action_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,))
+    action_space = spaces.Box(-1.0, 1.0, (1,))
 
-    def __init__(self, fails: str = "") -> None:
+    def __init__(self, fails=""):
         self.steps, self.fails, self.is_closed = 0, fails, False
-        self.calls: list[str] = []
-        self.sent: list[Any] = []
+        self.calls = []
+        self.sent = []
         self._note("__init__")
 
-    def _note(self, call: str) -> None:
+    def _note(self, call):
         self.calls.append(call)
         if call == self.fails:
             raise ConnectionError(f"no answer in {call}")
 
-    def get_observation_space(self) -> Any:
+    def get_observation_space(self):
         self._note("get_observation_space")
         return spaces.Tuple((spaces.Box(0.0, 100.0, (1,)),))
 
-    def get_action_space(self) -> Any:
+    def get_action_space(self):
         return self.action_space
 
-    def get_default_action(self) -> Any:
+    def get_default_action(self):
         return np.zeros(self.action_space.shape, self.action_space.dtype)
 
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
+    def reset(self, seed=None, options=None):
         self.steps = 0
         self._note("reset")
         return self._observation(), {}
 
-    def send_control(self, control: Any) -> None:
+    def send_control(self, control):
         self.sent.append(control)
         self._note("send_control")
 
-    def get_obs_rew_terminated_info(self) -> Any:
+    def get_obs_rew_terminated_info(self):
         self.steps += 1
         self._note("get_obs_rew_terminated_info")
         return self._observation(), 1.0, False, {}
 
-    def wait(self) -> None:
+    def wait(self):
         self._note("wait")
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
-    def _observation(self) -> list[Any]:
+    def _observation(self):
         return [np.array([self.steps], np.float32)]

@@ -1,28 +1,26 @@
 """Small agents, batches for them, and what they hold."""
 
 from functools import partial
-from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 
 from tmrl_like.agents import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.agents.agent import modules_of
 from tmrl_like.base import tree
 from tmrl_like.types import Batch
 
 HIDDEN = (24, 16)
 
 
-def rows_of(space: gymnasium.Space[Any], rows: int, seed: int = 0) -> Any:
+def rows_of(space, rows, seed=0):
     """So many samples of a space: tensors [rows, ...] in its structure."""
     space.seed(seed)
     samples = [space.sample() for _ in range(rows)]
     return tree.map_leaves(lambda *leaf: torch.from_numpy(np.stack(leaf)), *samples)
 
 
-def batch_of(spaces: tuple[gymnasium.Space[Any], ...], seed: int = 0, rows: int = 32, **said: Any) -> Batch:
+def batch_of(spaces, seed=0, rows=32, **said):
     """Random transitions, of which one in five is terminal; what is said stands in their place."""
     observation_space, action_space = spaces
     random = torch.Generator().manual_seed(seed)
@@ -38,19 +36,19 @@ def batch_of(spaces: tuple[gymnasium.Space[Any], ...], seed: int = 0, rows: int 
 
 
 def small(
-    cls: Any,
-    spaces: tuple[gymnasium.Space[Any], ...],
-    actor: Any = SquashedGaussianActor,
-    critic: Any = EnsembleCritic,
-    **options: Any,
-) -> Any:
+    cls,
+    spaces,
+    actor=SquashedGaussianActor,
+    critic=EnsembleCritic,
+    **options,
+):
     """An agent with narrow networks, always the same ones."""
     torch.manual_seed(0)
     networks = {"actor_cls": partial(actor, hidden_sizes=HIDDEN), "critic_cls": partial(critic, hidden_sizes=HIDDEN)}
     return cls(*spaces, **networks | options)
 
 
-def train(agent: Any, steps: int, first: int = 0, **said: Any) -> list[dict[str, float]]:
+def train(agent, steps, first=0, **said):
     """Train on batches of its spaces, with noise that follows from the step; returns the metrics."""
     spaces, found = (agent.observation_space, agent.action_space), []
     for step in range(first, first + steps):
@@ -60,7 +58,7 @@ def train(agent: Any, steps: int, first: int = 0, **said: Any) -> list[dict[str,
     return found
 
 
-def tensors_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
+def tensors_of(agent):
     """A copy of each parameter and buffer of an agent's modules, by module and name."""
     return {
         f"{name} {key}": value.clone()
@@ -69,7 +67,7 @@ def tensors_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
     }
 
 
-def assert_same(one: TrainingAgent, other: TrainingAgent, rtol: float = 0.0, atol: float = 0.0) -> None:
+def assert_same(one, other, rtol=0.0, atol=0.0):
     """Two agents hold the same numbers."""
     ours, theirs = tensors_of(one), tensors_of(other)
     assert ours.keys() == theirs.keys()

@@ -1,13 +1,8 @@
 """A worker's delivery alone: its rows, its outbox, and a session; no environment and no policy."""
 
-from collections.abc import Callable
-from typing import Any
-
-from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.session.ring import Ring
 from tmrl_like.session.session import Session
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
@@ -28,58 +23,58 @@ class LightWorker:
 
     def __init__(
         self,
-        folder: WorkerFolder,
-        ring: Ring,
-        options: OutboxOptions = _PROMPT,
-        log_bytes: int = 512 << 20,
-        spaces: m.Spaces | None = None,
-    ) -> None:
+        folder,
+        ring,
+        options=_PROMPT,
+        log_bytes=512 << 20,
+        spaces=None,
+    ):
         name = folder.worker
         self.made = self.received = self.stored = 0
-        self.feeds: list[int] = []
-        self.policies: list[int] = []
+        self.feeds = []
+        self.policies = []
         self._folder = folder
         self._log = SampleLog(folder, log_bytes)
         self._outbox = Outbox(folder.path, name, [self._log.incarnation], options)
         self.session = Session(ring, self, "worker", name, spaces=spaces, incarnation=self._log.incarnation)
 
-    def append(self, sample: tuple[Any, ...], observed_at_s: float = 1e9) -> None:
+    def append(self, sample, observed_at_s=1e9):
         self._log.append(sample, observed_at_s, 0.0, 0.0, 0, 0)
         self.made += 1
 
     @property
-    def kept(self) -> int:
+    def kept(self):
         """How many samples are not stored."""
         return self.made - self.stored
 
-    def close(self, flush_s: float = 1.0) -> None:
+    def close(self, flush_s=1.0):
         """Leave; what is not stored by then goes with a private folder."""
         self.session.close(flush_s)
         self._log.close()
         self._folder.close()
         self._outbox.close()
 
-    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+    def on_welcome(self, welcome, is_new):
         is_another = welcome.feed != (self.feeds[-1] if self.feeds else 0)
         if is_another or is_new:
             self._outbox.send_again(to_another_trainer=is_another)
         self.feeds.append(welcome.feed)
 
-    def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
+    def on_message(self, message, body, data):
         if isinstance(message, m.Ack):
             self._outbox.on_ack(message)
             self.received, self.stored = max(self.received, message.received), max(self.stored, message.stored)
         elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
             self.policies.append(message.version)
 
-    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+    def on_tick(self, send, connected):
         self._log.refill()
         self._outbox.pump(send, connected and any(self.feeds[-1:]))
         return _TICK_S
 
-    def pending(self) -> bool:
+    def pending(self):
         return self._outbox.pending()
 
-    def beat(self) -> m.Beat:
+    def beat(self):
         condition = Condition(unacknowledged_samples=self._outbox.unacknowledged_samples())
         return m.Beat(self._folder.worker, condition, max(self.policies, default=0))

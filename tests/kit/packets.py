@@ -1,36 +1,32 @@
 """Packets as a worker sends them: of samples, or of bytes that nobody decodes."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.sample_store import SampleStore, StoredProgress, StoreHead
-from tmrl_like.types import EpisodeStats, StepTiming
+from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet, encode_rows
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 
 
-def numbered(number: float) -> tuple[Any, ...]:
+def numbered(number):
     """A sample whose observation is this number."""
     return None, np.float32(number), 0.0, False, False, {}
 
 
 def packet_of(
-    first: int,
-    *samples: tuple[Any, ...],
-    worker: str = "w",
-    incarnation: int = 7,
-    reports: Sequence[EpisodeStats] = (),
-    begins_with_break: bool = False,
-    **header: Any,
-) -> bytes:
+    first,
+    *samples,
+    worker="w",
+    incarnation=7,
+    reports=(),
+    begins_with_break=False,
+    **header,
+):
     """The message of a packet whose entries are a break or none, these samples, and these reports, from `first` on."""
     writer = PacketWriter()
     for sample in samples:
@@ -49,13 +45,13 @@ def packet_of(
     return encode_rows(writer.rows(), Compressor(), **header)
 
 
-def noise(entry: int, size: int = 50, samples: int = 3) -> bytes:
+def noise(entry, size=50, samples=3):
     """The message of a packet of the entries from this one on, whose columns nobody can decode."""
     packet = m.SamplePacket("w", 7, entry, entry + samples - 1, 1, 0, samples, size, False)
     return encode_packet(packet, Random(entry).randbytes(size))
 
 
-def header_of(message: bytes | memoryview) -> m.SamplePacket:
+def header_of(message):
     packet, _ = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return packet
@@ -64,11 +60,11 @@ def header_of(message: bytes | memoryview) -> m.SamplePacket:
 class Stores:
     """Opens the store in a folder, one after the other, and closes all of them at the end."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder, stack):
         self.folder, self._stack = folder, stack
-        self.options: dict[str, Any] = {}  # of all
+        self.options = {}  # of all
 
-    def __call__(self, *arguments: Any, **options: Any) -> SampleStore:
+    def __call__(self, *arguments, **options):
         lock = lock_folder(self.folder)
         assert lock is not None, "the store before is not closed"
         store = SampleStore(self.folder, lock, *arguments, **self.options | options)
@@ -76,7 +72,7 @@ class Stores:
         return store
 
 
-def head_of(*messages: bytes, before: int = 0, run: str = "run") -> StoreHead:
+def head_of(*messages, before=0, run="run"):
     """The head of a file with these messages, and so many samples before them."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
@@ -84,7 +80,7 @@ def head_of(*messages: bytes, before: int = 0, run: str = "run") -> StoreHead:
     return StoreHead(run, before + held, held, tuple(progress.values()))
 
 
-def write(folder: Path, *groups: Sequence[bytes]) -> None:
+def write(folder, *groups):
     """Store these groups of messages, each as a file."""
     lock = lock_folder(folder)
     assert lock is not None
@@ -95,6 +91,6 @@ def write(folder: Path, *groups: Sequence[bytes]) -> None:
     store.close()
 
 
-def entries(store: SampleStore) -> list[int]:
+def entries(store):
     """The first entries of the packets in a store."""
     return [packet.first for file in store.files() for packet, *_ in file.packets()]

@@ -1,12 +1,10 @@
 """A session's way to the server, of which a test holds the other end."""
 
-from typing import Any
-
 from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
 
 
-def ring_of(link: Any, where: str = "nowhere") -> Ring:
+def ring_of(link, where="nowhere"):
     """A single server that is reached by this link."""
     return Ring([where], lambda _: link)
 

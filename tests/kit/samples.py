@@ -1,18 +1,16 @@
 """Samples as a control loop appends them."""
 
-from typing import Any
-
 
 class AppendedSamples:
     """Stands in for a `SampleLog`: keeps the arguments of each `append`, the sample first."""
 
     alarm = ""
 
-    def __init__(self) -> None:
-        self.taken: list[tuple[Any, ...]] = []
+    def __init__(self):
+        self.taken = []
 
-    def append(self, *arguments: Any) -> None:
+    def append(self, *arguments):
         self.taken.append(arguments)
 
-    def end_episode(self, stats: Any) -> None:
+    def end_episode(self, stats):
         """Nothing follows from it."""

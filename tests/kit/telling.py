@@ -7,12 +7,12 @@ import socket
 class Teller:
     """Listens on a port, and sends each record to whoever has connected."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self._server = socket.create_server(("127.0.0.1", port))
         self._server.setblocking(False)
-        self._listeners: list[socket.socket] = []
+        self._listeners = []
 
-    def tell(self, record: bytes) -> None:
+    def tell(self, record):
         with contextlib.suppress(BlockingIOError):
             self._listeners.append(self._server.accept()[0])
         for listener in list(self._listeners):

@@ -1,13 +1,12 @@
 """Waiting for what happens elsewhere: with a deadline for what hangs, and never for a fixed time."""
 
 import time
-from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str = "the condition", within_s: float = 60.0) -> T:
+def until(condition, what="the condition", within_s=60.0):
     """Poll until `condition` returns something true, and return that; an AssertionError if it does not in time."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):

@@ -58,7 +58,7 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
         self._time = ClocklessArm(seed)
         monkeypatch.setattr(robot, "time", self._time)
         self._interface = robot.RobotInterface(self._time)
-        self._interface._random = np.random.default_rng(seed)
+        self._interface.random = np.random.default_rng(seed)
         self.action_space = self._interface.get_action_space()
         inner = self._interface.get_observation_space().spaces
         self.observation_space = spaces.Tuple((*inner, *(self.action_space,) * ACTIONS))

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.chaos_rig import Place, wait_until
-from running import rig_in
+from running import assert_settled, drives_on, rig_in
 
 HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
 
 
 @dataclass(frozen=True)
 class Named(Place):
-    def dial(self, port: int | None = None) -> dict:
+    def dial(self, port=None):
         return super().dial(port) | {"server_ip": NAME}
 
 
-def main(folder: Path, transport: str) -> None:
+def main(folder, transport):
     known = f"127.0.0.1 localhost\n127.0.0.1 {NAME}\n"
     HOSTS.write_text(known)
     with rig_in(folder, transport) as rig:
@@ -33,13 +33,11 @@ def main(folder: Path, transport: str) -> None:
         server.close()
         wait_until(lambda: not worker.link.connected.is_set(), 60.0, "the worker is on its own")
         server = rig.server()
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 500, 60.0, "the worker drives on")
+        drives_on(rig, 500)
         assert not server.workers(), "the name was not needed"
         HOSTS.write_text(known)
         rig.wait_for_samples(trainer, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, trainer)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,49 @@
 """What the tests of this folder share: looking at parts that run."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
-import pytest
-from chaos.chaos_rig import Part, Rig, wait_until
+from chaos.chaos_rig import Rig, wait_until
 
 
 @contextlib.contextmanager
-def rig_in(folder: Path, transport: str = "zmq") -> Iterator[Rig]:
+def rig_in(folder, transport="zmq"):
     with ExitStack() as stack:
         yield Rig(transport, folder / "rig", stack)
 
 
-def link_of(process: psutil.Process) -> psutil.Process:
-    """The link process of a worker, once it is there."""
-    found: list[psutil.Process] = []
+def assert_settled(rig, trainer):
+    """Each sample that was made is in the memory, once and in order."""
+    found = rig.settle(trainer)
+    assert found.exactly_once, str(found)
 
-    def look() -> bool:
+
+def drives_on(rig, steps):
+    """Until the workers have made so many samples more."""
+    made = sum(rig.produced().values())
+    wait_until(lambda: sum(rig.produced().values()) > made + steps, 60.0, "the worker drives on")
+
+
+def all_is_stored(worker):
+    wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+
+
+@contextlib.contextmanager
+def driving(folder, **worker):
+    """Server, trainer and a worker, whose samples arrive; in the end each must have arrived once."""
+    with rig_in(folder) as rig:
+        server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
+        rig.wait_for_samples(made)
+        yield rig, server, made, driven
+        assert_settled(rig, made)
+
+
+def link_of(process):
+    """The link process of a worker, once it is there."""
+    found = []
+
+    def look():
         with contextlib.suppress(psutil.Error):
             found[:] = [child for child in process.children() if "link_process" in " ".join(child.cmdline())]
         return len(found) == 1
@@ -29,30 +52,29 @@ def link_of(process: psutil.Process) -> psutil.Process:
     return found[0]
 
 
-def said(rig: Rig, part: str, text: str) -> int:
+def said(rig, part, text):
     """How many lines of its log hold a text."""
     return sum(text in line for line in (rig.place.folder / f"{part}.log").read_text().splitlines())
 
 
-def wait_for_more(rig: Rig, samples: int = 100) -> None:
+def wait_for_more(rig, samples=100):
     """Until the workers that are processes have appended some more."""
     wanted = sum(rig.appended().values()) + samples
     wait_until(lambda: sum(rig.appended().values()) > wanted, 60.0, "the worker appends")
 
 
-def run_in_processes(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_in_processes(code, folder, monkeypatch):
     """Have each Python process that is started from here on run this first."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(code)
     monkeypatch.syspath_prepend(folder / "site")
 
 
-def assert_all_arrives_once(rig: Rig, trainer: Part, workers: Iterable[Part]) -> None:
+def assert_all_arrives_once(rig, trainer, workers):
     """Kill the trainer and the workers; the next trainer has all that they have appended, once."""
     trainer.kill()
     last = rig.trainer(checkpoint_path=rig.place.checkpoint)
     rig.wait_for_samples(last, 100, within_s=60.0)
     for part in workers:
         part.kill()  # their links send what is left
-    found = rig.settle(last)
-    assert found.exactly_once, str(found)
+    assert_settled(rig, last)

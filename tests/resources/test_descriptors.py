@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ if not hasattr(resource, "prlimit"):
 
 
 @contextlib.contextmanager
-def no_descriptor_left(pid: int) -> Iterator[None]:
+def no_descriptor_left(pid):
     """The process can open nothing more; what is open stays open."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = set(map(int, os.listdir(f"/proc/{pid}/fd")))

@@ -5,22 +5,20 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from chaos.chaos_rig import SMALL, Rig, wait_for_checkpoint, wait_until
-from running import rig_in
+from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
+from running import all_is_stored, assert_settled, drives_on, rig_in
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
 from tmrl_like.delivery import sample_store
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker, Trainer
 
 
 @contextlib.contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def failing(monkeypatch):
     """Each change to what is on a disk fails."""
 
     def fail(*arguments, **options):
@@ -33,22 +31,22 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+def errors(caplog):
     return [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
-def alarms(worker: RolloutWorker) -> list[str]:
+def alarms(worker):
     """Of the control loop's files, and of the link's log."""
     assert worker.link is not None
     assert worker.loop.samples is not None
     return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
 
 
-def assert_that_what_is_lost_is_counted(rig: Rig, trainer: Trainer, worker: RolloutWorker) -> None:
+def assert_that_what_is_lost_is_counted(rig, trainer, worker):
     """All else is in the memory, once and in order."""
     worker.stop()
 
-    def is_settled() -> bool:
+    def is_settled():
         return rig.arrived(trainer) + worker.link.status.lost_samples >= sum(rig.produced().values())
 
     wait_until(is_settled, 60.0, "all has arrived, or is counted as lost")
@@ -76,12 +74,11 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
             wait_until(lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on")
         wait_for_checkpoint(rig.place)
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert len(errors(caplog)) == 3
         trainer.close()
         again = rig.trainer(**kept)
-        found = rig.settle(again)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, again)
 
 
 @pytest.mark.fault("resources", "shared memory is full when a worker starts", "one line says what to do")
@@ -108,8 +105,7 @@ def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_di
         ballast = full_disk()
         server.close()  # nothing leaves
         wait_until(lambda: errors(caplog), 60.0, "a line says so")
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 200, 60.0, "the worker drives on")
+        drives_on(rig, 200)
         ballast.unlink()
         rig.server()
         rig.wait_for_samples(trainer, within_s=60.0)
@@ -141,7 +137,7 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(tmp_
         ballast.unlink()
         wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert_that_what_is_lost_is_counted(rig, trainer, worker)
     said = Counter(text.partition(":")[0] for text in errors(caplog))
     assert max(said.values()) == 1, said
@@ -181,8 +177,7 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
         rig.wait_for_samples(trainer, 100, within_s=60.0)
         is_fast.set()
         worker.stop()
-        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        all_is_stored(worker)
         assert caplog.text.count("is slow: it takes more than") == 1
         trainer.close()
-        found = rig.settle(rig.trainer(**kept))
-        assert found.exactly_once, str(found)
+        assert_settled(rig, rig.trainer(**kept))

@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 from chaos.chaos_rig import LedgerMemory, checkpoint_of, wait_for_checkpoint, wait_until
-from running import link_of, rig_in, run_in_processes, said
+from running import assert_settled, drives_on, driving, link_of, rig_in, run_in_processes, said
 
 from tmrl_like.delivery import receiver
 from tmrl_like.errors import ShortageError
@@ -25,16 +25,11 @@ def test_samples_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
             raise MemoryError
         return decode(*arguments, **options)
 
-    with rig_in(tmp_path) as rig:
-        rig.server()
-        trainer = rig.trainer()
-        rig.worker(1)
-        rig.wait_for_samples(trainer)
+    with driving(tmp_path) as (rig, _, trainer, _):
         with monkeypatch.context() as patch:
             patch.setattr(receiver, "decode_body", short)
             wait_until(lambda: len(times) > 20, 60.0, "memory runs short twenty times")
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, trainer)
         assert rig.trains(trainer)
     assert sum("no memory is left for samples" in record.message for record in caplog.records) == 1
 
@@ -52,17 +47,10 @@ def test_messages_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
             raise MemoryError
         return handle(self, incoming, now)
 
-    with rig_in(tmp_path) as rig:
-        server = rig.server()
-        trainer = rig.trainer()
-        rig.worker(1)
-        rig.wait_for_samples(trainer)
-        with monkeypatch.context() as patch:
-            patch.setattr(Relay, "handle", short)
-            wait_until(lambda: len(times) > 60, 60.0, "memory runs short")
-            assert server.workers() == ["w1"]
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+    with driving(tmp_path) as (_, server, *_), monkeypatch.context() as patch:
+        patch.setattr(Relay, "handle", short)
+        wait_until(lambda: len(times) > 60, 60.0, "memory runs short")
+        assert server.workers() == ["w1"]
     assert sum("no memory is left for a message" in record.message for record in caplog.records) == 1
 
 
@@ -73,20 +61,13 @@ def test_messages_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
 def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
     import resource
 
-    with rig_in(tmp_path) as rig:
-        rig.server()
-        trainer = rig.trainer()
-        rig.worker(1, env={"ballast_bytes": 20_000})
-        rig.wait_for_samples(trainer)
+    with driving(tmp_path, env={"ballast_bytes": 20_000}) as (rig, _, trainer, _):
         link = link_of(psutil.Process()).pid
         resource.prlimit(link, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
         wait_until(lambda: "cannot read the samples" in caplog.text, 60.0, "a line says so")
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 50, 60.0, "the worker drives on")
+        drives_on(rig, 50)
         resource.prlimit(link, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
     assert caplog.text.count("cannot read the samples") == 1
 
 
@@ -112,17 +93,11 @@ Outbox.pump = short
 def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
     run_in_processes(SHORT_OF_MEMORY.format(flag=str(flag)), tmp_path, monkeypatch)
-    with rig_in(tmp_path) as rig:
-        rig.server()
-        trainer = rig.trainer()
-        worker = rig.worker(1)
-        rig.wait_for_samples(trainer)
+    with driving(tmp_path) as (rig, _, trainer, worker):
         first = worker.link.process
         flag.touch()
         wait_until(lambda: worker.link.process is not first, 60.0, "another link")
         rig.wait_for_samples(trainer, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
     assert caplog.text.count("the link failed: MemoryError()") == 1
 
 
@@ -149,8 +124,7 @@ def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(t
                     trainer.run()
                 assert ended.value.__cause__ is None
         last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-        found = rig.settle(last)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, last)
 
 
 @pytest.mark.fault(
@@ -172,8 +146,7 @@ def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
         resource.prlimit(limited.pid, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
         if part == "server":
             parts["trainer"].freeze()  # what arrives waits at the server
-        made = sum(rig.produced().values())
-        wait_until(lambda: sum(rig.produced().values()) > made + 600, 60.0, "the worker drives on")
+        drives_on(rig, 600)
         if part == "server":
             parts["trainer"].thaw()
         if limited.alive:
@@ -185,5 +158,4 @@ def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
         parts["trainer"].kill()
         last = rig.trainer(checkpoint_path=rig.place.checkpoint)
         rig.wait_for_samples(last, 100, within_s=60.0)
-        found = rig.settle(last)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, last)

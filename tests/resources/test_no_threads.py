@@ -9,13 +9,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
-from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
+from chaos.chaos_rig import wait_for_checkpoint, wait_until
+from running import (
+    assert_all_arrives_once,
+    assert_settled,
+    driving,
+    link_of,
+    rig_in,
+    run_in_processes,
+    said,
+    wait_for_more,
+)
 
 from tmrl_like.cli import app, work
 from tmrl_like.cli.stopping import Stopper
@@ -31,12 +39,12 @@ TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 class Threads:
     """Of those that this process starts from here on, `left` are started, and no more."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.left = math.inf
         self.refused = 0
         start = threading.Thread.start
 
-        def limited(thread: threading.Thread) -> None:
+        def limited(thread):
             if self.left <= 0:
                 self.refused += 1
                 raise RuntimeError("can't start new thread")
@@ -51,7 +59,7 @@ def threads(monkeypatch):
     return Threads(monkeypatch)
 
 
-def make(rig: Rig, part: str):
+def make(rig, part):
     if part == "server":
         return rig.place.make_server()
     if part.startswith("worker"):
@@ -93,8 +101,7 @@ def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
         threads.left = 0
         rig.wait_for_samples(trainer, 20)
         wait_for_checkpoint(rig.place)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
+        assert_settled(rig, trainer)
     assert not threads.refused
     written = [record.threadName for record in caplog.records if record.message.startswith("checkpoint written")]
     assert written
@@ -110,7 +117,7 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(threads,
     env = SupervisedEnv(CountingEnv, hang_timeout_s=0.1)
     waits, stop = [], env.stopping.wait
 
-    def wait(backoff_s: float) -> bool:
+    def wait(backoff_s):
         waits.append(backoff_s)
         threads.left = math.inf if len(waits) > 7 else 0  # more than the faults in a row that are forgiven
         return stop(1e-3)
@@ -156,35 +163,27 @@ def test_an_environment_without_a_thread_is_away_and_not_broken(threads, monkeyp
 
 @pytest.mark.fault("resources", "a part without a thread is told to stop", "it stops")
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGTERM")
-def test_a_part_without_a_thread_stops_all_the_same(threads):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        stopped = threading.Event()
-        Stopper(False, on_stop=stopped.set)
-        threads.left = 0
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stopped.wait(20.0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_a_part_without_a_thread_stops_all_the_same(threads, signals_stay):
+    stopped = threading.Event()
+    Stopper(False, on_stop=stopped.set)
+    threads.left = 0
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped.wait(20.0)
 
 
 @pytest.mark.fault(
     "resources", "OpenBLAS gets no thread as a part starts, and sends its process a SIGINT", "one line, and exit code 1"
 )
-def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(threads, monkeypatch, capfd):
+def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
+    threads, signals_stay, monkeypatch, capfd
+):
     def start(arguments):
         Stopper(False)
         threads.left = 0
         signal.raise_signal(signal.SIGINT)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(work, "main", start)
-    try:
-        assert app.main(["worker", TINY]) == 1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert app.main(["worker", TINY]) == 1
     assert capfd.readouterr().err.startswith("tmrl-like: error: the thread of a library cannot be started: ")
 
 
@@ -192,7 +191,7 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(th
 def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
     group = None if os.geteuid() else pids_group()
 
-    def limit() -> None:
+    def limit():
         import resource
 
         if group is None:
@@ -216,15 +215,15 @@ def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
 )
 def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
     class Dialled:
-        def __init__(self, where: str) -> None:
+        def __init__(self, where):
             if is_short and where == "b:1":
                 raise ShortageError("the thread zmq cannot be started")
             self.where, self.is_lost, self.is_open = where, True, True
 
-        def send(self, data: bytes) -> bool:
+        def send(self, data):
             return self.is_open
 
-        def close(self) -> None:
+        def close(self):
             self.is_open = False
 
     is_short = True
@@ -263,30 +262,24 @@ threading.Thread.start = limited
 def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
     run_in_processes(NO_THREADS.format(flag=str(flag)), tmp_path, monkeypatch)
-    with rig_in(tmp_path) as rig:
-        rig.server()
-        trainer = rig.trainer()
-        worker = rig.worker(1)
-        rig.wait_for_samples(trainer)
+    with driving(tmp_path) as (rig, _, trainer, worker):
         flag.touch()
         links = {worker.link.process}
         worker.link.process.kill()
 
-        def look() -> bool:
+        def look():
             links.add(worker.link.process)
             return len(links) > 4
 
         wait_until(look, 60.0, "three links without threads")
         flag.unlink()
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        found = rig.settle(trainer)
-        assert found.exactly_once, str(found)
     assert caplog.text.count("can't start new thread") == 1
     assert caplog.text.count("the link process ended with exit code") in (1, 2)  # killed; and for want of threads
 
 
 @contextlib.contextmanager
-def no_thread_left(pid: int) -> Iterator[None]:
+def no_thread_left(pid):
     """The process can start no thread and no process; those that it has go on."""
     if os.geteuid():
         import resource
@@ -307,7 +300,7 @@ def no_thread_left(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-def pids_group() -> Path:
+def pids_group():
     """A control group that may start nothing; the test is skipped where there is none to be had."""
     for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         group = root / f"tmrl-like-test-{os.getpid()}"

@@ -14,7 +14,6 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
     house, until, caplog, monkeypatch
 ):
     monkeypatch.setattr("tmrl_like.trainer.trainer_link.refuse_diverged", lambda tensors: None)
-    house.server()
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), name="arm")
     caplog.set_level("INFO")
     policy = trainer.training.agent.get_actor()
@@ -41,7 +40,6 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
 
 def test_a_script_whose_worker_has_failed_ends(house, monkeypatch):
     monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
-    house.server()
     trainer = house.trainer()
 
     def drive():
@@ -56,7 +54,6 @@ def test_a_script_whose_worker_has_failed_ends(house, monkeypatch):
 
 def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_again(house, monkeypatch, until, caplog):
     monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
-    house.server()
     trainer = house.trainer()
     broken = house.worker(sample_compressor=spoilt, name="broken")
     with pytest.raises(ZeroDivisionError):
@@ -72,7 +69,6 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
 
 
 def test_a_worker_that_was_closed_says_so(house, until):
-    house.server()
     trainer, worker = house.trainer(), house.worker(name="arm")
     until(lambda: trainer.link.workers.versions())
     worker.close()
@@ -84,7 +80,6 @@ def spoilt(*sample):
 
 
 def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(house, until):
-    house.server()
     trainer = house.trainer()
     raise_at = iter((7, 0))
     worker = house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")

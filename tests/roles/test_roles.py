@@ -12,21 +12,20 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from house import alone, linear_actor, publish, take
 from kit.ports import free_port
-from kit.rings import IdleRole
 from link_proxy import LinkProxy
 
 from tmrl_like.base.files import link_atomically
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
 from tmrl_like.config import config_constants as cfg
 from tmrl_like.config.paths import RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
     ConfigError,
-    CredentialsError,
     DamagedPolicyError,
-    EnvironmentFaultError,
     FinishedError,
     MemoryContractError,
     RefusedError,
@@ -34,35 +33,21 @@ from tmrl_like.errors import (
 )
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weight_file import write_weights
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import ActionSource, Batch
+from tmrl_like.types import ActionSource
 from tmrl_like.worker import policy_gate
 
 SOON = OutboxOptions(max_age_s=0.0)
 
 
 def retrieve(trainer, n, within_s=60.0):
-    """Take samples from the trainer's connection until there are n."""
-    samples, deadline = [], time.monotonic() + within_s
-    while len(samples) < n:
-        assert time.monotonic() < deadline, f"{len(samples)} of {n} samples arrived"
-        deliveries = trainer.link.retrieve(0.05)
-        samples += [s for d in deliveries for s in d.buffer.memory]
-        trainer.link.confirm(deliveries)
-    return samples
-
-
-def publish(trainer, trained=False):
-    """The agent's policy as it is, or after a training step."""
-    if trained:
-        trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    """The next samples that come to a trainer, n at least."""
+    return take(trainer, lambda taken: len(taken.samples) >= n, within_s).samples
 
 
 def is_gapless(samples):
@@ -86,7 +71,6 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
 
 
 def test_construction_collects_nothing(house):
-    house.server()
     worker, trainer = house.worker(), house.trainer()
     assert worker.wait_connected(60)
     assert trainer.link.session.wait_connected(60)
@@ -103,22 +87,27 @@ def test_parts_started_before_the_server_find_it(zmq_house, until):
     assert trainer.link.session.wait_connected(8)
 
 
-def test_samples_are_what_the_environment_produced(house):
-    house.server()
+def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drove(house):
     trainer, worker = house.trainer(), house.worker(outbox=SOON)
+    publish(trainer)
+    worker.update_actor_weights(blocking=True)
     house.start(worker.run, nb_episodes=3)
     samples = retrieve(trainer, 33)
     assert is_gapless(samples)
-    assert [s.info.is_reset for s in samples[:12]] == [True] + [False] * 10 + [True]
+    assert [s.info.is_reset for s in samples] == ([True] + [False] * 10) * 3
+    assert [s.terminated for s in samples] == ([False] * 10 + [True]) * 3
+    assert not any(s.truncated for s in samples)
     assert samples[0].rew == 0.0
-    assert samples[10].terminated is True
     assert type(samples[5].rew) is float
     assert len({s.rew for s in samples[:11]}) == 11
-    assert all(abs(s.info.timing.observed_at_s - time.time()) < 60 for s in samples)
+    timings = [s.info.timing for s in samples[:11]]
+    assert all(abs(timing.observed_at_s - time.time()) < 60 for timing in timings)
+    assert {timing.policy_version for timing in timings} == {1}
+    assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
+    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
 
 
 def test_the_compressor_runs_before_sending(house):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(
         sample_compressor=lambda act, obs, rew, ter, tru, info: (None, obs[1:], rew, ter, tru, {"k": 1})
@@ -130,46 +119,22 @@ def test_the_compressor_runs_before_sending(house):
     assert sample.info == {"k": 1}
 
 
-def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
-    house.server()
-    worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
-    with pytest.raises(MemoryContractError, match="it returned 5 items; `done` is now two"):
+@pytest.mark.parametrize(
+    ("compress", "message"),
+    [
+        (lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info), "it returned 5 items; `done` is now two"),
+        (lambda *sample: "sample", "it returned a str$"),
+        (lambda *sample: (0, 0, 0.0), "it returned 3 items$"),
+        (lambda act, obs, rew, done, info: None, r"5 arguments.*`done` is now two, `terminated` and `truncated`"),
+    ],
+)
+def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):
+    with (
+        pytest.raises(MemoryContractError, match=message),
+        alone(sample_compressor=compress) as worker,
+        taken(worker),
+    ):
         worker.collect_train_episode()
-    for wrong, found in (("sample", "a str"), ((0, 0, 0.0), "3 items")):
-        worker = house.worker(sample_compressor=lambda *sample, wrong=wrong: wrong)
-        with pytest.raises(MemoryContractError, match=f"it returned {found}$"):
-            worker.collect_train_episode()
-
-
-def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):
-    house.server()
-    trainer, worker = house.trainer(), house.worker()
-    publish(trainer)
-    worker.update_actor_weights(blocking=True)
-    worker.collect_train_episode()
-    samples = retrieve(trainer, 11)
-    assert [sample.info.is_reset for sample in samples] == [True] + [False] * 10
-    assert [sample.terminated for sample in samples] == [False] * 10 + [True]
-    assert not any(sample.truncated for sample in samples)
-    timings = [sample.info.timing for sample in samples]
-    assert {timing.policy_version for timing in timings} == {1}
-    assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
-    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
-
-
-def test_a_compressor_for_done_is_refused_at_construction(house):
-    with pytest.raises(MemoryContractError, match=r"5 arguments.*`done` is now two, `terminated` and `truncated`"):
-        house.worker(sample_compressor=lambda act, obs, rew, done, info: (act, obs, rew, done, info))
-
-
-def test_long_episodes_are_truncated_and_never_terminated(house):
-    house.server()
-    trainer = house.trainer()
-    worker = house.worker(partial(CountingEnv, episode_steps=100), max_samples_per_episode=5)
-    house.start(worker.run, nb_episodes=2)
-    samples = retrieve(trainer, 12)
-    assert [s.truncated for s in samples] == ([False] * 5 + [True]) * 2
-    assert not any(s.terminated for s in samples)
 
 
 class ShowsTests(LinearActor):
@@ -196,44 +161,25 @@ class RewardIsAction(CountingEnv):
         ({"test_episode_interval": 2, "expert": True}, [-10] * 4),
     ],
 )
-def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, until, options, returns):
-    house.server()
+def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, options, returns):
     trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
     worker.run(nb_episodes=4, **options)
-    deliveries = []
-    until(
-        lambda: (
-            deliveries.extend(trainer.link.retrieve(0.05))
-            or sum(len(delivery.episodes) for delivery in deliveries) >= len(returns)
-        )
-    )
-    trainer.link.confirm(deliveries)
-    episodes = [episode for delivery in deliveries for episode in delivery.episodes]
-    assert [(episode.return_, episode.test) for episode in episodes] == [(r, r > 0) for r in returns]
-    samples = [sample for delivery in deliveries for sample in delivery.buffer]
-    assert len(samples) == 4 * 11
-    assert {float(sample.act[0]) for sample in samples if not sample.info.is_reset} == {-1.0}
+    found = take(trainer, lambda found: len(found.episodes) >= len(returns))
+    assert [(episode.return_, episode.test) for episode in found.episodes] == [(r, r > 0) for r in returns]
+    assert len(found.samples) == 4 * 11
+    assert {float(sample.act[0]) for sample in found.samples if not sample.info.is_reset} == {-1.0}
 
 
-def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house, until):
-    house.server()
+def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house):
     trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
     house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
-    deliveries = []
-    until(
-        lambda: (
-            deliveries.extend(trainer.link.retrieve(0.05))
-            or {episode.test for delivery in deliveries for episode in delivery.episodes} == {True, False}
-        )
-    )
-    trainer.link.confirm(deliveries)
-    assert {(e.return_, e.test) for d in deliveries for e in d.episodes} == {(10.0, True), (-10.0, False)}
-    samples = [sample for delivery in deliveries for sample in delivery.buffer if not sample.info.is_reset]
-    assert {float(sample.act[0]) for sample in samples} == {-1.0}
+    found = take(trainer, lambda found: {episode.test for episode in found.episodes} == {True, False})
+    assert {(e.return_, e.test) for e in found.episodes} == {(10.0, True), (-10.0, False)}
+    assert {float(sample.act[0]) for sample in found.samples if not sample.info.is_reset} == {-1.0}
 
 
 def test_episodes_that_are_not_sent_are_tests_unless_they_train():
-    with RolloutWorker(RewardIsAction, ShowsTests, standalone=True) as worker:
+    with alone(RewardIsAction, ShowsTests) as worker:
         told = worker.run_episodes(nb_episodes=1) + worker.run_episodes(nb_episodes=1, train=True)
         told += [worker.run_episode(), worker.run_episode(train=True), worker.collect_train_episode()]
         assert [stats.return_ for stats in told] == [10, -10, 10, -10, -10]
@@ -244,46 +190,31 @@ def test_episodes_that_are_not_sent_are_tests_unless_they_train():
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, max_samples_per_episode=limit) as worker:
+    with alone(max_samples_per_episode=limit) as worker:
         assert worker.run_episode().steps == limit
         told = [worker.run_episode(2), *worker.run_episodes(2, nb_episodes=1), worker.collect_train_episode(2)]
         assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
 
 
-def test_statistics_of_two_workers_do_not_overwrite_each_other(house, until):
-    house.server()
+def test_statistics_of_two_workers_do_not_overwrite_each_other(house):
     trainer = house.trainer()
-    first, second = house.worker(name="one"), house.worker(partial(CountingEnv, episode_steps=3), name="two")
-    for worker in (first, second):
-        house.start(worker.run, nb_episodes=2)
-    episodes = []
-    until(lambda: episodes.extend(e for d in trainer.link.retrieve(0.05) for e in d.episodes) or len(episodes) == 4)
+    for name, steps in (("one", 10), ("two", 3)):
+        house.start(house.worker(partial(CountingEnv, steps), name=name).run, nb_episodes=2)
+    episodes = take(trainer, lambda found: len(found.episodes) == 4).episodes
     assert sorted((e.worker, e.return_) for e in episodes) == [("one", 55.0)] * 2 + [("two", 6.0)] * 2
 
 
-def test_experts_send_samples_and_ignore_weights(house, until):
-    server = house.server()
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
-    house.start(worker.run, expert=True)
-    retrieve(trainer, 5)
-    publish(trainer, trained=True)
-    until(lambda: server.counters.policies == 1)
-    retrieve(trainer, 50)
-    assert worker.policy_version == 0
-
-
-def test_an_experts_samples_say_so_and_continue_no_policys(house, until):
-    house.server()
+def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(house, until):
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, 5))
-    buffers = []
-    for expert in (False, True, True):
-        worker.run(nb_episodes=1, expert=expert)
-    until(lambda: buffers.extend(d.buffer for d in trainer.link.retrieve(0.05)) or sum(map(len, buffers)) == 18)
-    told = [(b.stream, {s.info.timing.source for s in b}) for b in buffers if len(b)]
-    streams = {source: {stream for stream, sources in told if sources == {source}} for _, (source,) in told}
-    assert set(streams) == {ActionSource.POLICY, ActionSource.EXPERT}
-    assert [len(names) for names in streams.values()] == [1, 1]
-    assert streams[ActionSource.POLICY] != streams[ActionSource.EXPERT]
+    publish(trainer)
+    until(lambda: worker.lanes[0].intake.has_new)
+    worker.run(nb_episodes=2, expert=True)
+    assert worker.policy_version == 0
+    worker.run(nb_episodes=1)
+    assert worker.policy_version == 1
+    found = take(trainer, lambda found: len(found.samples) == 18)
+    expert, policy = ({s.info.timing.source for s in samples} for samples in found.streams.values())
+    assert (expert, policy) == ({ActionSource.EXPERT}, {ActionSource.POLICY})
 
 
 def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
@@ -298,31 +229,17 @@ def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
     assert worker.policy_version == 1
 
 
-def test_weights_change_inside_an_episode(house, until):
-    house.server()
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, episode_steps=10**6, step_s=0.001))
-    house.start(worker.run)
-    versions = set()
-
-    def seen_three_versions():
-        publish(trainer)
-        for d in trainer.link.retrieve(0.05):
-            versions.update(s.info.timing.policy_version for s in d.buffer.memory)
-        return len(versions) >= 3
-
-    until(seen_three_versions)
-
-
 def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, tmp_path, until):
-    house.server()
     path = tmp_path / "w" / "policy.safetensors"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(4):
         publish(trainer, trained=True)
         until(worker.update_actor_weights)
-    until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
-    reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
-    assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
+    until(lambda: path.exists() and bias_of(path) == 4.0)
+    until(lambda: len(list(tmp_path.glob("h_*"))) == 2)
+    kept = path.read_bytes()
+    assert alone(model_path=path).actor.layer.bias.item() == 4.0
+    assert path.read_bytes() == kept
 
 
 @pytest.mark.fault("disk", "a worker's disk is slow to take weights", "its link does not wait; the newest is written")
@@ -335,7 +252,6 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tm
         write_weights(path, weights)
 
     monkeypatch.setattr(policy_gate, "write_weights", slow)
-    house.server()
     path = tmp_path / "policy"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(24):
@@ -343,34 +259,24 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tm
         until(worker.update_actor_weights)
     is_free.set()
 
-    def newest_on_disk():
-        reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
-        return float(reader.actor.state_dict()["layer.bias"])
-
-    until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and newest_on_disk() == 24.0)
+    until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(path) == 24.0)
     assert written.count(path.name) <= 3  # the first, of those that waited the newest, and one that came meanwhile
 
 
 @pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")
 def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path, until, caplog):
     path = tmp_path / "policy"
-    LinearActor(*_spaces()).save(path)
+    linear_actor().save(path)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
     with pytest.raises(DamagedPolicyError, match="do not match their checksum"):
-        RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
-    house.server()
+        alone(model_path=path)
     trainer, worker = house.trainer(), house.worker(model_path=path)
     assert caplog.text.count("starting without weights") == 1
     assert (tmp_path / "policy.damaged").stat().st_size == len(data)
     assert not worker.loop.driver.has_policy
     publish(trainer, trained=True)
     until(path.exists)
-
-
-def _spaces():
-    env = CountingEnv()
-    return env.observation_space, env.action_space
 
 
 def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
@@ -380,20 +286,6 @@ def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
     assert not own_home.exists()
     with pytest.raises(TransportError, match=r"^a standalone worker has no connection$"):
         worker.wait_connected(1.0)
-
-
-def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until):
-    server = zmq_house.server()
-    trainer = zmq_house.trainer()
-    worker = zmq_house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
-    zmq_house.start(worker.run)
-    samples = retrieve(trainer, 100)
-    server.close()
-    steps = worker.condition().env_steps
-    until(lambda: worker.condition().env_steps > steps + 100)  # samples keep coming while nobody listens
-    zmq_house.server()
-    samples += retrieve(trainer, 400)
-    assert is_gapless(samples)
 
 
 @pytest.mark.fault(
@@ -416,55 +308,8 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
     assert is_gapless(samples)
 
 
-def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house, until, caplog):
-    house.server()
-    first = house.trainer()
-    tight = OutboxOptions(max_age_s=0.0, max_bytes=5_000)
-    worker = house.worker(partial(CountingEnv, step_s=0.001), outbox=tight)
-    house.start(worker.run)
-    streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
-    first.link.session._role = IdleRole()  # takes nothing for a while
-    until(lambda: worker.link.status.lost_samples > 50)
-    first.link.session._role = first.link
-    deliveries = []
-    until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)
-    until(
-        lambda: deliveries.extend(first.link.retrieve(0.05)) or len({d.buffer.stream for d in deliveries} | streams) > 1
-    )
-    by_stream = {}
-    for delivery in deliveries:
-        by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
-    assert all(is_gapless(samples) for samples in by_stream.values())
-
-
-def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(house, until, monkeypatch):
-    from tmrl_like.delivery import receiver
-
-    house.server()
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
-    real = receiver.decode_body
-
-    def sometimes(packet, columns, **options):
-        return real(packet, b"damaged" if packet.first <= 10 <= packet.last else columns, **options)
-
-    monkeypatch.setattr(receiver, "decode_body", sometimes)
-    house.start(worker.run)
-    by_stream = {}
-
-    def collect():
-        for delivery in trainer.link.retrieve(0.05):
-            by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
-        return sum(map(len, by_stream.values())) > 50
-
-    until(collect)
-    assert len(by_stream) == 2
-    assert all(is_gapless(samples) for samples in by_stream.values())
-    assert trainer.link.fleet()["refused_packets_total"] == 1
-
-
 @pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
 def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
-    zmq_house.server()
     first = zmq_house.worker(name="arm")
     assert first.wait_connected(5)
     second = zmq_house.worker(name="arm")
@@ -474,17 +319,24 @@ def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_hou
     until(lambda: second.wait_connected(0.1))
 
 
-def test_a_stopped_epoch_is_not_counted_as_done(house, tmp_path, until):
-    house.server()
+def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(house, tmp_path, until):
     house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
     trainer = house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
     thread = house.start(trainer.run)
     until(lambda: trainer.training.total_updates > 10)
     trainer.stop()
     thread.join(60)
+    assert not thread.is_alive()
     assert trainer.training.epoch == 0
     trainer.close()
-    assert house.trainer(checkpoint_path=tmp_path).training.total_updates > 10
+
+    def updater(training, training_cls):
+        training.max_training_steps_per_env_step = 7.0
+        return training
+
+    resumed = house.trainer(checkpoint_path=tmp_path, updater_fn=updater).training
+    assert resumed.total_updates > 10
+    assert resumed.max_training_steps_per_env_step == 7.0
 
 
 @pytest.mark.parametrize(("time_step_s", "of_an_episode"), [(1e-9, 10), (1e6, 0)])
@@ -493,7 +345,7 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
         pass
 
     InRealTime.time_step_s = time_step_s
-    worker = RolloutWorker(InRealTime, LinearActor, standalone=True)
+    worker = alone(InRealTime)
     assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [of_an_episode] * 2
     assert worker.condition().overruns == 2 * of_an_episode
     result = worker.run_env_benchmark(10, verbose=False)
@@ -504,75 +356,31 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
 
 
 def test_close_waits_for_the_step_under_way():
-    entered = threading.Event()
+    entered, finished = threading.Event(), []
 
     class Env(CountingEnv):
-        finished = 0
-
         def step(self, action):
             entered.set()
             time.sleep(0.2)
-            Env.finished += 1
+            finished.append(action)
             return super().step(action)
 
-    worker = RolloutWorker(Env, LinearActor, standalone=True)
+    worker = alone(Env)
     thread = threading.Thread(target=worker.run)
     thread.start()
     assert entered.wait(60)
     worker.close()
-    assert Env.finished > 0
+    assert finished
     thread.join(60)
     assert not thread.is_alive()
-
-
-def test_only_the_memory_can_be_kept(house, tmp_path):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.001))
-    house.start(worker.run)
-    first = house.trainer(checkpoint_path=tmp_path)
-    first.run()
-    first.close()
-    second = house.trainer(checkpoint_path=tmp_path, options=TrainerOptions(resume="memory"))
-    assert second.training.agent.steps == second.training.epoch == 0
-    assert len(second.training.memory) == len(first.training.memory) > 0
-    second.close()
-    assert house.trainer(checkpoint_path=tmp_path, options=TrainerOptions(resume="none")).training.total_samples == 0
-
-
-def test_the_updater_patches_a_loaded_training(tmp_path, zmq_house):
-    zmq_house.server()
-    first = zmq_house.trainer(checkpoint_path=tmp_path)
-    first.save_checkpoint()
-    first.close()
-
-    def updater(training, training_cls):
-        training.max_training_steps_per_env_step = 7.0
-        return training
-
-    second = zmq_house.trainer(checkpoint_path=tmp_path, updater_fn=updater)
-    assert second.training.max_training_steps_per_env_step == 7.0
-
-
-def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until, tmp_path):
-    zmq_house.server()
-    first = zmq_house.trainer(name="first")
-    assert first.link.session.wait_connected(60)
-    second = zmq_house.trainer(name="second", metrics_path=tmp_path / "metrics.jsonl")
-    until(lambda: "a trainer is connected already (first)" in caplog.text)
-    assert not second.link.session.wait_connected(0)
-    first.close()
-    until(lambda: second.link.session.wait_connected(0.1))
 
 
 def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, until):
     class Other(CountingEnv):
         def __init__(self):
             super().__init__()
-            from gymnasium import spaces
+            self.action_space = Box(-2.0, 2.0, (1,), np.float32)
 
-            self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
-
-    house.server()
     assert house.trainer().link.session.wait_connected(60)
     worker = house.worker(Other)
     until(lambda: re.search(r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text))
@@ -581,7 +389,6 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, un
 
 @pytest.mark.parametrize("first", ["worker", "trainer"])
 def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path, first):
-    house.server()
     path = tmp_path / "model"
     parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
     early = parts.pop(first)()
@@ -593,79 +400,40 @@ def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path,
 
 
 def test_a_worker_can_run_again_after_stop():
-    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    worker = alone()
     worker.stop()
     assert worker.run_episodes() == []
     assert len(worker.run_episodes(nb_episodes=1)) == 1
 
 
-def test_a_wrong_key_is_an_error_that_says_what_to_do(zmq_house, tmp_path, monkeypatch, caplog):
-    from tmrl_like.transport import KeyFolder
-
-    monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 1.0)
-    zmq_house.server()
-    KeyFolder(tmp_path / "other").server_keys()
-    worker = zmq_house.worker(keys_dir=tmp_path / "other")
-    with pytest.raises(CredentialsError, match="keys invite"):
-        worker.wait_connected(240)  # a busy machine takes handshakes, and greetings, slowly
-    assert "breaks off each handshake: is it the server that this machine's key is for?" in caplog.text
-
-
-def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
-    worker = RolloutWorker(partial(CountingEnv, raise_at=1), LinearActor, standalone=True)
-    with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
-        worker.run()
-
-
 @pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
-def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house, until):
-    house.server()
+def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house):
     trainer = house.trainer()
-    made = []
-
-    def make_env():
-        made.append(CountingEnv(hang_at=0 if made else 15, hang_s=3600))
-        return made[-1]
-
-    worker = house.worker(make_env, hang_timeout_s=0.2)
+    hangs_at = iter((15, 0))
+    worker = house.worker(lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2)
     house.start(worker.run, nb_episodes=4)
-    episodes, steps = [], {}
-
-    def collect():
-        for d in trainer.link.retrieve(0.05):
-            episodes.extend(d.episodes)
-            for sample in d.buffer:
-                steps.setdefault(d.buffer.stream, []).append(tuple(sample.obs.tolist()))
-        return len(episodes) == 4
-
-    until(collect)
-    assert [(e.steps, e.truncated, bool(e.fault)) for e in episodes] == [
-        (10, False, False),
-        (4, True, True),
-        (10, False, False),
-        (10, False, False),
-    ]
-    before, after = steps.values()
+    found = take(trainer, lambda found: len(found.episodes) == 4)
+    whole = (10, False, False)
+    assert [(e.steps, e.truncated, bool(e.fault)) for e in found.episodes] == [whole, (4, True, True), whole, whole]
+    before, after = ([tuple(s.obs.tolist()) for s in samples] for samples in found.streams.values())
     assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
     assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
 
 
-def test_originals_travel_with_crc_debugging_and_add_no_byte_without(house):
-    house.server()
-    trainer, plain, debugged = house.trainer(), house.worker(outbox=SOON), house.worker(outbox=SOON, crc_debug=True)
-    plain.collect_train_episode()
-    without = retrieve(trainer, 11)
-    assert all(sample.info.original is None for sample in without)
-    debugged.collect_train_episode()
+@pytest.mark.parametrize("crc_debug", [True, False])
+def test_originals_travel_with_crc_debugging_alone(crc_debug, house):
+    trainer, worker = house.trainer(), house.worker(outbox=SOON, crc_debug=crc_debug)
+    worker.collect_train_episode()
     originals = [sample.info.original for sample in retrieve(trainer, 11)]
+    if not crc_debug:
+        assert set(originals) == {None}
+        return
     last_obs, act, rew, obs, terminated, truncated = originals[-1]
     assert [*last_obs, act, rew, *obs, terminated, truncated] == [1, 9, 0, 10, 1, 10, True, False]
     assert originals[0][0] is None
 
 
 def test_synchronous_collection_in_real_time_is_refused(house):
-    house.server()
     with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
         worker.run_synchronous()
     assert worker.condition().env_steps == 0
@@ -675,31 +443,7 @@ class RealTimeEnv(CountingEnv):
     time_step_s = 0.05
 
 
-def test_stop_ends_a_worker_and_a_trainer(house, until):
-    house.server()
-    trainer, worker = house.trainer(training={"epochs": float("inf")}), house.worker(partial(CountingEnv, step_s=0.01))
-    threads = [house.start(worker.run), house.start(trainer.run)]
-    until(lambda: trainer.training.total_updates >= 10)
-    trainer.stop()
-    worker.stop()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_training_pauses_above_the_ratio_and_waits_for_the_first_samples(house):
-    house.server()
-    trainer = house.trainer(training={"start_training": 30, "max_training_steps_per_env_step": 0.5, "epochs": 2})
-    worker = house.worker(partial(CountingEnv, step_s=0.001))
-    house.start(worker.run)
-    trainer.run()
-    training = trainer.training
-    assert training.total_updates == 40
-    assert training.total_updates <= 0.5 * training.total_samples
-
-
 def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
-    zmq_house.server()
     trainer = Trainer(
         __import__("functools").partial(
             TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
@@ -721,31 +465,7 @@ def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
 )
 def test_arguments_out_of_range_are_named(options, message):
     with pytest.raises(ConfigError, match=message):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, **options)
-
-
-def test_weights_on_disk_survive_a_kill_in_the_middle_of_writing(tmp_path, monkeypatch):
-    actor: ActorModule = LinearActor(*_spaces())
-    path = tmp_path / "policy"
-    actor.save(path)
-    before = path.read_bytes()
-
-    def killed(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        actor.save(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
-
-
-def test_loading_weights_leaves_the_file_as_it_was(tmp_path):
-    actor = LinearActor(*_spaces())
-    actor.save(tmp_path / "policy")
-    before = (tmp_path / "policy").read_bytes()
-    actor.load(tmp_path / "policy")
-    assert (tmp_path / "policy").read_bytes() == before
+        alone(**options)
 
 
 def kept_in(folder):
@@ -788,7 +508,6 @@ def test_a_run_says_how_it_ended(house, tmp_path):
         def train(self, batch):
             raise ZeroDivisionError("no batch")
 
-    house.server()
     worker = house.worker()
     house.start(worker.run)
     for agent, ended in ((CountingAgent, "stopped"), (Failing, "failed: ZeroDivisionError: no batch")):
@@ -803,7 +522,6 @@ def test_a_run_says_how_it_ended(house, tmp_path):
 
 
 def test_none_instead_of_a_path_keeps_nothing(house):
-    house.server()
     trainer, worker = house.trainer(), house.worker(model_path_history=None)
     thread = house.start(worker.run)
     trainer.run()
@@ -814,7 +532,6 @@ def test_none_instead_of_a_path_keeps_nothing(house):
 
 
 def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left(house, caplog):
-    house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.001))
     with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as trainer:
         house.start(worker.run)
@@ -829,7 +546,6 @@ def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(house, tmp_path):
-    house.server()
     options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
     store = PolicyStore(options["policies_path"])
     for versions in ([1], [1, 2]):
@@ -848,7 +564,6 @@ def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues
 
 
 def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until):
-    house.server()
     store = PolicyStore(tmp_path / "policies")
     rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
     trainer = house.trainer(policies_path=store.folder, training=rarely)
@@ -863,11 +578,9 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until
 
 
 def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_path, until):
-    house.server()
     trainer = house.trainer(policies_path=tmp_path / "policies")
     store = PolicyStore(tmp_path / "policies")
-    actor = LinearActor(*_spaces())
-    torch.nn.init.constant_(actor.layer.bias, 0.5)
+    actor = linear_actor(bias=0.5)
     store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=7))
     worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
     thread = house.start(worker.run)
@@ -885,8 +598,7 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
 
 
 def test_a_pinned_worker_collects_in_lockstep_as_well(house, tmp_path):
-    house.server()
-    LinearActor(*_spaces()).save(tmp_path / "policy")
+    linear_actor().save(tmp_path / "policy")
     trainer = house.trainer(training={"epochs": 1000, "max_training_steps_per_env_step": 1.0})
     running = house.start(trainer.run)
     worker = house.worker(policy=tmp_path / "policy")
@@ -906,11 +618,10 @@ class Offset(CountingAgent):
 
 
 def bias_of(path):
-    return LinearActor(*_spaces()).load(path).layer.bias.item()
+    return linear_actor().load(path).layer.bias.item()
 
 
 def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(house, tmp_path):
-    house.server()
     first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
     trainer = house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
     trainer.stop()
@@ -928,12 +639,9 @@ def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_o
 
 
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, tmp_path):
-    house.server()
     store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
     store.add(LinearActor(wide, wide).weights(), msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1))
-    broken = LinearActor(*_spaces())
-    torch.nn.init.constant_(broken.layer.bias, float("nan"))
-    broken.save(tmp_path / "broken")
+    linear_actor(bias=float("nan")).save(tmp_path / "broken")
     for named, message in (
         (tmp_path, r"init_policy is .*: weights do not fit LinearActor: layer.weight is \(1, 5\) instead of \(1, 2\)"),
         (tmp_path / "broken", r"init_policy is .*broken: layer.bias holds values that are not finite"),

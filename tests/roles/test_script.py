@@ -1,9 +1,7 @@
 """A script that ends while its worker or trainer still runs in a daemon thread ends cleanly."""
 
-import subprocess
-import sys
-
 import pytest
+from kit.pythons import python
 
 from tmrl_like.errors import ConfigError
 
@@ -68,28 +66,25 @@ print("end of the script", flush=True)
 """
 
 
-def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
+def end_of_a_script(*ways, code=0):
     """What it printed and logged from its last line on; of one that fails, all that it printed and logged."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    if code:
-        return [line.removeprefix("log: ") for line in done.stdout.splitlines()]
-    lines = done.stdout.splitlines()
-    return lines[lines.index("end of the script") :]
+    printed, errors = python("-c", SCRIPT, *ways, code=code)
+    assert "Traceback" not in errors
+    lines = [line.removeprefix("log: ") for line in printed.splitlines()]
+    return lines if code else lines[lines.index("end of the script") :]
 
 
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])
-def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: list[str]) -> None:
+def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways):
     assert end_of_a_script(*ways) == ["end of the script"]
 
 
-def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home) -> None:
+def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home):
     assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/checkpoint-1").is_file()
 
 
-def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code() -> None:
+def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code():
     assert end_of_a_script() == ["end of the script", "environment closed"]
     (line,) = [line for line in end_of_a_script(code=ConfigError.exit_code) if "this run has done" in line]
     assert line.startswith("this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another")

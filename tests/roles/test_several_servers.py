@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from house import House
+from house import House, take
 
 from tmrl_like.base.functional import partial
 from tmrl_like.config.paths import default_keys_folder
@@ -37,16 +37,8 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(tra
         driving = house.start(worker.run, nb_episodes=20)
         until(lambda: worker.condition().env_steps > 20)
         first.close()
-        samples = []
         driving.join()
-
-        def retrieved():
-            deliveries = trainer.link.retrieve(0.05)
-            samples.extend(s for d in deliveries for s in d.buffer.memory)
-            trainer.link.confirm(deliveries)
-            return len(samples) >= worker.condition().env_steps + 20
-
-        until(retrieved)
+        samples = take(trainer, lambda taken: len(taken.samples) >= worker.condition().env_steps + 20).samples
         assert second.workers() == ["arm"]
         steps = [tuple(int(n) for n in s.obs) for s in samples]
         assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20  # one of each reset

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,14 +40,14 @@ THREE_NODES = """
 class Shell:
     """Runs lines as a shell does: one after the other, those that end with & beside the others."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder, stack):
         programs = Path(sys.executable).parent
         path = os.pathsep.join((str(programs), os.environ["PATH"]))
         self._environment = os.environ | {"PATH": path, "TMRL_LIKE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
         self._folder, self._programs, self._stack = folder, programs, stack
         self._lines = 0
 
-    def run(self, script: str) -> None:
+    def run(self, script):
         for line in script.replace("\\\n", " ").strip().splitlines():
             words = shlex.split(line.removesuffix("&"))
             self._lines += 1
@@ -71,7 +70,7 @@ class Shell:
                 assert code == 0, f"{line}\n{file.read_text()}"
 
 
-def end(process: subprocess.Popen) -> None:
+def end(process):
     if process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
@@ -85,7 +84,7 @@ def end(process: subprocess.Popen) -> None:
 
 
 @pytest.fixture
-def typed(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+def typed(tmp_path):
     """Runs a script with free ports in it."""
     with ExitStack() as stack, ExitStack() as probes:
         sockets = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
@@ -104,7 +103,7 @@ def typed(tmp_path: Path) -> Iterator[Callable[[str], None]]:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("script", [ONE_NODE, THREE_NODES], ids=["one node", "three nodes, two servers, two ranks"])
-def test_the_drone_learns_behind_an_engine(script: str, typed: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_drone_learns_behind_an_engine(script, typed, tmp_path):
     typed(script)
     records = (tmp_path / "home/runs/drone/metrics.jsonl").read_text().splitlines()
     rounds = [r for r in map(json.loads, records) if r["kind"] == "round" and r.get("episodes_test")]

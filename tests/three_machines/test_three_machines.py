@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,11 @@ table ip filter {
 """
 
 
-def sh(*command: str, text: str | None = None) -> str:
+def sh(*command, text=None):
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=20).stdout
 
 
-def namespaces_are_possible() -> bool:
+def namespaces_are_possible():
     if os.name != "posix" or os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("nft")):
         return False
     try:
@@ -55,12 +54,12 @@ def namespaces_are_possible() -> bool:
     return True
 
 
-def inside(name: str, *command: str) -> list[str]:
+def inside(name, *command):
     return ["ip", "netns", "exec", name, *command]
 
 
 @pytest.fixture
-def network() -> Iterator[None]:
+def network():
     """Three machines and a gateway; gone afterwards, with every process in them."""
     try:
         for name in (SERVER, TRAINER, GATE, WORKER):
@@ -86,7 +85,7 @@ def network() -> Iterator[None]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def _wire(name: str, address: str, bridge: bool) -> None:
+def _wire(name, address, bridge):
     far = name[-6:] if bridge else "in"
     sh(*inside(GATE, "ip", "link", "add", far, "type", "veth", "peer", "name", "eth0", "netns", name))
     sh(*inside(GATE, "ip", "link", "set", far, *(("master", "out") if bridge else ()), "up"))
@@ -97,19 +96,19 @@ def _wire(name: str, address: str, bridge: bool) -> None:
 class Machine:
     """A namespace with a home of its own."""
 
-    def __init__(self, name: str, home: Path) -> None:
+    def __init__(self, name, home):
         self.name = name
         self.environment = {**os.environ, "TMRL_LIKE_HOME": str(home), "OMP_NUM_THREADS": "1"}
         self.home = home
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes = []
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments):
         command = inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def start(self, *arguments: str) -> None:
+    def start(self, *arguments):
         command = inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
         with self.home.with_suffix(".log").open("a") as log:
             self.processes.append(
@@ -118,19 +117,19 @@ class Machine:
                 )
             )
 
-    def stop(self) -> None:
+    def stop(self):
         for process in self.processes:
             process.terminate()
         for process in self.processes:
             process.wait(10)
 
-    def log(self) -> str:
+    def log(self):
         return self.home.with_suffix(".log").read_text()
 
 
 @pytest.mark.skipif(not namespaces_are_possible(), reason="needs root, ip and nft to make network namespaces")
 @pytest.mark.timeout(180)
-def test_three_machines_with_the_worker_behind_nat(network: None, tmp_path: Path) -> None:
+def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
     machines = [Machine(name, tmp_path / name[-3:]) for name in (SERVER, TRAINER, WORKER)]
     try:
         run_on_three_machines(*machines)
@@ -139,7 +138,7 @@ def test_three_machines_with_the_worker_behind_nat(network: None, tmp_path: Path
             machine.stop()
 
 
-def run_on_three_machines(server: Machine, trainer: Machine, worker: Machine) -> None:
+def run_on_three_machines(server, trainer, worker):
     dial = subprocess.run(inside(SERVER, "ping", "-c1", "-W1", "10.231.1.2"), capture_output=True, check=False)
     assert dial.returncode != 0, "the worker should not be reachable from outside"
 
@@ -169,7 +168,7 @@ def run_on_three_machines(server: Machine, trainer: Machine, worker: Machine) ->
     assert "refuse" in worker.log()
 
 
-def _rounds(path: Path) -> list[dict[str, float]]:
+def _rounds(path):
     if not path.exists():
         return []
     records = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

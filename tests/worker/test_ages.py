@@ -5,13 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from delivery.both_ends import Ends
+from house import alone
 
 from tmrl_like.base import clocks
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.worker import RolloutWorker
 
 NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
 
@@ -51,7 +50,7 @@ def test_a_beat_says_what_the_loop_measured_and_what_the_link_knows(tmp_path):
 
 
 def test_a_policy_is_as_old_as_it_has_been_here(monkeypatch):
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+    with alone() as worker:
         monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
         assert worker.condition().policy_age_s == 0.0
         worker.use_weights(worker.actor.weights(), 1)
@@ -62,7 +61,7 @@ def test_a_policy_is_as_old_as_it_has_been_here(monkeypatch):
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
 def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
     real = time.time
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+    with alone() as worker:
         times = []
         worker.loop.append_to(SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s)))
         obs, _ = worker.loop.reset(collect_samples=True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from house import buffers_of
+from house import alone, buffers_of
 from kit.samples import AppendedSamples
 
 from tmrl_like.agents import SquashedGaussianActor
@@ -15,19 +15,17 @@ from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
 from tmrl_like.wire.rows import RESET
 from tmrl_like.worker import control_loop
-from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
 
 
 def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+    with alone() as worker:
         worker.loop.append_to(samples := AppendedSamples())
         worker.run_episode(3, train=False)
         for _ in range(101):
@@ -49,7 +47,7 @@ def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
         def reset(self):
             calls.append("actor")
 
-    with RolloutWorker(Env, Actor, standalone=True) as worker:
+    with alone(Env, Actor) as worker:
         calls.clear()
         worker.run(nb_episodes=2, verbose=False)
     assert calls == ["actor", "environment"] * 2
@@ -79,7 +77,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
 
     monkeypatch.setattr(control_loop, "time", clock)
     monkeypatch.setattr(clocks, "unix_s", clock.time)
-    with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
+    with alone(Env, Actor, max_samples_per_episode=3) as worker:
         worker.loop.append_to(samples := AppendedSamples())
         stats = worker.collect_train_episode()
     taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
@@ -104,7 +102,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
             obs, rew, *rest = super().step(action)
             return obs, type_(rew), *rest
 
-    with RolloutWorker(Env, LinearActor, standalone=True) as worker:
+    with alone(Env) as worker:
         worker.loop.append_to(samples := AppendedSamples())
         worker.collect_train_episode()
         worker.collect_train_episode()
@@ -116,7 +114,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 @pytest.mark.parametrize("is_collected", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+    with alone() as worker:
         obs, _ = worker.reset(collect_samples=False)
         worker.loop.append_to(samples := AppendedSamples())
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
@@ -140,7 +138,7 @@ class Blind(LinearActor):
 
 
 def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):
-    with RolloutWorker(Wide, Blind, standalone=True) as worker:
+    with alone(Wide, Blind) as worker:
         worker.run(nb_episodes=2, verbose=False)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line.startswith("the observation is float64 (2,); the space says Box(")
@@ -167,7 +165,7 @@ class Late(CountingEnv):
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_the_control_threads_lines_are_written_by_who_waits_for_it_or_between_episodes(own_thread, caplog):
     env_cls = partial(Late, caplog.records, waits=own_thread)
-    with RolloutWorker(env_cls, LinearActor, standalone=True, options=WorkerOptions(own_thread=own_thread)) as worker:
+    with alone(env_cls, own_thread=own_thread) as worker:
         worker.run(nb_episodes=2, verbose=False)
         seen = worker.env.seen
     assert {r.threadName for r in caplog.records} == {threading.current_thread().name}
@@ -195,7 +193,7 @@ class Telling(LinearActor):
 
 
 def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
-    with RolloutWorker(CountingEnv, Telling, standalone=True, model_path=None) as worker, taken(worker) as take:
+    with alone(CountingEnv, Telling) as worker, taken(worker) as take:
         obs, _ = worker.reset(collect_samples=False)
         assert worker.step(obs, test=True, collect_samples=False)[4]["step"] == 0
         worker.collect_train_episode()
@@ -211,4 +209,4 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
 
 def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():
     with pytest.raises(ConfigError, match="drops 5 actions of each observation, which ends in 4"):
-        RolloutWorker(DroneEnv, SquashedGaussianActor, DropHistory(5), standalone=True, model_path=None)
+        alone(DroneEnv, SquashedGaussianActor, sample_compressor=DropHistory(5))

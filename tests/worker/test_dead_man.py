@@ -6,15 +6,14 @@ import math
 import numpy as np
 import pytest
 from gymnasium import spaces
+from house import alone, linear_actor, publish, take
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, RefusedError
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.wire import messages as m
-from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.takeover import to_action
 
 SOON = OutboxOptions(max_age_s=0.0)
@@ -56,7 +55,7 @@ class Wavering(LinearActor):
 
 def test_an_incident_is_logged_once_and_so_is_its_end(caplog):
     caplog.set_level(logging.INFO)
-    with RolloutWorker(CountingEnv, Wavering, standalone=True, model_path=None) as worker:
+    with alone(CountingEnv, Wavering) as worker:
         driver, obs = worker.loop.driver, np.zeros(2, np.float32)
         for step in range(100):
             driver.choose(obs, False, 1000.0 + 0.05 * step)
@@ -78,8 +77,7 @@ def test_an_environment_that_changes_the_action_in_place_does_not_change_the_nex
             action[:] = 7
             return result
 
-    options = WorkerOptions(safe_action=BRAKE)
-    with RolloutWorker(Env, Wavering, standalone=True, model_path=None, options=options) as worker:
+    with alone(Env, Wavering, safe_action=BRAKE) as worker:
         worker.run_episode()
         assert worker.env.sent == [-1.0, 0.25] * 5
 
@@ -98,27 +96,28 @@ def test_a_configured_action_takes_the_form_of_its_space(value, space):
     assert space.contains(to_action(value, space))
 
 
-@pytest.mark.parametrize(("value", "space"), [(1.5, spaces.Discrete(3)), ([0.5, 1], spaces.MultiDiscrete([2, 2]))])
-def test_a_fraction_is_not_a_choice(value, space):
+@pytest.mark.parametrize(
+    ("value", "space"),
+    [
+        *((value, spaces.Box(-1, 1, (1,))) for value in ([2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]])),
+        (1.5, spaces.Discrete(3)),  # a fraction is not a choice
+        ([0.5, 1], spaces.MultiDiscrete([2, 2])),
+    ],
+)
+def test_an_action_outside_of_its_space_is_refused(value, space):
     with pytest.raises(ConfigError, match="safe_action is"):
         to_action(value, space)
 
 
-@pytest.mark.parametrize("value", [[2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]]])
-def test_a_safe_action_outside_the_space_is_refused_before_anything_moves(value):
+def test_a_safe_action_that_cannot_be_is_refused_before_anything_moves():
     with pytest.raises(ConfigError, match="safe_action is"):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(safe_action=value))
-
-
-def test_a_limit_that_is_not_positive_is_refused():
-    with pytest.raises(ConfigError, match="max_policy_age_s is 0"):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=0))
+        alone(safe_action=[2.0])
 
 
 @pytest.mark.fault("robots", "a policy gives NaN", "the safe action is sent instead")
 @pytest.mark.parametrize("safe_action", [None, BRAKE])
 def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
-    worker = RolloutWorker(RecordingEnv, SometimesNan, standalone=True, options=WorkerOptions(safe_action=safe_action))
+    worker = alone(RecordingEnv, SometimesNan, safe_action=safe_action)
     worker.run_episodes(nb_episodes=12)
     assert len(worker.env.sent) == 120
     safe = 0.0 if safe_action is None else -1.0
@@ -128,53 +127,44 @@ def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
     assert "the policy's action is not finite" in caplog.text
 
 
-def drained(trainer, until, enough):
-    """Samples that the trainer has got when `enough(samples)` is true."""
-    samples = []
-
-    def collect():
-        deliveries = trainer.link.retrieve(0.05)
-        samples.extend(s for d in deliveries for s in d.buffer.memory)
-        trainer.link.confirm(deliveries)
-        return enough(samples)
-
-    until(collect)
-    return samples
-
-
 def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, until):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(
         partial(CountingEnv, step_s=0.001), max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON, name="arm"
     )
     house.start(worker.run)
-    samples = drained(trainer, until, lambda s: len(s) > 30)
+    samples = take(trainer, lambda taken: len(taken.samples) > 30).samples
     steps = [s for s in samples if not s.info.is_reset]
     assert {s.info.timing.source for s in steps} == {ActionSource.SAFE}
     assert {float(s.act[0]) for s in steps} == {-1.0}
     assert {s.info.timing.source for s in samples if s.info.is_reset} == {ActionSource.POLICY}
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    drained(trainer, until, lambda s: s and s[-1].info.timing.source is ActionSource.POLICY)
+    publish(trainer)
+    take(trainer, lambda taken: driven_by(taken) is ActionSource.POLICY)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
     assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
+
+
+def driven_by(taken):
+    """Who drove in the newest sample; None: there is none, or it is a reset's."""
+    if taken.samples and not taken.samples[-1].info.is_reset:
+        return taken.samples[-1].info.timing.source
+    return None
 
 
 @pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
 def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
     caplog.set_level(logging.INFO)
-    house.server()
     trainer = house.trainer()
     policy = trainer.training.agent.get_actor()
 
     def until_driven_by(source, publish):
-        def enough(samples):
+        def enough(taken):
             if publish:
                 trainer.link.broadcast_model(policy)
-            return samples and not samples[-1].info.is_reset and samples[-1].info.timing.source is source
+            return driven_by(taken) is source
 
-        return drained(trainer, until, enough)
+        return take(trainer, enough).samples
 
     env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
     worker = house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
@@ -190,32 +180,13 @@ def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_
 
 
 def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until):
-    house.server()
     trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     assert worker.update_actor_weights(blocking=True)
     expires_at = worker.loop.driver.expires_at
     trainer.link.on_welcome(m.Welcome(1, policy_wanted=True), False)
     assert worker.update_actor_weights(blocking=True)
     assert worker.loop.driver.expires_at == expires_at
-
-
-def test_weights_from_a_file_are_a_policy(tmp_path, house):
-    env = CountingEnv()
-    LinearActor(env.observation_space, env.action_space).save(tmp_path / "p")
-    house.server()
-    worker = house.worker(model_path=tmp_path / "p", max_policy_age_s=60.0)
-    worker.run(nb_episodes=1)
-    assert worker.condition().safe_steps == 0
-
-
-def test_experts_and_standalone_workers_have_no_limit(house):
-    house.server()
-    worker = house.worker(max_policy_age_s=60.0)
-    worker.run(nb_episodes=1, expert=True)
-    alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=60.0))
-    alone.run_episodes(nb_episodes=1)
-    assert worker.condition().safe_steps == alone.condition().safe_steps == 0
 
 
 class Hardware(RecordingEnv):
@@ -247,14 +218,13 @@ RUNS = {
 
 @pytest.mark.parametrize("how", RUNS)
 def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how, house, until, hardware, caplog):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(hardware, wait_for_policy=True)
     running = house.start(RUNS[how], worker)
     until(lambda: "holds still until a policy arrives" in caplog.text)
     assert worker.wait_connected(5.0)
     assert (hardware.resets, worker.condition().env_steps) == (0, 0)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     running.join(20.0)
     assert worker.policy_version == 1
     assert hardware.resets > 0
@@ -264,7 +234,6 @@ def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how,
 
 
 def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
-    house.server()
     worker = house.worker(hardware, wait_for_policy=True)
     running = house.start(worker.run)
     until(lambda: "holds still" in caplog.text)
@@ -275,7 +244,6 @@ def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
 
 
 def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_path):
-    house.server()
     assert house.trainer(model_path=tmp_path / "model").link.session.wait_connected(60)
     worker = house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
     with pytest.raises(RefusedError, match="keep"):
@@ -283,21 +251,22 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_
     assert hardware.resets == 0
 
 
-def test_experts_standalone_workers_and_those_with_weights_do_not_wait(tmp_path, house, hardware, caplog):
-    env = CountingEnv()
-    LinearActor(env.observation_space, env.action_space).save(tmp_path / "p")
-    house.server()
-    house.worker(hardware, wait_for_policy=True).run(nb_episodes=1, expert=True)
-    house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "p").run(nb_episodes=1)
+def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_path, house, hardware, caplog):
+    linear_actor().save(tmp_path / "p")
+    limits = {"wait_for_policy": True, "max_policy_age_s": 60.0}
+    expert = house.worker(hardware, **limits)
+    expert.run(nb_episodes=1, expert=True)
+    with_weights = house.worker(hardware, model_path=tmp_path / "p", **limits)
+    with_weights.run(nb_episodes=1)
     assert "hardware" not in caplog.text
-    alone = RolloutWorker(hardware, LinearActor, standalone=True, options=WorkerOptions(wait_for_policy=True))
-    alone.run_episodes(nb_episodes=1)
+    by_itself = alone(hardware, **limits)
+    by_itself.run_episodes(nb_episodes=1)
     assert hardware.resets == 3
+    assert {worker.condition().safe_steps for worker in (expert, with_weights, by_itself)} == {0}
     assert "holds still until a policy arrives" not in caplog.text
 
 
 def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(house, hardware):
-    house.server()
     trainer = house.trainer(training={"start_training": 20})
     worker = house.worker(hardware, wait_for_policy=True)
     house.start(worker.run)
@@ -311,7 +280,6 @@ def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_
 def test_hardware_and_an_untrained_policy_are_one_warning_before_the_first_reset(
     options, warns, house, hardware, caplog
 ):
-    house.server()
     worker = house.worker(hardware, **options)
     worker.run(nb_episodes=1)
     worker.run(nb_episodes=1)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from house import alone, linear_actor
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -30,25 +29,16 @@ class Free(LinearActor):
         return self.layer(obs).numpy()
 
 
-def actor(cls=LinearActor, bias=0.0, weight=0.0) -> ActorModule:
-    env = CountingEnv()
-    made = cls(env.observation_space, env.action_space)
-    with torch.no_grad():
-        made.layer.bias.fill_(bias)
-        made.layer.weight.fill_(weight)
-    return made
-
-
 class Door:
     """Both halves of a policy's way to the control loop, as a link and a worker put them together."""
 
     def __init__(self, folder, cls, make=None):
         env = CountingEnv()
-        own = actor(cls)
+        own = linear_actor(cls)
         self.slots = PolicySlots(folder, own.manifest())
         self.gate = PolicyGate(self.slots, cls.__name__, own.manifest(), None, np.empty((0, 1), np.float32))
         self.probe = PolicyProbe(env.observation_space, env.action_space)
-        self.intake = TorchIntake(self.slots, self.probe, make or partial(actor, cls))
+        self.intake = TorchIntake(self.slots, self.probe, make or partial(linear_actor, cls))
         self.take = self.intake.take
 
     @property
@@ -58,7 +48,7 @@ class Door:
     def add(self, frame, body):
         return bool(self.gate.add(frame, body) and self.intake.on_published())
 
-    def deliver(self, policy: ActorModule, version: int) -> bool:
+    def deliver(self, policy, version):
         frames = [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
         return [self.add(*frame) for frame in frames][-1]
 
@@ -68,19 +58,15 @@ def intake(tmp_path):
     return lambda cls=LinearActor, make=None: Door(tmp_path, cls, make)
 
 
-def deliver(to: Door, policy: ActorModule, version: int) -> bool:
-    return to.deliver(policy, version)
-
-
 def _unfit():
-    wide = actor()
+    wide = linear_actor()
     wide.layer = torch.nn.Linear(3, 1)
     return {
-        "bias holds values that are not finite": (LinearActor, actor(bias=math.nan)),
-        "layer.bias is float64 instead of float32": (LinearActor, actor().double()),
+        "bias holds values that are not finite": (LinearActor, linear_actor(bias=math.nan)),
+        "layer.bias is float64 instead of float32": (LinearActor, linear_actor().double()),
         r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide),
-        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (Free, actor(Free, bias=7.0)),
-        "not in the action space: it holds values that are not finite": (Free, actor(Free, weight=3e38)),
+        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (Free, linear_actor(Free, bias=7.0)),
+        "not in the action space: it holds values that are not finite": (Free, linear_actor(Free, weight=3e38)),
     }
 
 
@@ -88,18 +74,18 @@ def _unfit():
 def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog, intake):
     cls, unfit = _unfit()[reason]
     door = intake(cls)
-    assert deliver(door, actor(cls, bias=0.5), 1)
+    assert door.deliver(linear_actor(cls, bias=0.5), 1)
     for version in (2, 3):
-        assert not deliver(door, unfit, version)
+        assert not door.deliver(unfit, version)
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(door.alarm)
     assert "policy 2 is refused" in door.alarm
     assert len([r for r in caplog.records if "is refused" in r.message]) == 1
     caplog.set_level("INFO")
-    waiting = door.take(actor(cls))
+    waiting = door.take(linear_actor(cls))
     assert waiting.policy.version == 1
     assert waiting.actor.layer.bias.item() == 0.5
-    assert deliver(door, actor(cls, bias=0.25), 4)
+    assert door.deliver(linear_actor(cls, bias=0.25), 4)
     assert door.alarm == ""
     assert "policy 4 is fit to act again; 2 were refused" in caplog.text
     assert door.take(waiting.actor).actor.layer.bias.item() == 0.25
@@ -112,7 +98,7 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
             self.register_buffer("rest", torch.zeros(FRAME_BYTES))
 
     def frames(value):
-        policy = actor(Long)
+        policy = linear_actor(Long)
         policy.rest.fill_(value)
         return [m.decode(data) for data in split_policy(policy.weights(), 5, 1.0)]
 
@@ -124,7 +110,7 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
 
 
 def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(intake):
-    door, policy = intake(), actor(bias=0.5, weight=0.25)
+    door, policy = intake(), linear_actor(bias=0.5, weight=0.25)
     copy = copied(dict(reversed(policy.state_dict().items())))
     assert [door.add(*m.decode(data)) for data in split_policy(copy.content, 1, 1.0)][-1]
     assert door.slots.slots[door.slots.take().slot] == policy.weights()
@@ -138,22 +124,22 @@ def test_a_policy_whose_act_raises_is_refused(intake):
             return super().act(obs, test)
 
     door = intake(Moody)
-    assert deliver(door, actor(Moody), 1)
-    assert not deliver(door, actor(Moody, bias=2.0), 2)
+    assert door.deliver(linear_actor(Moody), 1)
+    assert not door.deliver(linear_actor(Moody, bias=2.0), 2)
     assert door.alarm.endswith("act() raised RuntimeError: not today and not tomorrow on a probe observation")
 
 
 def test_the_newest_real_observation_is_part_of_the_probe(intake):
     door = intake(Free)
-    policy = actor(Free, bias=-0.5)
+    policy = linear_actor(Free, bias=-0.5)
     with torch.no_grad():
         policy.layer.weight[0, 1] = 1e-9
-    assert deliver(door, policy, 1)
+    assert door.deliver(policy, 1)
     door.probe.newest = np.array([0.0, 2e9], np.float32)
-    assert not deliver(door, policy, 2)
+    assert not door.deliver(policy, 2)
     assert "1.5 at element (0,) is outside" in door.alarm
     door.probe.newest = np.array([0.0, np.nan], np.float32)  # a broken sensor is not the policy's fault
-    assert deliver(door, policy, 3)
+    assert door.deliver(policy, 3)
 
 
 def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
@@ -164,9 +150,9 @@ def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
             return super().act(obs, test)
 
     door = intake(Picky)
-    assert deliver(door, actor(Picky), 1)
+    assert door.deliver(linear_actor(Picky), 1)
     door.probe.newest = np.array([7.0, 0.0], np.float32)
-    assert not deliver(door, actor(Picky), 2)
+    assert not door.deliver(linear_actor(Picky), 2)
 
 
 def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
@@ -182,16 +168,16 @@ def test_preprocessors_that_refuse_samples_do_not_stop_the_worker():
     def picky(obs):
         raise ValueError("no pixel is that bright")
 
-    PolicyProbe(BOX, BOX, picky).check(actor())
+    PolicyProbe(BOX, BOX, picky).check(linear_actor())
 
 
 def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     door = intake()
-    assert deliver(door, actor(bias=0.5), 1)
-    assert not deliver(door, actor(bias=math.nan), 2)
-    assert deliver(door, actor(bias=0.75), 3)
-    assert not deliver(door, actor(bias=math.inf), 4)
-    ready = door.take(actor())
+    assert door.deliver(linear_actor(bias=0.5), 1)
+    assert not door.deliver(linear_actor(bias=math.nan), 2)
+    assert door.deliver(linear_actor(bias=0.75), 3)
+    assert not door.deliver(linear_actor(bias=math.inf), 4)
+    ready = door.take(linear_actor())
     assert ready.policy.version == 3
     assert ready.actor.layer.bias.item() == 0.75
 
@@ -202,29 +188,29 @@ def test_large_weights_of_half_precision_are_finite(intake):
             super().__init__(*both)
             self.register_buffer("scale", torch.full((100,), 6e4, dtype=torch.float16))
 
-    assert deliver(intake(Half), actor(Half), 1)
+    assert intake(Half).deliver(linear_actor(Half), 1)
 
 
 def test_taking_in_policies_needs_three_instances_at_most(intake):
     made = []
 
     def make():
-        made.append(actor())
+        made.append(linear_actor())
         return made[-1]
 
     door = intake(make=make)
-    acting = actor()
+    acting = linear_actor()
     for version in range(1, 20):
-        assert deliver(door, actor(bias=version / 100), version)
+        assert door.deliver(linear_actor(bias=version / 100), version)
         if version % 3:
             acting = door.take(acting).actor
     assert len(made) == 2
 
 
 def test_loading_that_fails_changes_nothing():
-    mine = actor(bias=0.5)
+    mine = linear_actor(bias=0.5)
     with pytest.raises(PolicyError, match="float64 instead of float32"):
-        mine.load_weights(actor(bias=0.25).double().weights())
+        mine.load_weights(linear_actor(bias=0.25).double().weights())
     assert mine.layer.bias.item() == 0.5
 
 
@@ -233,6 +219,6 @@ def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(re
     cls, unfit = _unfit()[reason]
     unfit.save(tmp_path / "policy.safetensors")
     with pytest.raises(PolicyError, match=reason) as caught:
-        RolloutWorker(CountingEnv, cls, standalone=True, model_path=tmp_path / "policy.safetensors")
+        alone(CountingEnv, cls, model_path=tmp_path / "policy.safetensors")
     assert str(caught.value).startswith(f"{tmp_path / 'policy.safetensors'}: ")
     assert "\n" not in str(caught.value)

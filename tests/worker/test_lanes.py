@@ -8,17 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from house import alone, publish
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.errors import RefusedError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.errors import EnvironmentFaultError, RefusedError
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.options import WorkerOptions
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
 
@@ -55,7 +54,6 @@ def make_env():
 
 
 def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(house, rows, until):
-    house.server()
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     house.start(trainer.run)
@@ -71,7 +69,6 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     reports, end_episode = [], SampleLog.end_episode
     monkeypatch.setattr(SampleLog, "end_episode", lambda *a: reports.append(a) or end_episode(*a))
-    house.server()
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=2)
     house.start(trainer.run)
@@ -87,17 +84,13 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
 
 def test_a_lane_that_fails_for_good_ends_the_others(make_env, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
-    options = WorkerOptions(envs=3)
-    with RolloutWorker(
-        make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), LinearActor, standalone=True, options=options
-    ) as worker:
-        with pytest.raises(Exception, match="the motor is on fire"):
+    with alone(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=3) as worker:
+        with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
             worker.run()
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("tmrl-lane")]
 
 
 def test_a_stop_ends_all_lanes(house):
-    house.server()
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     thread = house.start(worker.run, verbose=False)
     while worker.condition().env_steps < 30:
@@ -118,7 +111,7 @@ def test_test_episodes_are_the_first_lanes(caplog):
                 both_begin.wait(20)
             return super().reset(**options)
 
-    with RolloutWorker(partial(Meeting, 3), LinearActor, standalone=True, options=WorkerOptions(envs=2)) as worker:
+    with alone(partial(Meeting, 3), envs=2) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         tests = caplog.text.count("test episode")
         assert worker.lanes[0].loop.counts.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps
@@ -127,26 +120,14 @@ def test_test_episodes_are_the_first_lanes(caplog):
         assert tests >= 1
 
 
-def test_a_policy_drives_all_lanes(house, until):
-    house.server()
-    trainer = house.trainer()
-    worker = house.worker(partial(CountingEnv, 5, 0.001), envs=3)
-    thread = house.start(worker.run, verbose=False)
-    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
-    assert worker.condition().policy_version == version
-    worker.stop()
-    thread.join(20)
-
-
-def test_lanes_share_no_parameters(house, until):
-    house.server()
+def test_a_policy_drives_all_lanes_which_share_no_parameters(house, until):
     trainer = house.trainer()
     worker = house.worker(partial(CountingEnv, 5, 0.001), envs=2)
     actors = [lane.loop.driver.actor for lane in worker.lanes]
     thread = house.start(worker.run, verbose=False)
-    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    version = publish(trainer)
     until(lambda: all(lane.loop.counts.policy_version == version for lane in worker.lanes))
+    assert worker.condition().policy_version == version
     actors += [lane.loop.driver.actor for lane in worker.lanes]
     parameters = [p.data_ptr() for actor in actors for p in actor.parameters()]
     assert len(parameters) == len(set(parameters)) == 8
@@ -155,7 +136,6 @@ def test_lanes_share_no_parameters(house, until):
 
 
 def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, rows, until):
-    zmq_house.server()
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 10, 0.001), envs=2, link_process=True)
     zmq_house.start(trainer.run)
@@ -170,18 +150,6 @@ def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, r
 
 def count_of(lane):
     return lane.loop.collected_steps
-
-
-def test_what_lanes_left_in_a_spool_a_worker_with_fewer_delivers(house, rows, until, tmp_path):
-    port = house.server().address[1]
-    house.port = port
-    with house.worker(partial(CountingEnv, 10, 0.001), envs=3, spool=tmp_path, name="w") as worker:
-        worker.run(nb_episodes=9)
-    trainer = house.trainer(rows, training=ENDLESS)
-    house.worker(partial(CountingEnv, 10), spool=tmp_path, name="w")
-    house.start(trainer.run)
-    until(lambda: sum(map(len, rows.arrived.values())) == 9 * 11)
-    assert len(rows.arrived) == 3
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
@@ -221,7 +189,6 @@ def collected(worker):
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("ratio", [1.0, 2.0, 0.5])
 def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tickets, lanes, ratio):
-    house.server()
     pace = {"max_training_steps_per_env_step": ratio, "training_agent_cls": TicketAgent}
     trainer = house.trainer(training=ENDLESS | pace)
     worker = house.worker(partial(CountingEnv, 10), envs=lanes)
@@ -242,47 +209,39 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tic
     assert max(ahead) > untasked
 
 
-def test_a_trainer_that_begins_again_with_nothing_lets_the_lanes_go_on(zmq_house, until):
-    zmq_house.server()
-    worker = zmq_house.worker(partial(CountingEnv, 10), envs=3)
-    running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
-    for steps in (60, 200):
-        trainer = zmq_house.trainer(training=ENDLESS)
-        training = zmq_house.start(trainer.run)
-        until(lambda steps=steps: collected(worker) > steps)
-        trainer.close()
-        training.join(20)
-    trainer = zmq_house.trainer(training=ENDLESS)
-    zmq_house.start(trainer.run)
-    running.join(60)
-    assert not running.is_alive()
-
-
-def test_a_trainer_that_is_resumed_lets_the_lanes_go_on(zmq_house, until, tmp_path):
-    zmq_house.server()
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(zmq_house, until, tmp_path, is_resumed):
     worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
     running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
-    fields = {"training": ENDLESS, "checkpoint_path": tmp_path / "checkpoint"}
-    trainer = zmq_house.trainer(**fields)
-    training = zmq_house.start(trainer.run)
-    until(lambda: collected(worker) > 100)
-    trainer.close()
-    training.join(20)
-    assert trainer.training.pacer.in_lockstep
-    tasked = trainer.training.pacer.tasked_steps
-    trainer = zmq_house.trainer(**fields)
-    assert trainer.training.pacer.tasked_steps == tasked
-    zmq_house.start(trainer.run)
+    tasked = 0
+    for steps in (60, 200, None):
+        trainer = zmq_house.trainer(training=ENDLESS, checkpoint_path=tmp_path if is_resumed else None)
+        pacer = trainer.training.pacer
+        assert pacer.tasked_steps == tasked * is_resumed
+        training = zmq_house.start(trainer.run)
+        if steps is not None:
+            until(lambda steps=steps: collected(worker) > steps)
+            trainer.close()
+            training.join(20)
+            tasked = pacer.tasked_steps
     running.join(60)
     assert not running.is_alive()
-    assert trainer.training.total_updates == trainer.training.pacer.tasked_steps
+    assert trainer.training.total_updates == pacer.tasked_steps
 
 
-def test_a_word_that_is_lost_on_its_way_is_said_again(zmq_house, monkeypatch):
-    """Of what the trainer tells its workers half is lost."""
+def half_is_lost(monkeypatch):
+    """Of what the trainer tells its workers."""
     dice, due = random.Random(0), Receiver.due
     monkeypatch.setattr(Receiver, "due", lambda self: [word for word in due(self) if dice.random() < 0.5])
-    zmq_house.server()
+
+
+@pytest.mark.parametrize(("is_lossy", "gathers"), [(True, 1), (False, 50)])
+def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(
+    zmq_house, monkeypatch, is_lossy, gathers
+):
+    if is_lossy:
+        half_is_lost(monkeypatch)
+    zmq_house.server(min_samples_per_server_packet=gathers)
     trainer = zmq_house.trainer(training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 4), envs=2)
     zmq_house.start(trainer.run)
@@ -291,18 +250,7 @@ def test_a_word_that_is_lost_on_its_way_is_said_again(zmq_house, monkeypatch):
     assert not running.is_alive()
 
 
-def test_a_server_that_gathers_samples_lets_those_through_that_are_awaited(zmq_house):
-    zmq_house.server(min_samples_per_server_packet=50)
-    trainer = zmq_house.trainer(training=ENDLESS)
-    worker = zmq_house.worker(partial(CountingEnv, 10))
-    zmq_house.start(trainer.run)
-    running = zmq_house.start(worker.run_synchronous, nb_steps=40, end_episodes=False)
-    running.join(60)
-    assert not running.is_alive()
-
-
 def test_lockstep_follows_a_free_run(zmq_house):
-    zmq_house.server()
     trainer = zmq_house.trainer(training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
     zmq_house.start(trainer.run)

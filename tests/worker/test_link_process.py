@@ -48,7 +48,6 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     zmq_house, rows, until, monkeypatch
 ):
     monkeypatch.setattr(link_client, "_PAUSE_S", 0.0)
-    zmq_house.server()
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, episode_steps=10, step_s=0.001), link_process=True)
     zmq_house.start(trainer.run)
@@ -70,7 +69,6 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
 
 def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_left(zmq_house, rows, until, monkeypatch):
     monkeypatch.setattr(link_client, "_PAUSE_S", 60.0)
-    zmq_house.server()
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
     zmq_house.start(trainer.run)
@@ -88,7 +86,6 @@ def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_lef
 @pytest.mark.parametrize("link_process", [True, False])
 def test_a_link_that_ends_is_called_what_it_is(link_process, zmq_house, until, monkeypatch, caplog):
     monkeypatch.setattr(link_client, "_PAUSE_S", 0.0)
-    zmq_house.server()
     worker = zmq_house.worker(link_process=link_process)
     before = worker.link.process
     if link_process:
@@ -147,7 +144,6 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(spool, zmq_house, 
 
 def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, until, tmp_path, caplog):
     caplog.set_level("INFO")
-    zmq_house.server()
     actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
     agent = partial(SACAgent, actor_cls=actor_cls)
     trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
@@ -177,7 +173,6 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
                 raise RuntimeError("not today")
             return super().act(obs, test)
 
-    zmq_house.server()
     trainer = zmq_house.trainer(training=ENDLESS)
     kept = tmp_path / "policy.safetensors"
     worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), Picky, link_process=True, model_path=kept)
@@ -199,7 +194,6 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
 
 
 def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):
-    zmq_house.server()
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "peer.json").write_text("nonsense")
     with pytest.raises(CredentialsError, match=r"peer\.json"):
@@ -214,7 +208,6 @@ def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux")
 def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
-    zmq_house.server()
     started = []
 
     def start():

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from house import publish
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
@@ -98,7 +99,6 @@ def start(zmq_house, clock, gate, until, tmp_path):
     workers = []
 
     def start():
-        zmq_house.server()
         trainer = zmq_house.trainer()
         worker = zmq_house.worker(
             partial(ClockedEnv, clock),
@@ -107,7 +107,7 @@ def start(zmq_house, clock, gate, until, tmp_path):
             spool=tmp_path / "spool",
         )
         workers.append(worker)
-        publish(trainer, worker, until)  # before there is a sample, for which a link may stand still
+        offer(trainer, worker, until)  # before there is a sample, for which a link may stand still
         zmq_house.start(worker.run)
         assert clock.step()
         until(lambda: worker.policy_version == 1)
@@ -119,8 +119,9 @@ def start(zmq_house, clock, gate, until, tmp_path):
     clock.let_go()
 
 
-def publish(trainer, worker, until):
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+def offer(trainer, worker, until):
+    """Publish the agent's policy, and wait until the worker could take it."""
+    publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
 
 
@@ -138,9 +139,9 @@ def steps_while_held(clock, gate):
 def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
     trainer, worker = start()
-    publish(trainer, worker, until)
+    offer(trainer, worker, until)
     gate.shut()
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     assert gate.entered.wait(FAR_S)
     assert clock.step(2)
     assert worker.policy_version == 2
@@ -153,7 +154,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, u
     trainer, worker = start()
     until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate
     gate.shut()
-    publish(trainer, worker, until)
+    offer(trainer, worker, until)
     assert gate.entered.wait(FAR_S)
     assert clock.step(2)
     assert worker.policy_version == 2

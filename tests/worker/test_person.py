@@ -1,7 +1,5 @@
 """A person says how an episode goes: it counts for the step in which it was seen, and resets wait for one."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
@@ -9,17 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from house import buffers_of
+from house import alone, buffers_of
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay.memory import ReplayMemory
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker import control_loop, judged_loop, person
 from tmrl_like.worker.action_chain import ActionChain, ActionPart
-from tmrl_like.worker.options import PersonOptions, WorkerOptions
+from tmrl_like.worker.options import PersonOptions
 
 STEP_S = 0.1
 START_S = 1000.0
@@ -77,15 +74,9 @@ def make(clock):
     """Make a worker whose environment's episodes have ten steps of 0.1 s; step n pays n."""
     opened = []
 
-    def worker(says, reaction_s=0.0, env_cls=Watched, actor=LinearActor, **options):
-        said = {
-            name: options.pop(name)
-            for name in ("takeover", "action_chain", "crc_debug", "on_rollout")
-            if name in options
-        }
-        page = WorkerOptions(person=PersonOptions(watches=True, reaction_s=reaction_s, **options))
-        env = partial(env_cls, clock, says)
-        made = RolloutWorker(env, actor, standalone=True, model_path=None, options=page, **said)
+    def worker(says, reaction_s=0.0, env_cls=Watched, failure_reward=0.0, **options):
+        options["person"] = PersonOptions(watches=True, reaction_s=reaction_s, failure_reward=failure_reward)
+        made = alone(partial(env_cls, clock, says), **options)
         made.env.say = made.person.say
         opened.append(made)
         return made
@@ -99,7 +90,12 @@ def collect(worker, episodes=1):
     """Statistics of episodes, and their samples, but for those of resets."""
     with taken(worker) as take:
         stats = [worker.collect_train_episode() for _ in range(episodes)]
-        return stats, [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
+        return stats, steps_in(take())
+
+
+def steps_in(traffic):
+    """Its samples, but for those of resets."""
+    return [sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +145,7 @@ def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
     worker = make({4: [(0.05, "success")]}, reaction_s=0.1)
     with taken(worker) as take:
         stats = worker.collect_train_episode(max_samples=4)
-        samples = [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
+        samples = steps_in(take())
     assert (stats.terminated, stats.truncated, stats.steps) == (True, False, 3)
     assert [(bool(s.terminated), bool(s.truncated)) for s in samples] == [(False, False)] * 2 + [(True, False)]
 
@@ -234,12 +230,12 @@ def test_a_stop_loses_no_step_that_was_held_back(make):
         worker.env.says = {4: [(0.05, 0.5)]}
         worker.env.say = lambda said: worker.stop()
         worker.run(nb_episodes=1)
-        assert len([s for b in buffers_of(take()) for s in b if not s.info.is_reset]) == 4
+        assert len(steps_in(take())) == 4
         obs, _ = worker.reset(collect_samples=True)
         worker.step(obs, test=False, collect_samples=True)
-        assert not [s for b in buffers_of(take()) for s in b if not s.info.is_reset]
+        assert not steps_in(take())
         worker.loop.release()
-        assert len([s for b in buffers_of(take()) for s in b if not s.info.is_reset]) == 1
+        assert len(steps_in(take())) == 1
 
 
 @pytest.mark.fault("people", "a reset needs a person, who is away", "the worker holds still, says so, and goes on")
@@ -250,8 +246,8 @@ def test_a_reset_waits_for_a_person_while_nothing_moves(caplog, capfd, until):
         def stop(self):
             stopped.set()
 
-    options = WorkerOptions(person=PersonOptions(watches=True, reset_prompt="put the cube back, then press enter"))
-    with RolloutWorker(Arm, LinearActor, standalone=True, model_path=None, options=options) as worker:
+    options = PersonOptions(watches=True, reset_prompt="put the cube back, then press enter")
+    with alone(Arm, person=options) as worker:
         thread = threading.Thread(target=worker.run_episodes, kwargs={"nb_episodes": 2})
         thread.start()
         for episode in (1, 2):
@@ -269,8 +265,7 @@ def test_a_reset_waits_for_a_person_while_nothing_moves(caplog, capfd, until):
 
 
 def test_a_reset_that_waits_can_be_stopped(until):
-    options = WorkerOptions(person=PersonOptions(reset_prompt="put the cube back"))
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, options=options) as worker:
+    with alone(person=PersonOptions(reset_prompt="put the cube back")) as worker:
         thread = threading.Thread(target=worker.run_episodes)
         thread.start()
         until(lambda: worker.condition().alarm)
@@ -340,7 +335,7 @@ def test_what_nobody_can_mean_is_refused(said):
 
 
 def test_where_nobody_watches_there_is_no_thread_and_the_control_loop_is_the_plain_one():
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+    with alone() as worker:
         assert type(worker.loop) is control_loop.ControlLoop
         assert worker.person is None
         assert not [thread for thread in threading.enumerate() if thread.name == "tmrl-person"]

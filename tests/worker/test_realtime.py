@@ -6,18 +6,18 @@ import sys
 import threading
 
 import pytest
+from house import alone
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import collect_garbage, real_time, refuse_missing_cores
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
 
 
-@pytest.mark.parametrize("wrong", [{"realtime_priority": 0}, {"realtime_priority": 100}, {"model_history": -1}])
+@pytest.mark.parametrize("wrong", [{"realtime_priority": 0}, {"realtime_priority": 100}, {"max_policy_age_s": 0}])
 def test_options_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match="expected"):
         WorkerOptions(**wrong)
@@ -31,7 +31,7 @@ def test_processors_that_are_not_there_are_refused(cpu_affinity):
 
 @on_linux
 def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog, monkeypatch):
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
@@ -81,8 +81,7 @@ def test_a_worker_runs_pinned():
             return super().step(action)
 
     everywhere = os.sched_getaffinity(0)
-    options = WorkerOptions(cpu_affinity=[min(everywhere)])
-    with RolloutWorker(partial(Env), LinearActor, standalone=True, options=options) as worker:
+    with alone(Env, cpu_affinity=[min(everywhere)]) as worker:
         worker.run(nb_episodes=1)
     assert seen[-1] == {min(everywhere)}
     assert os.sched_getaffinity(0) == everywhere
@@ -92,8 +91,7 @@ def test_a_worker_runs_pinned():
 def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
     asked = []
     monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
-    options = WorkerOptions(realtime_priority=10)
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, options=options) as worker:
+    with alone(realtime_priority=10) as worker:
         worker.run(nb_episodes=1)
     assert max(asked) == 10
 
@@ -167,7 +165,7 @@ def test_what_an_environment_leaves_to_be_collected_is_collected_but_not_within_
     monkeypatch.setattr(CyclicEnv, "most_alive", 0)
     gc.callbacks.append(note)
     try:
-        with RolloutWorker(partial(CyclicEnv, episode_steps=6000 // episodes), LinearActor, standalone=True) as worker:
+        with alone(partial(CyclicEnv, episode_steps=6000 // episodes)) as worker:
             worker.run(nb_episodes=episodes, verbose=False)
     finally:
         gc.callbacks.remove(note)

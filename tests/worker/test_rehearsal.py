@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from house import alone
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.envs import supervision
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
@@ -59,14 +59,12 @@ def sampled(times, kind, **options):
     np.random.seed(0)
     torch.manual_seed(0)
     counted = Counted()
-    worker = RolloutWorker(
+    worker = alone(
         partial(Waiting, times),
         partial(SquashedGaussianActor, hidden_sizes=(8,), **options),
-        None if kind == "plain" else counted.compress,
+        sample_compressor=None if kind == "plain" else counted.compress,
         obs_preprocessor=counted.preprocess if kind == "preprocessed" else None,
         crc_debug=kind == "crc",
-        standalone=True,
-        model_path=None,
     )
     with worker, taken(worker) as take:
         for _ in range(3):
@@ -101,7 +99,7 @@ def test_an_actor_of_the_users_is_not_asked():
             asked.append(test)
             return np.zeros(1, np.float32)
 
-    with RolloutWorker(partial(Waiting, 3), Remembers, standalone=True, model_path=None) as worker:
+    with alone(partial(Waiting, 3), Remembers) as worker:
         worker.collect_train_episode(5)
         assert worker.env.calls > 10
     assert asked == [False] * 5
@@ -116,7 +114,7 @@ def test_an_observation_that_the_policy_cannot_take_is_one_fault():
             return np.zeros(3, np.float32) if self.total_steps == 2 else obs, *others
 
     actor = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    with RolloutWorker(partial(Grows, 1, episode_steps=4), actor, standalone=True, model_path=None) as worker:
+    with alone(partial(Grows, 1, episode_steps=4), actor) as worker:
         worker.run(nb_episodes=1, verbose=False)
         worker.run_episode(1)
         assert worker.condition().env_faults == 1
@@ -130,7 +128,7 @@ def test_each_environment_that_is_made_has_it():
             super().__init__(1, raise_at=0 if made else 3)
             made.append(self)
 
-    with RolloutWorker(Broken, LinearActor, standalone=True, model_path=None) as worker:
+    with alone(Broken) as worker:
         worker.run(nb_episodes=2, verbose=False)
     assert [env.calls > 0 for env in made] == [True, True]
 
@@ -144,5 +142,5 @@ def test_what_another_thread_starts_meanwhile_is_not_taken_for_the_rehearsals(mo
             watched.append(self)
 
     monkeypatch.setattr(supervision, "EnvProcesses", Watch)
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True):
+    with alone():
         assert len(watched) == 1

@@ -5,12 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from house import alone, linear_actor, publish
 
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.lane import Plan
-from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.retests import Retests
-from tmrl_like.worker.worker import RolloutWorker
 
 
 @pytest.mark.parametrize(
@@ -37,9 +36,7 @@ class PolicysReturn(CountingEnv):
 
 
 def weights_of(version):
-    actor = LinearActor(PolicysReturn().observation_space, PolicysReturn().action_space)
-    actor.layer.bias.data.fill_(version / 10)
-    return actor.weights()
+    return linear_actor(bias=version / 10).weights()
 
 
 @pytest.fixture
@@ -47,11 +44,9 @@ def driven():
     """Drives so many steps, with a new policy after each; of each episode: is it a test, its return, its policy."""
 
     def drive(steps, interval=2, versions=None):
-        options, episodes = WorkerOptions(own_thread=False), []
+        episodes = []
         versions = itertools.count(1) if versions is None else iter(versions)
-        with RolloutWorker(
-            partial(PolicysReturn, 4), LinearActor, standalone=True, model_path=None, options=options
-        ) as worker:
+        with alone(partial(PolicysReturn, 4), own_thread=False) as worker:
             plan = Plan(worker.lanes, test_episode_interval=interval, on_episode=episodes.append)
             for _ in itertools.islice(worker.lanes[0].steps(plan), steps):
                 version = next(versions)
@@ -92,9 +87,7 @@ def test_a_policy_that_is_no_better_is_tested_once(driven):
 
 
 def test_a_policy_that_is_too_old_is_not_held():
-    with RolloutWorker(
-        CountingEnv, LinearActor, standalone=True, model_path=None, options=WorkerOptions(max_policy_age_s=10.0)
-    ) as worker:
+    with alone(max_policy_age_s=10.0) as worker:
         driver = worker.loop.driver
         worker.use_weights(weights_of(1), 1)
         driver.holds = True
@@ -106,15 +99,14 @@ def test_a_policy_that_is_too_old_is_not_held():
 
 
 def test_a_test_that_is_stopped_holds_no_policy(house, until):
-    house.server()
     trainer = house.trainer()
     worker = house.worker(partial(CountingEnv, 10**6, 0.001))
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     worker.wait_connected(20)
     until(lambda: worker.lanes[0].intake.has_new)
     thread = house.start(worker.run_episodes, 10**6)
     until(lambda: worker.policy_version == 1)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
     assert worker.policy_version == 1
     worker.stop()

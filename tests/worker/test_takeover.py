@@ -5,16 +5,14 @@ import threading
 
 import numpy as np
 import pytest
-from house import buffers_of
+from house import alone, buffers_of
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker import takeover
-from tmrl_like.worker.options import WorkerOptions
 
 POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
 
@@ -91,8 +89,7 @@ def make():
 
     def worker(script, **options):
         env = partial(Scripted, script, lambda: opened[0].loop.driver.takeover._driver)
-        options = WorkerOptions(**options)
-        opened.append(RolloutWorker(env, Zero, standalone=True, model_path=None, takeover=Hand, options=options))
+        opened.append(alone(env, Zero, takeover=Hand, **options))
         return opened[0]
 
     yield worker
@@ -179,4 +176,4 @@ def test_a_driver_that_cannot_be_made_is_the_users_mistake():
         raise ConfigError("there is no screen")
 
     with pytest.raises(ConfigError, match="there is no screen"):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, takeover=no_screen)
+        alone(takeover=no_screen)

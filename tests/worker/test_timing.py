@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from house import alone
 
 from tmrl_like.base.functional import partial
-from tmrl_like.networking import RolloutWorker
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.timing import StepTimes
 
 
@@ -38,7 +38,7 @@ def test_a_measurement_that_is_stopped_keeps_what_there_is():
                 Env.stop()
             return super().step(action)
 
-    with RolloutWorker(partial(Env), LinearActor, standalone=True) as worker:
+    with alone(partial(Env)) as worker:
         Env.stop = worker.stop
         times = worker.measure(25)
     assert len(times) == 13

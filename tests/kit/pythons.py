@@ -1,0 +1,22 @@
+"""Python in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments, code=0, cwd=ROOT, **environment):
+    """Run it with this package until it ends with this exit code; returns what it printed, and its errors."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout, done.stderr

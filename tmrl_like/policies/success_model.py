@@ -28,7 +28,7 @@ from tmrl_like.wire.spaces import Space
 
 _SIDE = 64  # larger pictures are averaged down to sides of 64 to 127
 _CHANNELS = (16, 32)
-_log = logging.getLogger(__name__)
+log = logging.getLogger("tmrl_like.policies")
 
 
 class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,7 +107,7 @@ class SuccessModel:
         arrays = weights.arrays()
         self._layers = [(layer_of(arrays, f"convolutions.{i}"), layer) for i, layer in enumerate(self.spec.layers)]
         self._head = layer_of(arrays, "head")
-        _log.info("%s: %s", file, self.spec.note)
+        log.info("%s: %s", file, self.spec.note)
 
     def __call__(self, obs: Observation) -> float:
         """How likely this observation shows success, 0 to 1; of a history of pictures the newest."""

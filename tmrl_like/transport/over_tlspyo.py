@@ -127,7 +127,7 @@ class _Unremembered(dict[int, Any]):
         pass
 
 
-class _Waiting:
+class _MessageQueue:
     """Messages that one thread adds and another takes. Each number has one writer, so there is no lock."""
 
     def __init__(self, options: TransportOptions) -> None:
@@ -195,7 +195,7 @@ class Connection:
         self._link = link
         self._options = link.options
         self._buffer = bytearray()  # tlspyo's; its own, of bytes, is copied with all that arrives
-        self._arrived, self._outgoing = _Waiting(self._options), _Waiting(self._options)
+        self._arrived, self._outgoing = _MessageQueue(self._options), _MessageQueue(self._options)
         self._is_blocked = self._is_leaving = self._is_held = False
         self._heard_at = time.monotonic()
         self._timer: Any = task.LoopingCall(self._look_after)

@@ -95,7 +95,10 @@ class Day:
     "a day of workers that come and go, and of a server that is started again",
     "memory, descriptors and threads stay flat",
 )
-@pytest.mark.parametrize("hours_n", [pytest.param(9, id="short"), pytest.param(48, id="full", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "hours_n",
+    [pytest.param(9, id="short", marks=pytest.mark.long), pytest.param(48, id="full", marks=pytest.mark.chaos)],
+)
 def test_what_a_day_leaves_behind_is_flat(tmp_path, monkeypatch, figure, hours_n):
     for bound in BOUNDS:
         monkeypatch.setattr(f"tmrl_like.{bound}", 8)

@@ -31,7 +31,7 @@ from tmrl_like.worker.options import WorkerOptions
 WITHIN_S = 0.05
 BUSY_S = 1.0
 HANG_S = 0.4
-TRIES = 5
+TRIES = 2
 
 
 def words(file: Path) -> list[str]:

@@ -68,9 +68,12 @@ def session_of(policy, path):
     ("cls", "obs_space", "act_space", "options"),
     [
         (SquashedGaussianActor, OBS, BOX, {"layer_norm": True}),
-        (SquashedGaussianActor, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"obs_range": 0.0}),
+        pytest.param(
+            *(SquashedGaussianActor, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"obs_range": 0.0}),
+            marks=pytest.mark.long,
+        ),
         (SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}),
-        (CategoricalActor, OBS, spaces.Discrete(5, start=2), {}),
+        pytest.param(CategoricalActor, OBS, spaces.Discrete(5, start=2), {}, marks=pytest.mark.long),
         (CategoricalActor, OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
         (IQNActor, PICTURES, spaces.Discrete(3), {"width": 32, "hidden_size": 16}),
         (Steering, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {}),

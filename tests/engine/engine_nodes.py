@@ -130,8 +130,9 @@ class Nodes:
         user = pair(nkeys.PREFIX_BYTE_USER)
         claims = {"type": "user", **_UNLIMITED, **{kind: {"allow": subjects} for kind, subjects in allowed.items()}}
         path = self.folder / f"{name}.creds"
-        path.write_text(_CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode()))
-        return path
+        draft = path.with_suffix(".draft")  # one that was made before is being read, perhaps
+        draft.write_text(_CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode()))
+        return draft.replace(path)
 
     def options(self, run: str, user: str | Path | None = None, **more: Any) -> EngineOptions:
         """Dialled as this user, which is made if it is a name; None: as nobody."""

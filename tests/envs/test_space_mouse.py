@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tmrl_like.envs import space_mouse
+from tmrl_like.envs import drivers
 from tmrl_like.envs.space_mouse import AXES, SpaceMouseDriver
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
 
@@ -53,7 +53,7 @@ def mouse(monkeypatch: pytest.MonkeyPatch) -> Mouse:
 
 def test_its_newest_state_drives_while_the_cap_is_moved(mouse: Mouse, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(space_mouse, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
     mouse.waiting = [{"x": 0.04, "y": 1.0}]  # within the dead zone, and an axis that nobody asked for
     assert driver(None) is None

@@ -144,7 +144,32 @@ class Gamepad:
         return self._pad
 
 
-class GamepadDriver:
+class AxesDriver:
+    """Axes that a person moves drive a bounded Box while one of them is moved."""
+
+    def __init__(
+        self,
+        action_space: gymnasium.Space[Any],
+        default_action: Any,
+        scale: Sequence[float],
+        dead_zone: float,
+        give_back_after_s: float,
+    ) -> None:
+        """As `GamepadDriver` has them; raises ConfigError where actions are no bounded Box."""
+        deflected((), action_space, default_action)
+        self._space, self._rest, self._scale = action_space, default_action, scale
+        self._dead_zone, self._lasts = dead_zone, _Lasting(give_back_after_s)
+
+    def drive(self, values: Sequence[float], is_held: bool = False) -> Any:
+        """The action of axes that stand so, -1 to 1; None: nobody moves them. `is_held`: it drives all the same."""
+        moved = [value if abs(value) > self._dead_zone else 0.0 for value in values]
+        if not self._lasts(any(moved) or is_held):
+            return None
+        ways = [value * scale for value, scale in zip(moved, self._scale, strict=False)]
+        return deflected(ways, self._space, self._rest)
+
+
+class GamepadDriver(AxesDriver):
     """The axes of a gamepad drive a bounded Box while one of them, or a button, is moved."""
 
     def __init__(
@@ -172,21 +197,15 @@ class GamepadDriver:
             ConfigError: actions are no bounded Box, or there are not as many axes as scales.
             MissingExtraError: pygame, which reads gamepads, is not installed.
         """
-        self._space, self._rest, self._lasts = action_space, default_action, _Lasting(give_back_after_s)
+        super().__init__(action_space, default_action, scale, dead_zone, give_back_after_s)
         if len(axes) != len(scale):
             raise ConfigError(f"{len(axes)} axes and {len(scale)} values of scale; expected one of each other")
-        deflected((), action_space, default_action)
         self._pad = Gamepad()
-        self._axes, self._scale, self._button, self._dead_zone = axes, scale, button, dead_zone
+        self._axes, self._button = axes, button
 
     def __call__(self, obs: Any) -> Any:
         """The action of the axes; None: they do not drive. EnvironmentAwayError: there is no gamepad."""
-        moved = [self._pad.axis(axis) for axis in self._axes]
-        moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
-        if not self._lasts(any(moved) or self._pad.is_down(self._button)):
-            return None
-        ways = [value * scale for value, scale in zip(moved, self._scale, strict=True)]
-        return deflected(ways, self._space, self._rest)
+        return self.drive([self._pad.axis(axis) for axis in self._axes], self._pad.is_down(self._button))
 
     def close(self) -> None:
         """Nothing is held."""

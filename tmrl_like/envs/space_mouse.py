@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 
-from tmrl_like.envs.drivers import deflected
+from tmrl_like.envs.drivers import AxesDriver
 from tmrl_like.errors import EnvironmentAwayError, MissingExtraError, expect
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 _MOST_REPORTS = 20  # that wait to be read: it sends some 250 a second
 
 
-class SpaceMouseDriver:
+class SpaceMouseDriver(AxesDriver):
     """The axes of a SpaceMouse drive a bounded Box while one of them is moved."""
 
     def __init__(
@@ -45,30 +44,20 @@ class SpaceMouseDriver:
         for axis in axes:
             expect(axis in AXES, "axes", list(axes), f"some of {', '.join(AXES)}")
         expect(len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes")
-        deflected((), action_space, default_action)
+        super().__init__(action_space, default_action, scale, dead_zone, give_back_after_s)
         try:
             import pyspacemouse
         except ImportError:
             raise MissingExtraError(
                 "a SpaceMouse to drive with needs pyspacemouse: pip install 'tmrl_like[spacemouse]'"
             ) from None
-        self._library = pyspacemouse
-        self._space, self._rest = action_space, default_action
-        self._axes, self._scale, self._dead_zone = axes, scale, dead_zone
-        self._lasts_s, self._until = give_back_after_s, 0.0
+        self._library, self._axes = pyspacemouse, axes
         self._mouse: Any = None
 
     def __call__(self, obs: Any) -> Any:
         """The action of the axes; None: nobody moves them. EnvironmentAwayError: there is no SpaceMouse."""
-        state, now = self._look(), time.monotonic()
-        moved = [getattr(state, axis) for axis in self._axes]
-        moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
-        if any(moved):
-            self._until = now + self._lasts_s
-        if now >= self._until:
-            return None
-        ways = [value * scale for value, scale in zip(moved, self._scale, strict=False)]
-        return deflected(ways, self._space, self._rest)
+        state = self._look()
+        return self.drive([getattr(state, axis) for axis in self._axes])
 
     def _look(self) -> Any:
         """The newest of the states that it has sent."""

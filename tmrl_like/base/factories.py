@@ -118,6 +118,11 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
     return functools.partial(factory, **new) if new else factory
 
 
+def instance_or_function(given: Callable[..., Any], **known: Any) -> Callable[..., Any]:
+    """Of a class, or a `partial` of one, an instance, made with those of `known` that it takes; a function as it is."""
+    return completed(given, **known)() if isinstance(taken_apart(given)[0], type) else given
+
+
 def known_from_env(env_cls: Any) -> dict[str, Any]:
     """What a memory must know of an environment, by the names of its arguments.
 

@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from tmrl_like.base.factories import completed, known_from_env, taken_apart
+from tmrl_like.base.factories import instance_or_function, known_from_env
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.errors import EnvironmentFaultError, expect
@@ -71,14 +70,8 @@ class ResidualEnv(Float32Env):
         self._is_tuple = isinstance(inner, spaces.Tuple)
         parts = inner.spaces if isinstance(inner, spaces.Tuple) else (inner,)
         self.observation_space = spaces.Tuple((*parts, space, *(self.action_space,) * num_held))
-        self._base, self._wanted = self._make_base(base, inner), self._rest
-
-    def _make_base(self, base: Callable[..., Any], observation_space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
-        if not isinstance(taken_apart(base)[0], type):
-            return base
-        known = {"action_space": self._space, "default_action": self._rest}
-        driver: Callable[[Any], Any] = completed(base, observation_space=observation_space, **known)()
-        return driver
+        known = {"observation_space": inner, "action_space": space, "default_action": self._rest}
+        self._base, self._wanted = instance_or_function(base, **known), self._rest
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, in which nothing was corrected so far."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tmrl_like.base.factories import completed, known_from_env, taken_apart
+from tmrl_like.base.factories import instance_or_function, known_from_env
 from tmrl_like.base.options import Positive, in_ranges
 from tmrl_like.envs.float32 import Float32Env
 
@@ -48,8 +48,7 @@ class SuccessEnv(Float32Env):
             ConfigError: a number is out of its range, or what the model raises.
         """
         super().__init__(env())
-        is_class = isinstance(taken_apart(model)[0], type)
-        self._model = completed(model, observation_space=self.observation_space)() if is_class else model
+        self._model = instance_or_function(model, observation_space=self.observation_space)
         self._reward, self._threshold, self._frames = reward, threshold, frames
         self._in_a_row = 0
 

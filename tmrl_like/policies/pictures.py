@@ -6,7 +6,7 @@ Shape names: C channels, a history's pictures among them, P pixels of all channe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,6 +29,10 @@ class Convolution(NamedTuple):
     channels: int
     kernel: int
     stride: int
+
+
+Kernel: TypeAlias = tuple[Convolution, Floats, Floats]
+"""A layer, its weight [C', C * kernel * kernel] and its bias [C', 1]."""
 
 
 class PictureSpec(msgspec.Struct, frozen=True):
@@ -100,11 +104,7 @@ class PictureSpec(msgspec.Struct, frozen=True):
     def shapes(self) -> Shapes:
         """Of the parameters' weights, by the names of the torch module's layers."""
         layers, num_convolved = self.convolutions()
-        shapes: Shapes = {
-            f"convolutions.{i}": (layer.channels, layer.channels_in, layer.kernel, layer.kernel)
-            for i, layer in enumerate(layers)
-        }
-        return shapes | {"project": (PICTURE_FEATURES, num_convolved), "norm": (PICTURE_FEATURES,)}
+        return shapes_of(layers) | {"project": (PICTURE_FEATURES, num_convolved), "norm": (PICTURE_FEATURES,)}
 
 
 class PictureNetwork:
@@ -121,15 +121,13 @@ class PictureNetwork:
 
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
         """Compute with these arrays from now on, without a copy; their names begin with `name`."""
-        kernels = (layer_of(parameters, f"{name}.convolutions.{i}") for i in range(len(self._layers)))
-        self._kernels = [(weight.reshape(len(weight), -1), bias[:, None]) for weight, bias in kernels]
+        self._kernels = kernels_of(parameters, self._layers, f"{name}.")
         self._project, self._norm = (layer_of(parameters, f"{name}.{part}") for part in ("project", "norm"))
 
     def __call__(self, pixels: Floats) -> Floats:
         """float32 [P], as the environment gives them -> [F]."""
         x: Any = self._rows @ (channels_first(pixels, self._spec) @ self._columns) + self._shift
-        for (weight, bias), layer in zip(self._kernels, self._layers, strict=True):
-            x = np.maximum(convolved(x, weight, bias, layer), np.float32(0.0))
+        x = convolved(x, self._kernels)
         weight, bias = self._project
         x = weight.dot(x.reshape(-1)) + bias
         normalise(x, self._norm)
@@ -152,8 +150,32 @@ def _averaging(side: int, averaged: int, factor: int) -> Floats:
     return matrix
 
 
-def convolved(x: Floats, weight: Floats, bias: Floats, layer: Convolution) -> Floats:
-    """[C, height, width] -> [C', height', width'], as one product with all patches side by side."""
+def shapes_of(layers: Sequence[Convolution]) -> Shapes:
+    """Of the weights of layers, by the names of the torch module's layers."""
+    return {
+        f"convolutions.{i}": (layer.channels, layer.channels_in, layer.kernel, layer.kernel)
+        for i, layer in enumerate(layers)
+    }
+
+
+def kernels_of(parameters: Mapping[str, Floats], layers: Sequence[Convolution], prefix: str = "") -> list[Kernel]:
+    """The layers with their parameters, whose names begin with `prefix`, without a copy."""
+    kernels: list[Kernel] = []
+    for i, layer in enumerate(layers):
+        weight, bias = layer_of(parameters, f"{prefix}convolutions.{i}")
+        kernels.append((layer, weight.reshape(len(weight), -1), bias[:, None]))
+    return kernels
+
+
+def convolved(x: Floats, kernels: Sequence[Kernel]) -> Floats:
+    """[C, height, width] -> [C', height', width'], by layers of convolutions, each with a ReLU."""
+    for kernel in kernels:
+        x = np.maximum(_convolved(x, *kernel), np.float32(0.0))
+    return x
+
+
+def _convolved(x: Floats, layer: Convolution, weight: Floats, bias: Floats) -> Floats:
+    """One layer, as one product with all patches side by side."""
     sides = layer.kernel, layer.kernel
     patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[:, :: layer.stride, :: layer.stride]
     _, height, width, *_ = patches.shape

@@ -14,7 +14,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.layers import Floats, layer_of
-from tmrl_like.policies.pictures import Convolution, PictureSpec, channels_first, convolved
+from tmrl_like.policies.pictures import Convolution, PictureSpec, channels_first, convolved, kernels_of, shapes_of
 from tmrl_like.policies.weight_file import (
     Manifest,
     Weights,
@@ -56,12 +56,8 @@ class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def manifest(self) -> Manifest:
         """Of the parameters, by the names of the torch module's layers."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, layer in enumerate(self.layers):
-            shapes[f"convolutions.{i}"] = (layer.channels, layer.channels_in, layer.kernel, layer.kernel)
-        shapes["head"] = (1, _CHANNELS[-1])
         manifest: Manifest = {}
-        for name, shape in shapes.items():
+        for name, shape in (shapes_of(self.layers) | {"head": (1, _CHANNELS[-1])}).items():
             manifest[f"{name}.weight"] = ("F32", shape)
             manifest[f"{name}.bias"] = ("F32", shape[:1])
         return manifest
@@ -105,7 +101,7 @@ class SuccessModel:
         refuse_not_finite(weights)
         self._place = _place_of(self.spec.picture.shape, observation_space, file)
         arrays = weights.arrays()
-        self._layers = [(layer_of(arrays, f"convolutions.{i}"), layer) for i, layer in enumerate(self.spec.layers)]
+        self._kernels = kernels_of(arrays, self.spec.layers)
         self._head = layer_of(arrays, "head")
         log.info("%s: %s", file, self.spec.note)
 
@@ -114,10 +110,7 @@ class SuccessModel:
         picture = np.asarray(tree.part_at(obs, self._place))
         if picture.shape != self.spec.picture.shape:
             picture = picture[-1]
-        x = self._averaged(picture)
-        for (weight, bias), layer in self._layers:
-            answers = convolved(x, weight.reshape(layer.channels, -1), bias[:, None], layer)
-            x = np.maximum(answers, np.float32(0.0))
+        x = convolved(self._averaged(picture), self._kernels)
         weight, bias = self._head
         logit = float(weight[0].dot(x.max(axis=(1, 2))) + bias[0])
         return 0.5 + 0.5 * math.tanh(0.5 * logit)

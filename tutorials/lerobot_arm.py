@@ -47,7 +47,7 @@ class ReachPose(RealTimeGymInterface):
         """Opens no port: a trainer makes one, too, to see the spaces."""
         self._robot = make_robot()
         self._joints = [name for name in self._robot.action_features if name.endswith(".pos")]
-        self._bus = threading.Lock()  # LeRobot's takes one call at a time
+        self._bus = threading.RLock()  # LeRobot's takes one call at a time
         self._random = np.random.default_rng()
         self._goal = self._position = self._pose = np.zeros(len(self._joints), np.float32)
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
@@ -91,8 +91,10 @@ class ReachPose(RealTimeGymInterface):
     def stop(self):
         """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may hang in the bus."""
         if self._bus.acquire(timeout=0.03):
-            self._bus.release()
-            self._send(self._position)
+            try:
+                self._send(self._position)
+            finally:
+                self._bus.release()
 
     def close(self):
         if self._robot.is_connected:

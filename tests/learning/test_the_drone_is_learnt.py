@@ -43,7 +43,7 @@ def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> 
     memory.seed(seed)
     learn(agent, memory, lambda: drive(env, agent.get_actor(), 4, False, view)[0], 2400, first_steps=200, ratio=6)
     flights = [drive(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), 4, True, view) for i in range(40)]
-    assert np.mean([reached for _, _, reached, _ in flights]) >= 0.8  # seed 1: 82 %
+    assert np.mean([reached for _, _, reached, _ in flights]) >= 0.9
     assert np.mean([total for _, total, *_ in flights]) > -6.0
 
 

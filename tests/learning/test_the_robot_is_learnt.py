@@ -133,8 +133,8 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
     _, totals, reached, _ = zip(*[drive(one, agent.get_actor(), ACTIONS, True, view) for one in envs], strict=True)
     change = np.concatenate(changes).mean()
     print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of actions {change:.3f}")
-    assert change < 0.5  # with independent noise 0.56 and 0.66, seeds 2 and 1
-    assert np.mean(reached) >= 0.5  # seeds 0 to 6: 52, 100, 78, 100, 95, 100, 95 %
+    assert change < 0.45  # with independent noise 0.56 and 0.66, seeds 2 and 1
+    assert np.mean(reached) >= 0.8
     assert np.mean(totals) > -10.0
 
 

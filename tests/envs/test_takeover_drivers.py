@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
+from kit.keyboards import Keys
 
 from tmrl_like.envs import drivers
 from tmrl_like.envs.drivers import GamepadDriver, KeyDriver, deflected
@@ -27,22 +28,6 @@ def test_a_deflection_leads_from_the_default_action_to_the_bounds(deflection, ac
     found = deflected(deflection, BOX, REST)
     assert found.tolist() == action
     assert BOX.contains(found)
-
-
-class Keys:
-    """A keyboard without a screen."""
-
-    def __init__(self):
-        self.held = set()
-
-    def key(self, name):
-        return name
-
-    def is_down(self, key):
-        return key in self.held
-
-    def close(self):
-        self.held = None
 
 
 @pytest.fixture

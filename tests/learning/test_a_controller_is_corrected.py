@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from solo import drive, learn
-from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv
+from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv, arm_agent
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs.residual import ResidualEnv
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
@@ -58,18 +57,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed: int, m
     spaces = made.observation_space, made.action_space
     before = share_reached(Uncorrected(*spaces), monkeypatch)
     env, view = make_env(seed, monkeypatch), robot.TargetUpClose()  # the arm whose clock counts is the newest
-    agent = SACAgent(
-        *spaces,
-        "cpu",
-        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64)),
-        critic_cls=partial(EnsembleCritic, layer_norm=False),
-        gamma=0.9,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    agent = arm_agent(*spaces)
     memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
     memory.seed(seed)
 

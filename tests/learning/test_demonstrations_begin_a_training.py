@@ -10,9 +10,8 @@ import pytest
 import torch
 from solo import drive, learn
 from test_a_controller_is_corrected import controller
-from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv
+from test_the_robot_is_learnt import ACTIONS, ARM_ACTOR, ClocklessRobotEnv, arm_agent
 
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
@@ -50,24 +49,12 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, monkeypa
     demonstrator = Demonstrator(*spaces)
     shown = [Buffer(drive(arm, demonstrator, ACTIONS, True)[0], f"shown {i}") for i, arm in enumerate(arms)]
     memory_cls = partial(ReplayMemory, batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=VIEW, memory_size=10_000)
-    make_actor = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
     observations, actions, episodes = zip(*shown_steps(shown, memory_cls, *spaces), strict=True)
     data = Shown(stack(observations, "cpu"), stack(actions, "cpu"), torch.tensor(episodes), past_actions=ACTIONS)
-    cloned = make_actor(*spaces)
+    cloned = ARM_ACTOR(*spaces)
     [*_] = clone(cloned, *data.split(0.1), 2000)
     before = share_reached(cloned, monkeypatch)
-    agent = SACAgent(
-        *spaces,
-        "cpu",
-        actor_cls=make_actor,
-        critic_cls=partial(EnsembleCritic, layer_norm=False),
-        gamma=0.9,
-        polyak=0.98,
-        lr_actor=1e-3,
-        lr_critic=1e-3,
-        lr_entropy=2e-3,
-        entropy_coef=0.1,
-    )
+    agent = arm_agent(*spaces)
     agent.start_from(cloned.weights())
     memory = WithDemonstrations(partial(memory_cls, sample_preprocessor=robot.OtherTargets(seed)))
     for buffer in shown:

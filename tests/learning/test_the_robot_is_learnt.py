@@ -92,19 +92,15 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
         self._result = self._interface.get_obs_rew_terminated_info()
 
 
-@pytest.mark.learn
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mujoco")
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
-    env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetUpClose()
-    agent = SACAgent(
-        env.observation_space,
-        env.action_space,
+ARM_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
+
+
+def arm_agent(*spaces: Any) -> SACAgent:
+    """The agent of config/robot.yaml."""
+    return SACAgent(
+        *spaces,
         "cpu",
-        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64)),
+        actor_cls=ARM_ACTOR,
         critic_cls=partial(EnsembleCritic, layer_norm=False),
         gamma=0.9,
         polyak=0.98,
@@ -113,6 +109,17 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
         lr_entropy=2e-3,
         entropy_coef=0.1,
     )
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetUpClose()
+    agent = arm_agent(env.observation_space, env.action_space)
     memory = ReplayMemory(
         batch_size=128,
         act_buf_len=ACTIONS,

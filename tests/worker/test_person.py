@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from house import alone, buffers_of
+from kit.keyboards import Keys
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
@@ -271,22 +272,6 @@ def test_a_reset_that_waits_can_be_stopped(until):
         until(lambda: worker.condition().alarm)
         worker.stop()
         thread.join()
-
-
-class Keys:
-    """A keyboard without a screen, and a gamepad."""
-
-    def __init__(self):
-        self.held = set()
-
-    def key(self, name):
-        return name
-
-    def is_down(self, key):
-        return key in self.held
-
-    def close(self):
-        self.held = None
 
 
 def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path, until):

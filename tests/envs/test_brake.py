@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from kit.waiting import until
 from moving import Moving, WithDevice
 from said import say
 from test_generic import Interface
@@ -271,26 +272,53 @@ class Arm(Interface):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
+        self.when_seen: Callable[[], object] = int
 
     def send_control(self, control: Any) -> None:
         self.said.append("sent")
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        self.when_seen()
+        return super().get_obs_rew_terminated_info()
 
     def stop(self) -> None:
         self.said.append("stopped")
 
 
 def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more() -> None:
-    env = SupervisedEnv(partial(RealTimeEnv, Arm, time_step_duration=0.3, start_obs_capture=0.1))
+    env = SupervisedEnv(partial(RealTimeEnv, Arm, time_step_duration=0.01))
     env.run(env.reset)
-    said, action = env.env.unwrapped.interface.said, env.default_action
-    threading.Timer(0.1, env.stopping.set).start()
+    arm, action = env.env.unwrapped.interface, env.default_action
+    said = arm.said
+
+    def stop() -> None:
+        env.stopping.set()
+        until(lambda: "stopped" in said)
+
+    arm.when_seen = stop
     env.run(lambda: env.step(action))  # which ends as ever
     assert said == ["sent", "stopped"]
+    arm.when_seen = int
     env.stopping.clear()
     env.run(env.reset)
     env.run(lambda: env.step(action))
     env.close()
     assert said == ["sent", "stopped", "sent", "sent", "stopped"]
+
+
+class StubbornArm(Arm):
+    def stop(self) -> None:
+        raise ConnectionError("no answer")
+
+
+def test_an_interface_whose_stop_fails_is_driven_again_after_the_next_reset() -> None:
+    env = SupervisedEnv(partial(RealTimeEnv, StubbornArm, time_step_duration=0.01), hang_timeout_s=10.0)
+    env.run(env.reset)
+    env.brake.pull()
+    env.run(env.reset)
+    env.run(lambda: env.step(env.default_action))
+    assert env.env.unwrapped.interface.said[-1] == "sent"
+    env.close()
 
 
 class Stubborn(CountingEnv):

@@ -216,9 +216,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     def _stop(self) -> None:
         self.is_stopped = self.is_waiting = True
         is_free = self._sending.acquire(timeout=_SENDS_WITHIN_S)
-        self.interface.stop()
-        if is_free:
-            self._sending.release()
+        try:
+            self.interface.stop()
+        finally:
+            if is_free:
+                self._sending.release()
 
     def close(self) -> None:
         """Close the interface, if it has a `close`."""

@@ -124,10 +124,12 @@ def test_each_step_folds_what_it_has_changed_and_the_same_actor_is_published(acc
     np.testing.assert_allclose(published.in_numpy().act_(obs, True), published.act_(obs, True), rtol=1e-4)
 
 
-def test_a_hundred_compiled_steps_give_the_losses_and_parameters_of_the_page(monkeypatch):
+@pytest.mark.parametrize("smoothness", [0.0, 3.0])
+def test_a_hundred_compiled_steps_give_the_losses_and_parameters_of_the_page(monkeypatch, smoothness):
     """With options that are others than those in `test_as_before`."""
     monkeypatch.setattr(BatchNormMLP, "renorm_after", 30)
     options = RATES | {"scale_rewards": True, "learn_entropy_coef": False, "optimizer": "adamw", "weight_decay": 0.1}
+    options["smoothness"] = smoothness
     page, compiled = crossq("off", **options), crossq("auto", **options)
     assert (page.compiled is None, compiled.compiled is None) == (True, False)
     for first, said in ((0, {}), (50, {"discount": torch.full((ROWS,), 0.9)})):

@@ -116,6 +116,7 @@ DROQ = partial(EnsembleCritic, hidden_sizes=(16,), dropout=0.01)
         (SACAgent, ACT, {"actor_polyak": 0.9}),
         (SACAgent, ACT, {"actor_polyak": 0.0, "critic_cls": DROQ}),
         (REDQAgent, ACT, {"policy_delay": 1}),
+        (SACAgent, ACT, {"smoothness": 0.3}),
         (DiscreteSACAgent, spaces.Discrete(3), {}),
     ],
 )
@@ -140,7 +141,7 @@ def test_the_critics_alone_train_the_encoder():
 
 def test_a_step_is_what_the_losses_say():
     """The encoder's gradient is that of the critics' loss, by features of this step; the target's are without one."""
-    agent, batch = make_agent(actor_polyak=0.0), make_batch()
+    agent, batch = make_agent(actor_polyak=0.0, smoothness=0.3), make_batch()
     twin = deepcopy(agent)
     torch.manual_seed(1)
     agent.train(batch)

@@ -13,7 +13,7 @@ from kit.learners import assert_same, batch_of, small, tensors_of, train
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.agents.process import tune_process
-from tmrl_like.agents.sac import actor_loss, critic_loss, td_target, temperature_loss
+from tmrl_like.agents.sac import actor_loss, critic_loss, smoothness_loss, td_target, temperature_loss
 from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
@@ -49,6 +49,7 @@ def test_the_losses_are_those_of_the_equations():
     q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
     assert critic_loss(q, torch.ones(2)).item() == pytest.approx(0.5 * (2.0 + 1.0))
     assert actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), ALPHA).item() == 0.5 * 2.0 - 4.0
+    assert smoothness_loss(torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.zeros(2, 2)).item() == 0.5 * (2.0 + 0.25)
 
 
 @pytest.mark.parametrize(("entropy", "sign"), [(5.0, 1), (-5.0, -1)])
@@ -226,6 +227,7 @@ def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_swi
         ({"acceleration": "fast"}, "acceleration is 'fast'; expected auto or off"),
         ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
         ({"policy_delay": 0}, "policy_delay is 0; expected 1 or more"),
+        ({"smoothness": -0.1}, "smoothness is -0.1; expected 0 or more"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):
@@ -325,3 +327,5 @@ def test_an_actor_that_cannot_sample_is_one_line():
     batch = Batch((torch.zeros(4, 2),), torch.zeros(4, 1), zeros, (torch.zeros(4, 2),), zeros, zeros)
     with pytest.raises(ConfigError, match="makes a Unsampled; expected a SamplingActor"):
         agent.train(batch)
+    with pytest.raises(ConfigError, match=r"smoothness is 0\.1; expected 0, or a SquashedGaussianActor as actor_cls"):
+        SACAgent(*spaces_, actor_cls=Unsampled, smoothness=0.1)

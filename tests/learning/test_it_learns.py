@@ -8,6 +8,9 @@ import pytest
 from gymnasium import spaces
 from tasks import TASKS, Task, learn
 
+from tmrl_like.agents import CrossQAgent, EnsembleCritic, SquashedGaussianActor
+from tmrl_like.base.functional import partial
+
 
 @pytest.mark.learn
 @pytest.mark.timeout(1800)
@@ -35,10 +38,66 @@ class Steer(gymnasium.Env):
         return np.array([self.place], np.float32), -abs(self.place), False, self.steps == 10, {}
 
 
+TINY = Task(
+    env=lambda seed: Steer(),
+    steps=500,
+    goal=-1.0,
+    agent={
+        "gamma": 0.8,
+        "polyak": 0.9,
+        "lr_actor": 3e-3,
+        "lr_critic": 3e-3,
+        "entropy_coef": 0.02,
+        "learn_entropy_coef": False,
+    },
+    memory={"batch_size": 64},
+    first_steps=100,
+    evaluations=1,
+)
+
+
 def test_a_tiny_task_is_learnt_in_seconds():
     """The best return is -0.4: one step of 0.5 and one of 0.4."""
-    task = Task(env=lambda seed: Steer(), steps=500, goal=-1.0, first_steps=100, evaluations=1)
-    options = {"gamma": 0.8, "polyak": 0.9, "lr_actor": 3e-3, "lr_critic": 3e-3, "entropy_coef": 0.02}
-    task = dataclasses.replace(task, agent=options | {"learn_entropy_coef": False}, memory={"batch_size": 64})
-    ((_, totals),) = learn(task, seed=0)
-    assert np.mean(totals) > task.goal
+    ((_, totals),) = learn(TINY, seed=0)
+    assert np.mean(totals) > TINY.goal
+
+
+class Blurred(Steer):
+    """The place is seen as up to 0.3 away from where it is."""
+
+    def __init__(self, taken):
+        self.taken = taken  # the actions of each episode
+
+    def reset(self, **options):
+        self.taken.append([])
+        obs, info = super().reset(**options)
+        return self.blur(obs), info
+
+    def step(self, action):
+        self.taken[-1].append(float(action[0]))
+        obs, *rest = super().step(action)
+        return self.blur(obs), *rest
+
+    def blur(self, obs):
+        return obs + self.np_random.uniform(-0.3, 0.3, 1).astype(np.float32)
+
+
+CROSSQ = CrossQAgent, SquashedGaussianActor, partial(EnsembleCritic, layer_norm=False)
+
+
+@pytest.mark.parametrize(
+    "tiny",
+    [TINY, dataclasses.replace(TINY, classes=CROSSQ, agent={k: v for k, v in TINY.agent.items() if k != "polyak"})],
+    ids=["SAC", "CrossQ"],
+)
+def test_a_policy_that_shall_be_smooth_changes_its_action_less_at_the_same_return(tiny):
+    def learnt(smoothness):
+        """The mean return of 20 test episodes, and by how much an action differs from the one before."""
+        taken, agent = [], tiny.agent | {"smoothness": smoothness}
+        task = dataclasses.replace(tiny, env=lambda seed: Blurred(taken), agent=agent, episodes=20)
+        ((_, totals),) = learn(task, seed=1)
+        return np.mean(totals), np.abs(np.diff(taken[-20:], axis=1)).mean()
+
+    (before, change), (after, smooth_change) = learnt(0.0), learnt(0.3)
+    assert smooth_change < 0.8 * change
+    assert after > 1.1 * before  # they are below 0

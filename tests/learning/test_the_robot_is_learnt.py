@@ -27,7 +27,7 @@ class ClocklessArm:
 
     def __init__(self, seed: int) -> None:
         self._now_s = 0.0
-        self._arm = Arm(ArmOptions(seed=seed), 0.0)
+        self.arm = Arm(ArmOptions(seed=seed), 0.0)
         self._newest = b""
         self.sleep(0.1)
 
@@ -36,7 +36,7 @@ class ClocklessArm:
 
     def sleep(self, duration_s: float) -> None:
         for _ in range(round(duration_s / CYCLE_S)):
-            self._newest = self._arm.cycle(self._now_s) or self._newest
+            self._newest = self.arm.cycle(self._now_s) or self._newest
             self._now_s += CYCLE_S
 
     def connect(self) -> None: ...
@@ -48,16 +48,16 @@ class ClocklessArm:
         return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
 
     def send_command(self, command: RobotCommand) -> None:
-        self._arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
+        self.arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
 
 
 class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
     """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the next."""
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._time = ClocklessArm(seed)
-        monkeypatch.setattr(robot, "time", self._time)
-        self._interface = robot.RobotInterface(self._time)
+        self.time = ClocklessArm(seed)
+        monkeypatch.setattr(robot, "time", self.time)
+        self._interface = robot.RobotInterface(self.time)
         self._interface.random = np.random.default_rng(seed)
         self.action_space = self._interface.get_action_space()
         inner = self._interface.get_observation_space().spaces
@@ -88,14 +88,14 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
 
     def _run_time_step(self, action: Any) -> None:
         self._interface.send_control(action)
-        self._time.sleep(TIME_STEP_S)
+        self.time.sleep(TIME_STEP_S)
         self._result = self._interface.get_obs_rew_terminated_info()
 
 
 ARM_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
 
 
-def arm_agent(*spaces: Any) -> SACAgent:
+def arm_agent(*spaces: Any, **options: Any) -> SACAgent:
     """The agent of config/robot.yaml."""
     return SACAgent(
         *spaces,
@@ -108,6 +108,7 @@ def arm_agent(*spaces: Any) -> SACAgent:
         lr_critic=1e-3,
         lr_entropy=2e-3,
         entropy_coef=0.1,
+        **options,
     )
 
 

@@ -194,7 +194,7 @@ def test_crc_debugging_rebuilds_what_a_person_has_changed(make):
 
 class Half(ActionPart):
     def __call__(self, action):
-        return [0.5 * x for x in action]
+        action[:] = [0.5 * x for x in action]
 
 
 class Hand:

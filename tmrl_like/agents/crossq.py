@@ -20,16 +20,15 @@ from tmrl_like.agents.acceleration import Flat, Metrics
 from tmrl_like.agents.batch_norm import BatchNormActor, BatchNormCritic, fold
 from tmrl_like.agents.ensemble import MLP
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import SACAgent, SACOptions, td_target
+from tmrl_like.agents.sac import SACAgent, SACOptions, joint_obs, td_target
 from tmrl_like.agents.sharing import no_grad
-from tmrl_like.base import tree
 from tmrl_like.base.factories import completed
 from tmrl_like.base.functional import cached_property, partial
 from tmrl_like.base.options import AboveZero, NotNegative
 from tmrl_like.errors import PolicyError, expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weight_file import Weights
-from tmrl_like.types import Batch, Observation
+from tmrl_like.types import Batch
 
 if TYPE_CHECKING:
     from tmrl_like.agents.dense_crossq import CompiledCrossQ
@@ -141,17 +140,15 @@ class CrossQAgent(SACAgent):
     def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             next_act, next_log_prob_B = self._sample(batch.next_obs)
-        obs = tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
-        q_NR = self.critic(obs, torch.cat((batch.act, next_act)))
+        q_NR = self.critic(joint_obs(batch), torch.cat((batch.act, next_act)))
         q_NB, next_q_NB = q_NR.chunk(2, dim=1)
         rest = next_log_prob_B, self.temperature().detach(), self._gamma_of(batch)
         return q_NB, td_target(batch.rew, batch.terminated, next_q_NB.detach(), *rest)
 
-    def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """As SAC's: with gradients by the actor in training, which moves its statistics; without by the plain one."""
-        actor = self.actor if torch.is_grad_enabled() else self.actor_ema
-        act, log_prob_B = actor.sample(obs)
-        return act, log_prob_B + self._log_half_sum
+    @property
+    def _policy(self) -> SquashedGaussianActor:
+        """With gradients the actor in training, which moves its statistics; without the plain one."""
+        return self.actor if torch.is_grad_enabled() else self.actor_ema
 
     def _usual_entropy(self) -> float:
         return 0.5 * super()._usual_entropy()

@@ -1,8 +1,8 @@
 """The gradients of CrossQ's losses, compiled for the CPU.
 
 What networks do by their running statistics is done by plain ones, see `fold`; here is what is done in training.
-Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), A actions, I inputs, H hidden width, O
-outputs of a network.
+Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), S those of the actor's in training, A
+actions, I inputs, H hidden width, O outputs of a network.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -24,7 +24,6 @@ from tmrl_like.agents.dense_sac import (
     Drawing,
     Scaling,
     act,
-    draw,
     policy_errors,
     put_inputs,
     scaled,
@@ -136,17 +135,19 @@ def _critic_gradients(
 def _actor_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, NormedNetwork, NormedNetwork],
     drawing: Drawing,
-    obs_BR: Floats,
+    obs_SR: Floats,
     entropy_coef: float,
     of_mean: bool,
+    smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss`; returns the loss and the entropy. Arguments as SAC's."""
+    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as SAC's."""
     _, plain_critics, actor, _ = networks
-    features_BF = scaled(obs_BR, drawing[1])
-    outputs_1BO, passes = _forward(actor, features_BF)
-    drawn = draw(outputs_1BO[0], features_BF, drawing)
-    d_outputs_BO, loss, entropy = policy_errors(plain_critics, drawing, drawn, entropy_coef, of_mean)
-    _backward(actor, 0, passes[0], d_outputs_BO)
+    features_SF = scaled(obs_SR, drawing[1])
+    outputs_1SO, passes = _forward(actor, features_SF)
+    d_outputs_SO, loss, entropy = policy_errors(
+        plain_critics, drawing, outputs_1SO[0], features_SF, (entropy_coef, of_mean, smoothness)
+    )
+    _backward(actor, 0, passes[0], d_outputs_SO)
     return loss, entropy
 
 

@@ -1,8 +1,9 @@
 """The gradients of SAC's losses, compiled for the CPU, for the networks of vectors that ship.
 
 The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N critics, M critics in
-the target, B batch, A actions, R numbers of an observation, F features, I inputs of the critics: features and actions,
-O outputs of the actor: means and logarithms of standard deviations.
+the target, B batch, S rows that the actor sees in training (B, with smoothness 2 B), A actions, R numbers of an
+observation, F features, I inputs of the critics: features and actions, O outputs of the actor: means and logarithms of
+standard deviations.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -130,11 +131,16 @@ class CompiledSAC:
         )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
 
-    def of_actor(self, obs: Observation, entropy_coef: float, of_mean: bool) -> Metrics:
-        """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum; returns the metrics."""
+    def of_actor(self, batch: Batch, entropy_coef: float, of_mean: bool, smoothness: float) -> Metrics:
+        """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum, and of `smoothness`
+        times `smoothness_loss`; returns the metrics.
+        """
         share_threads()
-        seen = self._see(obs)
-        loss, entropy = self._actor_gradients(self._networks, self._drawing(len(seen)), seen, entropy_coef, of_mean)
+        seen = self._see(batch.obs)
+        drawing = self._drawing(len(seen))
+        if smoothness:
+            seen = np.concatenate((seen, self._see(batch.next_obs)))
+        loss, entropy = self._actor_gradients(self._networks, drawing, seen, entropy_coef, of_mean, smoothness)
         return {"loss_actor": loss, "entropy_nats": entropy}
 
     def draw(self, noise_BA: Tensor) -> None:
@@ -252,25 +258,39 @@ def td_errors(
 def _actor_gradients(
     networks: tuple[DenseNetwork, DenseNetwork, DenseNetwork],
     drawing: Drawing,
-    obs_BR: Floats,
+    obs_SR: Floats,
     entropy_coef: float,
     of_mean: bool,
+    smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`."""
+    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`;
+    with smoothness the next observations follow the B ones that actions are drawn for.
+    """
     actor, critics, _ = networks
-    features_BF = scaled(obs_BR, drawing[1])
-    passed = forward(actor, 0, features_BF)
-    drawn = draw(passed[-1].y, features_BF, drawing)
-    d_outputs_BO, loss, entropy = policy_errors(critics, drawing, drawn, entropy_coef, of_mean)
-    backward(actor, 0, passed, features_BF, d_outputs_BO, np.empty((0, 0), np.float32))
+    features_SF = scaled(obs_SR, drawing[1])
+    passed = forward(actor, 0, features_SF)
+    d_outputs_SO, loss, entropy = policy_errors(
+        critics, drawing, passed[-1].y, features_SF, (entropy_coef, of_mean, smoothness)
+    )
+    backward(actor, 0, passed, features_SF, d_outputs_SO, np.empty((0, 0), np.float32))
     return loss, entropy
 
 
 @compiled
 def policy_errors(
-    critics: DenseNetwork, drawing: Drawing, drawn: Drawn, entropy_coef: float, of_mean: bool
+    critics: DenseNetwork,
+    drawing: Drawing,
+    outputs_SO: Floats,
+    features_SF: Floats,
+    asked: tuple[float, bool, float],
 ) -> tuple[Floats, float, float]:
-    """Of `actor_loss`: the derivative by the actor's outputs [B, O], the loss and the entropy."""
+    """Of `actor_loss` and `smoothness_loss`: the derivative by the actor's outputs [S, O], the loss and the entropy.
+
+    `asked`: alpha, whether the critics' mean counts, and the smoothness.
+    """
+    entropy_coef, of_mean, smoothness = asked
+    noise_BA = drawing[0]
+    drawn = draw(outputs_SO[: len(noise_BA)], features_SF[: len(noise_BA)], drawing)
     q_NB, passes = _values(critics, np.arange(critics.num_networks), drawn.x_BI)
     num_critics, num_rows = q_NB.shape
     d_NB, q_sum, log_prob_sum = np.empty_like(q_NB), 0.0, 0.0
@@ -286,9 +306,27 @@ def policy_errors(
     for n in range(num_critics):
         backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
         d_act_BA += of_one_BA
-    d_outputs_BO = _back_through_squash(drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows))
+    d_outputs_SO, rough = _smoothness_errors(outputs_SO, noise_BA.shape, smoothness)
+    _back_through_squash(drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO)
     entropy = -log_prob_sum / num_rows
-    return d_outputs_BO, -entropy_coef * entropy - q_sum / num_rows, entropy
+    return d_outputs_SO, rough - entropy_coef * entropy - q_sum / num_rows, entropy
+
+
+@compiled
+def _smoothness_errors(outputs_SO: Floats, shape: tuple[int, int], smoothness: float) -> tuple[Floats, float]:
+    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs and the loss. Of a batch of the
+    `shape` [B, A] whose next observations do not follow both are 0.
+    """
+    num_rows, num_actions = shape
+    d_outputs_SO, loss, weight = np.zeros_like(outputs_SO), 0.0, np.float32(smoothness / num_rows)
+    for b in range(len(outputs_SO) - num_rows):
+        for a in range(num_actions):
+            mean, next_mean = np.tanh(outputs_SO[b, a]), np.tanh(outputs_SO[num_rows + b, a])
+            change = weight * (mean - next_mean)
+            loss += change * (mean - next_mean)
+            d_outputs_SO[b, a] = TWO * change * (ONE - mean * mean)
+            d_outputs_SO[num_rows + b, a] = -TWO * change * (ONE - next_mean * next_mean)
+    return d_outputs_SO, loss
 
 
 @compiled
@@ -363,18 +401,20 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
 
 @compiled
-def _back_through_squash(drawing: Drawing, drawn: Drawn, d_act_BA: Floats, entropy_weight: np.float32) -> Floats:
-    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs [B, O]."""
+def _back_through_squash(
+    drawing: Drawing, drawn: Drawn, d_act_BA: Floats, entropy_weight: np.float32, d_outputs_SO: Floats
+) -> None:
+    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs, added to
+    the first B of `d_outputs_SO`.
+    """
     outputs_BO = drawn.outputs_BO
     noise_BA, _, (low, high) = drawing
     num_rows, num_actions = noise_BA.shape
-    d_outputs_BO = np.empty((num_rows, 2 * num_actions), np.float32)
     for b in range(num_rows):
         for a in range(num_actions):
             act = drawn.act_BA[b, a]
             d_u = d_act_BA[b, a] * (ONE - act * act) + TWO * entropy_weight * act
-            d_outputs_BO[b, a] = d_u
+            d_outputs_SO[b, a] += d_u
             inside = low <= outputs_BO[b, num_actions + a] <= high
             d_log_std = d_u * drawn.std_BA[b, a] * noise_BA[b, a] - entropy_weight
-            d_outputs_BO[b, num_actions + a] = d_log_std if inside else ZERO
-    return d_outputs_BO
+            d_outputs_SO[b, num_actions + a] += d_log_std if inside else ZERO

@@ -149,7 +149,10 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 
     def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""
-        mean_BA, log_std_BA = self(obs)
+        return self.draw(*self(obs))
+
+    def draw(self, mean_BA: Tensor, log_std_BA: Tensor) -> tuple[Tensor, Tensor]:
+        """As `sample`, of what `forward` gives."""
         noise_BA = torch.randn_like(mean_BA)
         u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
         act_BA = self._squashed(u_BA)

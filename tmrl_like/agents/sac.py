@@ -1,7 +1,8 @@
 """Soft Actor-Critic and its ensemble form REDQ: the losses, and the agent that descends them.
 
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by equation number. Shape
-names: B batch, A action dimensions, N critics, M critics in the target; everything is float32.
+names: B batch, S both observations of a batch, 2 B, A action dimensions, N critics, M critics in the target; everything
+is float32.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -28,6 +29,7 @@ from tmrl_like.agents.pretraining import encoder_of, load_encoder
 from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.agents.space_layout import Space, action_bounds
+from tmrl_like.base import tree
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
 from tmrl_like.base.options import AboveZero, NotNegative, Options, Positive
@@ -78,6 +80,15 @@ def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
     return (entropy_coef * log_prob_B - q_B).mean()
 
 
+def smoothness_loss(mean_BA: Tensor, next_mean_BA: Tensor) -> Tensor:
+    """How far the policy's mean actions, in [-1, 1], of an observation and the next one are apart; [].
+
+    The temporal term of Mysore et al., "Regularizing Action Policies for Smooth Control with Reinforcement Learning",
+    2021 (CAPS, arXiv:2012.06644), by the square of the distance:  L_T = E[ |mu(s) - mu(s')|^2 ].
+    """
+    return (mean_BA - next_mean_BA).square().sum(dim=1).mean()
+
+
 def temperature_loss(
     log_entropy_coef: float | Tensor, entropy: float | Tensor, target_entropy: float
 ) -> float | Tensor:
@@ -119,6 +130,7 @@ class SACOptions(Options):
         target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number of action dimensions
             (Haarnoja et al. 2018, appendix D).
         policy_delay: the actor is trained in every `policy_delay`-th step.
+        smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`; 0: actions may jerk.
         optimizer: "adam" or "adamw", for actor and critics.
         betas: decay rates of Adam's two moments, for actor and critics.
         eps: what Adam adds to its denominator, for actor and critics.
@@ -141,6 +153,7 @@ class SACOptions(Options):
     entropy_coef: AboveZero | None = None
     target_entropy: float | None = None
     policy_delay: Positive = 1
+    smoothness: NotNegative = 0.0
     optimizer: Literal["adam", "adamw"] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -227,10 +240,13 @@ class SACAgent(TrainingAgent):
         self.n_critics, self.critics_in_target = o.n_critics, o.critics_in_target or o.n_critics
         self.gamma, self.polyak, self.actor_polyak = o.gamma, o.polyak, o.actor_polyak
         self.policy_delay, self.learn_entropy_coef = o.policy_delay, o.learn_entropy_coef
+        self.smoothness = o.smoothness
         usual_entropy = self._usual_entropy()
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
         self.updates = 0
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
+        has_means = isinstance(self.actor, SquashedGaussianActor)
+        expect(has_means or not o.smoothness, "smoothness", o.smoothness, "0, or a SquashedGaussianActor as actor_cls")
         if o.picture_encoder is not None:
             load_encoder(encoder_of(self), Path(o.picture_encoder))
         self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(device)
@@ -257,7 +273,7 @@ class SACAgent(TrainingAgent):
         batch = self._normalize(self._see(batch, shift=True))
         metrics = self._train_critics(batch)
         if with_actor:
-            metrics |= self._train_actor(batch.obs.detach() if self._shares_pictures else batch.obs)
+            metrics |= self._train_actor(batch._replace(obs=batch.obs.detach()) if self._shares_pictures else batch)
         self.average(with_actor)
         return metrics
 
@@ -332,8 +348,8 @@ class SACAgent(TrainingAgent):
             return None
         return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
 
-    def _train_actor(self, obs: Observation) -> Metrics:
-        metrics, learned = self._actor_gradients(obs), [self.actor_optimizer]
+    def _train_actor(self, batch: Batch) -> Metrics:
+        metrics, learned = self._actor_gradients(batch), [self.actor_optimizer]
         if self.learn_entropy_coef:
             log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
             metrics["loss_entropy_coef"] = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
@@ -343,23 +359,36 @@ class SACAgent(TrainingAgent):
         self._descend(*learned)
         return metrics
 
-    def _actor_gradients(self, obs: Observation) -> Metrics:
+    def _actor_gradients(self, batch: Batch) -> Metrics:
         """Of the actor's loss, by its parameters; returns the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef
-            return self.compiled.of_actor(obs, alpha, of_mean=self._draws_critics) | {"entropy_coef": alpha}
-        q_B, log_prob_B = self._value_of_policy(obs)
+            metrics = self.compiled.of_actor(batch, alpha, self._draws_critics, self.smoothness)
+            return metrics | {"entropy_coef": alpha}
         entropy_coef = self.temperature().detach()
-        loss = actor_loss(log_prob_B, q_B, entropy_coef)
+        loss, log_prob_B = self._actor_loss(batch, entropy_coef)
         _backward(loss, self.actor_optimizer)
         entropy = -log_prob_B.detach().mean()
         return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
 
-    def _value_of_policy(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """What the critics say of actions of the policy, [B], and their log-density [B]."""
-        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
-        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
-        return q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0), log_prob_B
+    def _actor_loss(self, batch: Batch, entropy_coef: Tensor) -> tuple[Tensor, Tensor]:
+        """With the smoothness that is asked for; and the log-density [B] of the policy's actions."""
+        change: float | Tensor = 0.0
+        if self.smoothness:
+            act_BA, log_prob_B, change = self._sample_smoothly(batch)
+        else:
+            act_BA, log_prob_B = self._sample(batch.obs)
+        q_NB = self.critic_frozen(batch.obs, act_BA)  # [N, B]
+        q_B = q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0)
+        return actor_loss(log_prob_B, q_B, entropy_coef) + self.smoothness * change, log_prob_B
+
+    def _sample_smoothly(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """As `_sample`, and `smoothness_loss`, of one pass: batch normalisation sees all that is compared."""
+        policy, num_rows = self._policy, len(batch.rew)
+        assert isinstance(policy, SquashedGaussianActor)
+        mean_SA, log_std_SA = policy(joint_obs(batch))
+        act_BA, log_prob_B = policy.draw(mean_SA[:num_rows], log_std_SA[:num_rows])
+        return act_BA, log_prob_B + self._log_half_sum, smoothness_loss(*mean_SA.tanh().chunk(2))
 
     def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
@@ -367,11 +396,18 @@ class SACAgent(TrainingAgent):
         So entropy, its target and its coefficient mean the same whatever the units of the actions: a density in
         those units differs by a constant, which would pay (or cost) the agent for every step it stays alive.
         """
-        actor = self.actor
-        if not isinstance(actor, SamplingActor):
-            raise ConfigError(f"actor_cls makes a {type(actor).__name__}; expected a SamplingActor, which has `sample`")
-        act_BA, log_prob_B = actor.sample(obs)
+        policy = self._policy
+        if not isinstance(policy, SamplingActor):
+            raise ConfigError(
+                f"actor_cls makes a {type(policy).__name__}; expected a SamplingActor, which has `sample`"
+            )
+        act_BA, log_prob_B = policy.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
+
+    @property
+    def _policy(self) -> ActorModule:
+        """What draws actions."""
+        return self.actor
 
     _log_half_sum = cached_property(
         lambda self: float(np.log(action_bounds(self.action_space)[1], dtype=np.float64).sum())
@@ -398,10 +434,10 @@ class SACAgent(TrainingAgent):
         if self.return_scale is not None:
             batch = batch._replace(rew=batch.rew / self.return_scale.scale())
         target_B = self._td_target(batch)  # [B]
-        q_B, log_prob_B = self._value_of_policy(batch.obs)
+        loss, _ = self._actor_loss(batch, self.temperature())
         return {
             "loss_critic": critic_loss(self.critic_frozen(batch.obs, batch.act), target_B),
-            "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
+            "loss_actor": loss,
         }
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
@@ -477,7 +513,7 @@ class SACAgent(TrainingAgent):
 
     def _is_compilable(self) -> bool:
         """Whether the compiled step does what this agent does."""
-        page = "_td_target", "_value_of_policy", "_sample"
+        page = "_td_target", "_actor_loss", "_sample"
         return (
             self.device == "cpu"
             and all(getattr(type(self), name) is getattr(SACAgent, name) for name in page)
@@ -521,6 +557,11 @@ class Temperature(nn.Module):
     @torch.no_grad()
     def set(self, value: float) -> None:
         self.log_coef.fill_(math.log(value))
+
+
+def joint_obs(batch: Batch) -> Observation:
+    """Observations and the next ones in one batch, [2 B, …]."""
+    return tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
 
 
 def _backward(loss: Tensor, optimizer: torch.optim.Adam) -> None:

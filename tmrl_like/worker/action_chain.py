@@ -6,7 +6,8 @@ What comes out of the chain is what the environment gets, and so what the sample
 A part keeps a state within an episode. Learning needs to see it: with `act_buf_len` of 1 the newest action is in the
 observation, which is the state of `LowPass` and `RateLimit`; with 2 so is the speed, for the other ones.
 
-Values of actions are Python's, in lists: at the few numbers that an action has, numpy takes longer.
+Values of actions are Python's, in one list that each part changes in place: at the few numbers that an action has,
+numpy takes longer, and so do new lists, `zip` and calls of `min` and `max`.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class ActionPart:
     def begin(self, actions: ActionRange) -> None:
         """An episode begins, with the environment at rest."""
 
-    def __call__(self, action: Values) -> Values:
-        """What becomes of an action; not the same list."""
+    def __call__(self, action: Values) -> None:
+        """Make of an action, in place, what becomes of it."""
         raise NotImplementedError
 
     def end(self, stats: EpisodeStats) -> None:
@@ -112,13 +113,15 @@ class ActionChain:
         """What the environment gets for what the driver chose; ConfigError: a part gave what is not finite."""
         numbers = np.asarray(action).ravel().tolist()
         for part in self._parts:
-            numbers = part(numbers)
+            part(numbers)
         if not math.isfinite(sum(numbers)):
             names = ", ".join(type(part).__name__ for part in self._parts)
             raise ConfigError(f"an action of {names} is not finite: {numbers}")
-        bounds = zip(numbers, self._actions.low, self._actions.high, strict=True)
-        within = [min(max(x, low), high) for x, low, high in bounds]
-        return np.array(within, self._dtype).reshape(self._shape)
+        low, high = self._actions.low, self._actions.high
+        for i, x in enumerate(numbers):
+            if not low[i] <= x <= high[i]:
+                numbers[i] = low[i] if x < low[i] else high[i]
+        return np.array(numbers, self._dtype).reshape(self._shape)
 
     def end(self, stats: EpisodeStats) -> None:
         """An episode has ended."""
@@ -136,12 +139,12 @@ class LowPass(ActionPart):
 
     def begin(self, actions: ActionRange) -> None:
         self._share = 1.0 - math.exp(-2.0 * math.pi * self._cutoff_hz * actions.step_s)
-        self._last = actions.rest
+        self._last = list(actions.rest)
 
-    def __call__(self, action: Values) -> Values:
-        share = self._share
-        self._last = [y + share * (x - y) for x, y in zip(action, self._last, strict=True)]
-        return self._last
+    def __call__(self, action: Values) -> None:
+        share, last = self._share, self._last
+        for i, x in enumerate(action):
+            action[i] = last[i] = last[i] + share * (x - last[i])
 
 
 class OneEuroFilter(ActionPart):
@@ -169,19 +172,17 @@ class OneEuroFilter(ActionPart):
         self._turn = 2.0 * math.pi * actions.step_s
         self._speed_share = 1.0 / (1.0 + 1.0 / (self._turn * self._speed_cutoff_hz))
         self._rate_hz = 1.0 / actions.step_s
-        self._input, self._last = actions.rest, actions.rest
-        self._speed = [0.0] * len(actions.rest)
+        self._inputs, self._last = list(actions.rest), list(actions.rest)
+        self._speeds = [0.0] * len(actions.rest)
 
-    def __call__(self, action: Values) -> Values:
-        turn, rate_hz, share = self._turn, self._rate_hz, self._speed_share
-        found, speeds = [], []
-        for x, before, y, speed in zip(action, self._input, self._last, self._speed, strict=True):
-            speed += share * ((x - before) * rate_hz - speed)
-            cutoff = turn * (self._min_cutoff_hz + self._beta * abs(speed))
-            found.append(y + (x - y) * cutoff / (1.0 + cutoff))
-            speeds.append(speed)
-        self._input, self._last, self._speed = action, found, speeds
-        return found
+    def __call__(self, action: Values) -> None:
+        rate_hz, share = self._rate_hz, self._speed_share
+        inputs, speeds, last = self._inputs, self._speeds, self._last
+        for i, x in enumerate(action):
+            speeds[i] += share * ((x - inputs[i]) * rate_hz - speeds[i])
+            inputs[i] = x
+            cutoff = self._turn * (self._min_cutoff_hz + self._beta * abs(speeds[i]))
+            action[i] = last[i] = last[i] + (x - last[i]) * cutoff / (1.0 + cutoff)
 
 
 class RateLimit(ActionPart):
@@ -193,13 +194,13 @@ class RateLimit(ActionPart):
 
     def begin(self, actions: ActionRange) -> None:
         self._most = [limit * actions.step_s for limit in _limits(actions, "per_s", self._per_s)]
-        self._last = actions.rest
+        self._last = list(actions.rest)
 
-    def __call__(self, action: Values) -> Values:
-        self._last = [
-            y + min(max(x - y, -most), most) for x, y, most in zip(action, self._last, self._most, strict=True)
-        ]
-        return self._last
+    def __call__(self, action: Values) -> None:
+        last, most = self._last, self._most
+        for i, x in enumerate(action):
+            low, high = last[i] - most[i], last[i] + most[i]
+            action[i] = last[i] = low if x < low else high if x > high else x
 
 
 class AccelerationLimit(ActionPart):
@@ -217,20 +218,20 @@ class AccelerationLimit(ActionPart):
 
     def begin(self, actions: ActionRange) -> None:
         self._most = [limit * actions.step_s**2 for limit in _limits(actions, "per_s2", self._per_s2)]
-        self._last = actions.rest
-        self._moved = [0.0] * len(actions.rest)  # by the newest step
+        self._last = list(actions.rest)
+        self._moves = [0.0] * len(actions.rest)  # of the newest step
 
-    def __call__(self, action: Values) -> Values:
-        found, moves = [], []
-        for x, y, moved, most in zip(action, self._last, self._moved, self._most, strict=True):
-            way = x - y
-            steps = int(0.5 * (math.sqrt(1.0 + 8.0 * abs(way) / most) - 1.0))
-            move = math.copysign(0.5 * most * steps, way) + way / (steps + 1)
-            move = min(max(move, moved - most), moved + most)
-            found.append(y + move)
-            moves.append(move)
-        self._last, self._moved = found, moves
-        return found
+    def __call__(self, action: Values) -> None:
+        last, moves = self._last, self._moves
+        for i, x in enumerate(action):
+            most, distance = self._most[i], abs(x - last[i])
+            steps = int(math.sqrt(0.25 + 2.0 * distance / most) - 0.5)
+            move = 0.5 * most * steps + distance / (steps + 1)
+            if x < last[i]:
+                move = -move
+            low, high = moves[i] - most, moves[i] + most
+            moves[i] = low if move < low else high if move > high else move
+            action[i] = last[i] = last[i] + moves[i]
 
 
 class DeadZone(ActionPart):
@@ -243,9 +244,10 @@ class DeadZone(ActionPart):
     def begin(self, actions: ActionRange) -> None:
         self._rest, self._widths = actions.rest, actions.each("width", self._width)
 
-    def __call__(self, action: Values) -> Values:
-        zones = zip(action, self._rest, self._widths, strict=True)
-        return [rest if abs(x - rest) < width else x for x, rest, width in zones]
+    def __call__(self, action: Values) -> None:
+        for i, x in enumerate(action):
+            if abs(x - self._rest[i]) < self._widths[i]:
+                action[i] = self._rest[i]
 
 
 class GrowingRange(ActionPart):
@@ -279,11 +281,14 @@ class GrowingRange(ActionPart):
     def begin(self, actions: ActionRange) -> None:
         self._actions = actions
 
-    def __call__(self, action: Values) -> Values:
-        actions, share = self._actions, self.share
-        self.share = min(1.0, share + self._per_step)
-        bounds = zip(action, actions.rest, actions.low, actions.high, strict=True)
-        return [min(max(x, rest + share * (low - rest)), rest + share * (high - rest)) for x, rest, low, high in bounds]
+    def __call__(self, action: Values) -> None:
+        for i, x in enumerate(action):
+            rest = self._actions.rest[i]
+            bound = self._actions.low[i] if x < rest else self._actions.high[i]
+            most = self.share * (bound - rest)
+            if abs(x - rest) > abs(most):
+                action[i] = rest + most
+        self.share = min(1.0, self.share + self._per_step)
 
     def end(self, stats: EpisodeStats) -> None:
         if stats.return_ >= self._min_return:

@@ -1,0 +1,174 @@
+"""What a chain of limits saves, and what it costs: the gears of an arm in training, and microseconds.
+
+    python tests/benchmarks/action_chain.py [--variants free limited smooth] [--seeds 0 1 …] [--steps 6000]
+
+*Gears*: the simulated arm in simulated time with the agent of config/robot.yaml, and a training step per decision;
+6,000 decisions are five minutes. The gears break where the speed of a joint changes by more than 10 rad/s² in a
+time-step, on average; the motors can do 20. What the controller brakes by itself at the end of a joint's range does not
+count. The training goes on then, so that there is a return to compare, of 40 test episodes: how much better than that
+of an arm that stands still, as a share of the first variant's.
+
+*µs*: CPU time of the chain for an action of float32. The limit makes Python's numbers of it and an array of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _harness import TESTS, Row, benchmark, in_turns
+from gymnasium import spaces
+
+sys.path.append(str(TESTS / "learning"))
+from solo import drive, learn
+from test_the_robot_is_learnt import ACTIONS, TIME_STEP_S, ClocklessRobotEnv, arm_agent
+
+from tmrl_like.envs.robot import robot_env as robot
+from tmrl_like.envs.robot.physics import LIMITS
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.worker.action_chain import AccelerationLimit, ActionChain, ActionPart, LowPass, OneEuroFilter, RateLimit
+
+GEARS_RAD_S2 = 10.0
+LIMIT_RAD_S2 = 6.0  # actions are velocities
+VARIANTS: dict[str, tuple[list[ActionPart], float]] = {  # the chain, and `smoothness`
+    "free": ([], 0.0),
+    "limited": ([RateLimit(LIMIT_RAD_S2)], 0.0),
+    "smooth": ([], 0.3),
+}
+TIMED: dict[str, list[ActionPart]] = {
+    "LowPass, RateLimit": [LowPass(2.0), RateLimit(4.0)],
+    "OneEuroFilter, RateLimit, AccelerationLimit": [OneEuroFilter(2.0, 0.5), RateLimit(4.0), AccelerationLimit(20.0)],
+}
+
+
+class Geared(ClocklessRobotEnv):
+    """The arm, and the largest acceleration in each step."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, pytest.MonkeyPatch())
+        self.seen_rad_s2: list[float] = []
+
+    def step(self, action: Any) -> Any:
+        data = self.time.arm.data
+        speeds, was_free = data.qvel.copy(), is_free(data.qpos)
+        made = super().step(action)
+        changes = np.abs(data.qvel - speeds) * (was_free & is_free(data.qpos))
+        self.seen_rad_s2.append(float(changes.max()) / TIME_STEP_S)
+        return made
+
+
+def is_free(position_rad: Any) -> Any:
+    """Of each joint whether it may move on: at the end of its range the controller brakes, whatever is commanded."""
+    low, high = np.transpose(LIMITS)
+    return (low < position_rad) & (position_rad < high)
+
+
+class Driver:
+    """A policy and its chain."""
+
+    def __init__(self, env: Geared, actor: ActorModule, parts: list[ActionPart]) -> None:
+        self._actor, self._chain = actor, ActionChain(parts)
+        self._chain.connect(env.action_space, env.default_action, TIME_STEP_S)
+
+    def reset(self) -> None:
+        self._actor.reset()
+        self._chain.begin()
+
+    def act_(self, obs: Any, test: bool = False) -> Any:
+        return self._chain(self._actor.act_(obs, test))
+
+
+class Still(ActorModule):
+    """An arm that stands still."""
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        return np.zeros(2, np.float32)
+
+
+def mean_return(actor: ActorModule, parts: list[ActionPart], episodes: int) -> float:
+    view = robot.TargetUpClose()
+    envs = (Geared(1000 + i) for i in range(episodes))  # the arm whose clock counts is the newest
+    return float(np.mean([drive(env, Driver(env, actor, parts), ACTIONS, True, view)[1] for env in envs]))
+
+
+def practise(options: argparse.Namespace, name: str, seed: int) -> tuple[list[float], float]:
+    """The accelerations of a training, and what was learnt."""
+    parts, smoothness = VARIANTS[name]
+    torch.manual_seed(seed)
+    env, view = Geared(seed), robot.TargetUpClose()
+    agent = arm_agent(env.observation_space, env.action_space, smoothness=smoothness)
+    memory = ReplayMemory(
+        batch_size=128,
+        act_buf_len=ACTIONS,
+        obs_preprocessor=view,
+        memory_size=10_000,
+        sample_preprocessor=robot.OtherTargets(seed),
+    )
+    memory.seed(seed)
+    driver = Driver(env, agent.get_actor(), parts)
+    learn(agent, memory, lambda: drive(env, driver, ACTIONS, False, view)[0], options.steps, 100, ratio=1)
+    return env.seen_rad_s2, mean_return(agent.get_actor(), parts, options.episodes)
+
+
+def gears(options: argparse.Namespace) -> Iterator[Row]:
+    torch.set_num_threads(1)
+    env = Geared(0)
+    still = mean_return(Still(env.observation_space, env.action_space), [], options.episodes)
+    free = 0.0
+    for name in options.variants:
+        seen, returns = zip(*(practise(options, name, seed) for seed in options.seeds), strict=True)
+        above = [np.array(one) > GEARS_RAD_S2 for one in seen]
+        broken = [one for one in above if one.any()]
+        free = free or float(np.mean(returns))
+        yield {
+            "what": f"gears, {name}",
+            "broken": f"{len(broken)} of {len(above)}",
+            "after, s": [TIME_STEP_S * float(one.argmax()) for one in broken] if broken else "",
+            "steps above, %": [100.0 * float(one.mean()) for one in above],
+            "most, rad/s²": [max(one) for one in seen],
+            "return": list(returns),
+            "share of the first's": (float(np.mean(returns)) - still) / (free - still),
+        }
+
+
+def costs(parts: list[ActionPart], size: int, repeats: int) -> dict[str, list[float]]:
+    """Of a call, µs."""
+    space = spaces.Box(-1.0, 1.0, (size,), np.float32)
+    actions = [np.array(one, np.float32) for one in np.random.default_rng(0).uniform(-1.0, 1.0, (1000, size))]
+    chain = ActionChain(parts)
+    chain.connect(space, np.zeros(size, np.float32), TIME_STEP_S)
+
+    def us(call: Callable[[Any], Any]) -> float:
+        started_ns = time.thread_time_ns()
+        for action in actions:
+            call(action)
+        return (time.thread_time_ns() - started_ns) / len(actions) / 1000.0
+
+    return in_turns(repeats, ours=lambda: us(chain), limit=lambda: us(lambda a: np.array(a.tolist(), np.float32)))
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    yield from gears(options)
+    for name, parts in TIMED.items():
+        for size in (4, 6):
+            yield {"what": f"{name}, {size} numbers, µs", **costs(parts, size, options.repeats), "goal": 2}
+
+
+if __name__ == "__main__":
+    benchmark(
+        __doc__,
+        measure,
+        variants=list(VARIANTS),
+        seeds=list(range(10)),
+        steps=6000,
+        repeats=200,
+        episodes=40,
+        quick={"variants": ["free", "limited"], "seeds": [0], "steps": 200, "episodes": 2, "repeats": 20},
+    )

@@ -250,7 +250,10 @@ FAULTS = {
     ),
     "actor learns too fast": Case("drone", ("ignores",), agent={"lr_actor": 0.3}),
     "entropy coefficient far too large": Case(
-        "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}, samples=1800
+        "drone",
+        ("random", "reward too small"),
+        agent={"entropy_coef": 20.0, "learn_entropy_coef": False},
+        samples=1800,
     ),
     "actions do nothing": Case("robot", ("flat",), {"act": lambda action: 0.0 * action}, samples=3600),
     "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.3}),

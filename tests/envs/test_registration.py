@@ -3,9 +3,7 @@
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import gymnasium
 import pytest
@@ -61,9 +59,7 @@ def target_of(obs):
         pytest.param("VizDoom", "", "", "vizdoom", marks=pytest.mark.long),
     ],
 )
-def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
-    name: str, before: str, after: str, needs: str
-) -> None:
+def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(name, before, after, needs):
     """In a process of its own: the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
@@ -72,7 +68,7 @@ def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_
     assert done.returncode == 0, done.stderr
 
 
-def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
+def test_every_id_is_known_and_takes_the_arguments_of_its_class():
     register_all()  # twice is fine
     assert {f"tmrl_like/{name}-v0" for name in IDS} <= set(gymnasium.registry)
     env = gymnasium.make("tmrl_like/Drone-v0", act_buf_len=2, ep_max_length=7)
@@ -90,9 +86,7 @@ def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
         (VizDoomEnv, "vizdoom", "vizdoom"),
     ],
 )
-def test_without_its_package_the_extra_is_named(
-    make: Callable[[], Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_package_the_extra_is_named(make, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=rf"pip install .*tmrl_like\[{extra}\]"):

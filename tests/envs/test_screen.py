@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_one_line_says_what_is_skipped_without_an_x_server_and_how_to_have_it() -> None:
+def test_one_line_says_what_is_skipped_without_an_x_server_and_how_to_have_it():
     environment = {name: value for name, value in os.environ.items() if name != "TMRL_LIKE_REQUIRE_SCREEN"}
     environment |= {"PATH": "", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/envs/desktop", "-k", "window"]

@@ -106,7 +106,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.usefixtures("screen")
-def test_the_arrow_keys_of_a_screen_take_over() -> None:
+def test_the_arrow_keys_of_a_screen_take_over():
     done = subprocess.run(
         [sys.executable, "-c", DRIVE], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
     )

@@ -9,11 +9,11 @@ from tmrl_like.envs.trajectory import RewardOptions, TrajectoryReward, load_traj
 from tmrl_like.errors import ConfigError
 
 
-def line(points: int) -> np.ndarray:
+def line(points):
     return np.stack([np.arange(points), np.zeros(points)], axis=1).astype(np.float32)
 
 
-def judge(points: np.ndarray, **options) -> TrajectoryReward:
+def judge(points, **options):
     options = {"reward_per_point": 1.0, "end_of_track_reward": 0.0, "failure_countdown": 10**9} | options
     return TrajectoryReward(points, RewardOptions(**options))
 

@@ -1,16 +1,12 @@
 """CARLA: the real client where it can be had without a simulator, a stand-in for the simulator elsewhere."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,47 +31,45 @@ SOON = SimulatorOptions(timeout_s=0.3)
 
 
 @pytest.fixture
-def simulator() -> Iterator[stand_in.Simulator]:
+def simulator():
     simulator = stand_in.Simulator(period_s=0.01)
     yield simulator
     simulator.close()
 
 
-def options(running: stand_in.Simulator, /, **changed: Any) -> dict[str, Any]:
+def options(running, /, **changed):
     client_cls = partial(stand_in.Client, simulator=running)
     return {"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | changed
 
 
 @pytest.fixture
-def sync_env(simulator: stand_in.Simulator) -> Iterator[CarlaSyncEnv]:
+def sync_env(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator))
     yield env
     env.close()
 
 
 @pytest.fixture
-def env(simulator: stand_in.Simulator) -> Iterator[CarlaEnv]:
+def env(simulator):
     env = CarlaEnv(STEP_S, **options(simulator))
     yield env
     env.close()
 
 
-def wall_ahead(simulator: stand_in.Simulator, metres: float) -> None:
+def wall_ahead(simulator, metres):
     """Right in front of every spawn point."""
     for point in simulator.map.get_spawn_points():
         simulator.walls.append((point.location.x + metres, point.location.y, 1.0))
 
 
-def data(**values: Any) -> Any:
+def data(**values):
     return stand_in.SensorData(values.pop("frame", 1), 0.0, values)
 
 
 # -- two clocks --------------------------------------------------------------------------------------
 
 
-def test_in_real_time_the_world_goes_on_when_nobody_steps(
-    env: CarlaEnv, simulator: stand_in.Simulator, until: Callable[..., None]
-) -> None:
+def test_in_real_time_the_world_goes_on_when_nobody_steps(env, simulator, until):
     env.reset()
     env.step(GAS)
     (car,) = [a for a in simulator.actors.values() if isinstance(a, stand_in.Vehicle)]
@@ -85,9 +79,7 @@ def test_in_real_time_the_world_goes_on_when_nobody_steps(
     assert env.time_step_s == STEP_S
 
 
-def test_in_synchronous_mode_the_world_stands_still_between_steps(
-    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
-) -> None:
+def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simulator):
     sync_env.reset()
     before = simulator.frame, simulator.time_s
     time.sleep(5 * simulator.period_s)
@@ -98,7 +90,7 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(
     assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
 
 
-def test_a_seed_draws_the_spawn_point_and_the_action_buffer_starts_over(sync_env: CarlaSyncEnv) -> None:
+def test_a_seed_draws_the_spawn_point_and_the_action_buffer_starts_over(sync_env):
     places = set()
     for seed in range(8):
         sync_env.reset(seed=seed)
@@ -111,7 +103,7 @@ def test_a_seed_draws_the_spawn_point_and_the_action_buffer_starts_over(sync_env
     assert places == {5.0, 25.0, 45.0}
 
 
-def test_driving_straight_on_earns_metres_until_the_route_ends(simulator: stand_in.Simulator) -> None:
+def test_driving_straight_on_earns_metres_until_the_route_ends(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(length_m=40)))
     env.reset()
     earned, ended = 0.0, False
@@ -124,9 +116,7 @@ def test_driving_straight_on_earns_metres_until_the_route_ends(simulator: stand_
     env.close()
 
 
-def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
-    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
-) -> None:
+def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulator):
     wall_ahead(simulator, 9.0)
     obs, _ = sync_env.reset()
     assert obs[3].argmin() == 0  # straight ahead
@@ -141,7 +131,7 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
     assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
 
 
-def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env: CarlaSyncEnv) -> None:
+def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env):
     sync_env.reset()
     rig, drive = sync_env.interface._car.sensors, sync_env.interface._drive
     rig._collisions.put(data(frame=drive.began_in_frame, normal_impulse=carla.Vector3D(x=9)))
@@ -150,7 +140,7 @@ def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env:
     assert sync_env.step(GAS)[4]["ended_by"] == "collision"
 
 
-def test_steering_away_crosses_a_line_and_leaves_the_route(simulator: stand_in.Simulator) -> None:
+def test_steering_away_crosses_a_line_and_leaves_the_route(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(lane_penalty=5.0)))
     env.reset()
     rewards, ended = [], False
@@ -165,7 +155,7 @@ def test_steering_away_crosses_a_line_and_leaves_the_route(simulator: stand_in.S
 # -- what is made is removed -------------------------------------------------------------------------
 
 
-def test_every_actor_is_destroyed_and_the_simulator_goes_on(simulator: stand_in.Simulator) -> None:
+def test_every_actor_is_destroyed_and_the_simulator_goes_on(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator))
     for _ in range(3):
         env.reset()
@@ -181,9 +171,7 @@ def test_every_actor_is_destroyed_and_the_simulator_goes_on(simulator: stand_in.
     assert simulator.settings.fixed_delta_seconds is None
 
 
-def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(
-    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator, monkeypatch):
     monkeypatch.delitem(stand_in._BLUEPRINTS, "sensor.lidar.ray_cast")
     with pytest.raises(ConfigError, match=r"the simulator has no blueprint 'sensor.lidar.ray_cast'"):
         sync_env.reset()
@@ -191,9 +179,7 @@ def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(
     assert not simulator.settings.synchronous_mode
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
-    simulator: stand_in.Simulator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(simulator, caplog):
     killed = CarlaSyncEnv(STEP_S, **options(simulator))
     killed.reset()
     world = stand_in.World(simulator)
@@ -209,7 +195,7 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
     assert not simulator.settings.synchronous_mode  # the killed one had left it standing still
 
 
-def test_spawn_points_that_are_taken_are_not_used(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator):
     world = stand_in.World(simulator)
     blueprint = world.get_blueprint_library().find("vehicle.tesla.model3")
     places = simulator.map.get_spawn_points()
@@ -224,7 +210,7 @@ def test_spawn_points_that_are_taken_are_not_used(sync_env: CarlaSyncEnv, simula
         sync_env.reset()
 
 
-def test_a_car_that_somebody_destroys_is_a_fault(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     sync_env.reset()
     simulator.load("Straight")
     with pytest.raises(EnvironmentFaultError, match="refused: trying to operate on a destroyed actor"):
@@ -235,16 +221,14 @@ def test_a_car_that_somebody_destroys_is_a_fault(sync_env: CarlaSyncEnv, simulat
 
 
 @pytest.fixture
-def closed_port() -> Iterator[int]:
+def closed_port():
     """Nobody listens on it, and nobody else gets it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
-def test_without_a_simulator_the_real_client_says_one_line_in_time(
-    closed_port: int, command_line: Callable[..., int], capsys: Any
-) -> None:
+def test_without_a_simulator_the_real_client_says_one_line_in_time(closed_port, command_line, capsys):
     given = ["--env.simulator.port", str(closed_port), "--env.simulator.timeout_s", "0.5"]
     assert command_line("check", str(ROOT / "config" / "carla.yaml"), "--timing", "3", *given) == 1
     *_, last = capsys.readouterr().err.splitlines()
@@ -252,13 +236,13 @@ def test_without_a_simulator_the_real_client_says_one_line_in_time(
     assert last == f"tmrl-like: error: {expected}"
 
 
-def test_another_version_is_one_line(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+def test_another_version_is_one_line(sync_env, simulator):
     simulator.version = "0.9.15"
     with pytest.raises(EnvironmentAwayError, match=r"has version 0.9.15, the client here 0.9.16: start a simulator of"):
         sync_env.reset()
 
 
-def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env: CarlaEnv, simulator: stand_in.Simulator) -> None:
+def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env, simulator):
     env.reset()
     env.step(GAS)
     simulator.die()
@@ -268,9 +252,7 @@ def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env: CarlaEnv,
             env.step(GAS)
 
 
-def test_a_simulator_that_was_slow_once_is_left_as_it_was(
-    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
-) -> None:
+def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
     sync_env.reset()
     simulator.die()
     with pytest.raises(EnvironmentAwayError):
@@ -281,7 +263,7 @@ def test_a_simulator_that_was_slow_once_is_left_as_it_was(
     assert not simulator.settings.synchronous_mode
 
 
-def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env, simulator):
     usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
     for seed in range(4):
@@ -295,9 +277,7 @@ def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simul
 # -- sensors -----------------------------------------------------------------------------------------
 
 
-def test_nobody_who_looks_away_lets_the_queues_grow(
-    env: CarlaEnv, simulator: stand_in.Simulator, until: Callable[..., None]
-) -> None:
+def test_nobody_who_looks_away_lets_the_queues_grow(env, simulator, until):
     env.reset()
     frame = simulator.frame
     until(lambda: simulator.frame > frame + 40)
@@ -306,14 +286,14 @@ def test_nobody_who_looks_away_lets_the_queues_grow(
     assert len(rig._lidar.newest()) == 16
 
 
-def test_pictures_are_rgb() -> None:
+def test_pictures_are_rgb():
     image = data(width=2, height=1, raw_data=bytes([1, 2, 3, 255, 4, 5, 6, 255]))
     picture = image_of(image)
     assert picture.tolist() == [[[3, 2, 1], [6, 5, 4]]]
     assert picture.flags.c_contiguous
 
 
-def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_itself() -> None:
+def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_itself():
     car = carla.Vector3D(2.4, 1.0, 0.75)
     points = [(10, 0, 0, 1), (7, 0.1, -1, 1), (4, 0, -1.9, 1), (2, 0.5, -0.5, 1), (0, 5, 0, 1), (-4, 0, 0, 1)]
     ranges = ranges_of(data(raw_data=np.array(points, np.float32).tobytes()), 4, 30.0, car)
@@ -340,7 +320,7 @@ STANDS_FOR = [
 
 
 @pytest.mark.parametrize("cls", STANDS_FOR, ids=lambda c: c.__name__)
-def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls: type) -> None:
+def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls):
     real = getattr(carla, cls.__name__)
     methods = inspect.getmembers(cls, inspect.isfunction)
     for name, method in methods:
@@ -367,20 +347,20 @@ def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls
         (lambda: CarlaSyncEnv(step_s=0.5), "step_s is 0.5; expected more than 0 to 0.1"),
     ],
 )
-def test_what_is_out_of_range_is_named(refused: Callable[[], Any], told: str) -> None:
+def test_what_is_out_of_range_is_named(refused, told):
     with pytest.raises(ConfigError, match=told):
         refused()
 
 
-def test_a_host_that_nobody_knows_is_one_line() -> None:
+def test_a_host_that_nobody_knows_is_one_line():
     with pytest.raises(EnvironmentAwayError, match=r"no CARLA simulator answers at nobody.invalid:2000"):
         CarlaWorld(SimulatorOptions(host="nobody.invalid", timeout_s=0.5))
 
 
-def test_the_real_client_s_time_out_does_not_hold_up_other_threads(closed_port: int) -> None:
+def test_the_real_client_s_time_out_does_not_hold_up_other_threads(closed_port):
     beats, stop = [], threading.Event()
 
-    def beat() -> None:
+    def beat():
         while not stop.wait(0.01):
             beats.append(1)
 
@@ -393,7 +373,7 @@ def test_the_real_client_s_time_out_does_not_hold_up_other_threads(closed_port: 
     assert len(beats) > 1
 
 
-def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(simulator: stand_in.Simulator) -> None:
+def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator), inputs=[[-1, 0], [0, 0], [1, 0]])
     obs, info = env.reset()
     assert obs[-2:] == (1, 1)
@@ -406,12 +386,12 @@ def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(simulator: sta
     env.close()
 
 
-def test_a_policy_goes_from_one_environment_to_the_other(env: CarlaEnv, sync_env: CarlaSyncEnv) -> None:
+def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
     assert env.observation_space == sync_env.observation_space
     assert env.action_space == sync_env.action_space
 
 
-def test_a_simulator_that_is_back_is_driven_in_again(env: CarlaEnv, simulator: stand_in.Simulator) -> None:
+def test_a_simulator_that_is_back_is_driven_in_again(env, simulator):
     for _ in range(2):
         env.reset()
         simulator.die()
@@ -423,7 +403,7 @@ def test_a_simulator_that_is_back_is_driven_in_again(env: CarlaEnv, simulator: s
     env.step(GAS)
 
 
-def test_a_kind_of_car_that_there_is_not_is_named(simulator: stand_in.Simulator) -> None:
+def test_a_kind_of_car_that_there_is_not_is_named(simulator):
     env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=SimulatorOptions(vehicle="vehicle.none")))
     with pytest.raises(ConfigError, match=r"no blueprint 'vehicle.none'"):
         env.reset()

@@ -23,7 +23,7 @@ PIXELS_PER_TICK = 8
 TICKS_PER_S = 50
 
 
-def main(title: str, port: int) -> None:
+def main(title, port):
     pygame.init()
     window = pygame.display.set_mode((WIDTH, HEIGHT))
     pygame.display.set_caption(title)

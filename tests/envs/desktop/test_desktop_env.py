@@ -7,9 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -35,37 +33,37 @@ LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0
 
 
 @pytest.fixture
-def command() -> list[str]:
+def command():
     return [sys.executable, str(GAME), TITLE, str(free_port())]
 
 
 class SquareGame(DesktopGameInterface):
     """Reward: where the square is, as the game says it; it terminates at the right end."""
 
-    def __init__(self, command: list[str], **kwargs: Any) -> None:
+    def __init__(self, command, **kwargs):
         keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
         telemetry = {"telemetry": partial(Telemetry, "<2f", int(command[-1]))}
         super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
 
-    def judge(self, frame: Any, record: Any) -> Any:
+    def judge(self, frame, record):
         where = record[0] if record else 0.0
         return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
 
 
 @pytest.fixture
-def env(screen: str, command: list[str]) -> Iterator[DesktopGameEnv]:
+def env(screen, command):
     env = DesktopGameEnv(partial(SquareGame, command=command), time_step_duration=STEP_S)
     yield env
     env.close()
 
 
-def square_in(obs: Any) -> float:
+def square_in(obs):
     """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the ground's 7."""
     columns = np.nonzero((obs[0][-1] > 60).sum(axis=0) > 5)[0]
     return float(columns.mean() / obs[0].shape[-1])
 
 
-def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -> None:
+def test_keys_steer_and_the_picture_shows_it(env, screen):
     where = [square_in(env.reset()[0])]
     assert where[0] == pytest.approx(0.5, abs=0.05)
     while where[-1] > where[0] - 0.1 and len(where) < 200:
@@ -95,9 +93,7 @@ def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -
         (signal.SIGSTOP, False, "the game hangs: its picture has not changed for 1 s"),
     ],
 )
-def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
-    screen: str, command: list[str], sent: signal.Signals, telemetry: bool, told: str, until: Callable[..., None]
-) -> None:
+def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(screen, command, sent, telemetry, told, until):
     interface = SquareGame(command, **({} if telemetry else {"telemetry": None}))
     interface.reset()
     interface.send_control(RIGHT)
@@ -108,7 +104,7 @@ def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
     interface.close()
 
 
-def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) -> None:
+def test_without_the_focus_no_key_is_pressed(screen, command):
     other = GameProcess([sys.executable, str(GAME), "Other", str(free_port())])
     interface = SquareGame(command)
     try:
@@ -127,9 +123,7 @@ def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) ->
         other.close()
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
-    screen: str, command: list[str], until: Callable[..., None]
-) -> None:
+def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(screen, command, until):
     place = Region(100, 50, 320, 200)
     with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
         game.start()
@@ -146,7 +140,7 @@ def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_re
                     call()
 
 
-def test_keys_are_held_and_released_by_name(screen: str) -> None:
+def test_keys_are_held_and_released_by_name(screen):
     keyboard, down = Keyboard(), []
     for keys in (["w", "space"], ["w"]):
         keyboard.hold(keys)
@@ -161,9 +155,7 @@ def test_keys_are_held_and_released_by_name(screen: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pynput's own farewell to the screen
-def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
-    mortal_screen: "subprocess.Popen[bytes]", command: list[str]
-) -> None:
+def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
     interface.reset()
     interface.send_control(RIGHT)
@@ -180,20 +172,18 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
     gc.collect()  # the farewell is now
 
 
-def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen: str) -> None:
+def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen):
     with pytest.raises(EnvironmentAwayError, match=r"no window with 'Nothing' in its title.*Open windows: none"):
         find_window("Nothing")
 
 
-def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen: str) -> None:
+def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):
     interface = SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"])
     with pytest.raises(EnvironmentFaultError, match="ended with exit code 3"):
         interface.reset()
 
 
-def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
-    screen: str, command: list[str], env: DesktopGameEnv
-) -> None:
+def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(screen, command, env):
     other = GameProcess([*command[:-1], str(free_port())])
     other.start()
     try:
@@ -222,18 +212,18 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         ({"size": (0, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
-def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], message: str) -> None:
+def test_arguments_that_make_no_sense_are_one_line(options, message):
     with pytest.raises(ConfigError, match=message):
         DesktopGameEnv(partial(SquareGame, command=["game", "1"], **options))
 
 
-def test_an_unknown_key_is_reported_by_the_first_reset(screen: str, command: list[str]) -> None:
+def test_an_unknown_key_is_reported_by_the_first_reset(screen, command):
     interface = SquareGame(command, axes=[("left", "rihgt")])
     with pytest.raises(ConfigError, match="there is no key 'rihgt'"):
         interface.reset()
 
 
-def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> None:
+def test_a_process_that_ends_without_closing_leaves_no_key_down(screen):
     code = (
         "from tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
         "import Xlib.display\nprint(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))"
@@ -243,7 +233,7 @@ def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> 
     assert keys_down() == 0
 
 
-def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: str, command: list[str]) -> None:
+def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen, command):
     code = "import os\nfrom tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
     subprocess.run([sys.executable, "-c", code], timeout=60)
     assert keys_down() == 1
@@ -254,10 +244,10 @@ def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: s
 
 
 @pytest.mark.long
-def test_the_game_of_the_guide_is_played(screen: str) -> None:
+def test_the_game_of_the_guide_is_played(screen):
     page = (Path(__file__).parents[3] / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
-    names: dict[str, Any] = {}
+    names = {}
     exec(fences["python"], names)
     arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
     game = arguments.pop("interface")["init_args"]
@@ -275,7 +265,7 @@ def test_the_game_of_the_guide_is_played(screen: str) -> None:
         env.close()
 
 
-def keys_down() -> int:
+def keys_down():
     from Xlib.display import Display
 
     display = Display()
@@ -285,7 +275,7 @@ def keys_down() -> int:
         display.close()
 
 
-def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path: Path) -> None:
+def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):
     said = tmp_path / "said"
     code = f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['A'] + os.environ['PATH'])"
     game = GameProcess([sys.executable, "-c", code], {"A": "one, "})

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -36,7 +35,7 @@ assert abs(columns.mean() - (200 + 200 * obs[0][0])) < 30, "the drone, a little 
 """
 
 
-def test_the_drone_flies_in_real_time_and_headless() -> None:
+def test_the_drone_flies_in_real_time_and_headless():
     """In a process of its own: rtgym's drone starts threads that never end and draw from the global `random`."""
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     done = subprocess.run(
@@ -46,8 +45,8 @@ def test_the_drone_flies_in_real_time_and_headless() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
-def test_a_drone_that_is_closed_stands_still(until: Callable[..., None]) -> None:
-    def started() -> bool:
+def test_a_drone_that_is_closed_stands_still(until):
+    def started():
         return any("__send_obs" in thread.name for thread in threading.enumerate())
 
     env = DroneEnv(time_step_duration=0.005)

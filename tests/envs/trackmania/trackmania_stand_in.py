@@ -23,7 +23,7 @@ SPEED = 20.0
 ROAD_PX = 240
 
 
-def main(port: int) -> None:
+def main(port):
     pygame.init()
     window = pygame.display.set_mode((400, 300), pygame.RESIZABLE)
     pygame.display.set_caption("Trackmania")
@@ -45,7 +45,7 @@ def main(port: int) -> None:
         clock.tick(TICKS_PER_S)
 
 
-def draw(window: pygame.Surface, x: float) -> None:
+def draw(window, x):
     """The road as the driver sees it: it goes to the left when the car is on its right."""
     width, height = window.get_size()
     left = width / 2 - ROAD_PX / 2 - x

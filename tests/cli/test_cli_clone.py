@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ class Half:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> str:
+def task(tmp_path):
     """An experiment whose environment takes a while, so that a driver has taken over after the first steps."""
     text = Path(TINY).read_text().replace("tiny.TinyEnv", "{class_path: tiny.TinyEnv, init_args: {step_s: 0.02}}")
     text = text.replace("tiny.TinyActor", "tmrl_like.agents.SquashedGaussianActor")
@@ -30,9 +29,7 @@ def task(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
-    task: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], free_port: int
-) -> None:
+def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(task, tmp_path, command_line, capsys, free_port):
     (tmp_path / "half.py").write_text(HALF)
     data, policy = tmp_path / "data", tmp_path / "half.safetensors"
     with_driver = ("--takeover", "half.Half")
@@ -64,14 +61,14 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     ],
 )
 def test_what_cannot_be_is_one_line(
-    task: str,
-    tmp_path: Path,
-    command_line: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    more: list[Any],
-    said: str,
-) -> None:
+    task,
+    tmp_path,
+    command_line,
+    capsys,
+    monkeypatch,
+    more,
+    said,
+):
     monkeypatch.chdir(tmp_path)
     assert command_line("record", TINY, "--random", "--episodes", "2", "--out", "DATA") == 0
     capsys.readouterr()
@@ -81,9 +78,7 @@ def test_what_cannot_be_is_one_line(
     assert not [*tmp_path.glob("*.safetensors")]
 
 
-def test_a_single_episode_has_none_to_hold_out(
-    task: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_episode_has_none_to_hold_out(task, tmp_path, command_line, capsys):
     data = str(tmp_path / "data")
     assert command_line("record", TINY, "--random", "--episodes", "1", "--out", data) == 0
     assert command_line("clone", task, data, "--out", str(tmp_path / "a.safetensors")) == 2

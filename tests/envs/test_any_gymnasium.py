@@ -64,7 +64,7 @@ def drive(worker, memory):
     assert memory.crc_checked - checked == len(memory) > 0
 
 
-@pytest.mark.parametrize("name", ["CartPole", "FrozenLake", "Taxi", "CliffWalking", "Blackjack", "Pendulum"])
+@pytest.mark.parametrize("name", ["CartPole", "Blackjack", "Pendulum"])
 def test_a_registered_environment_goes_through_everything(name):
     newest = max(id for id in gymnasium.registry if id.startswith(f"{name}-v"))
     batch = through_everything(partial(GenericGymEnv, newest))

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rtgym import RealTimeGymInterface
+from kit.interfaces import Interface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv, ResidualEnv
@@ -16,33 +16,13 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 
-class Counting(RealTimeGymInterface):
-    """Its observation is how often it was looked at; it writes down what is sent."""
+class Counting(Interface):
+    """Two numbers drive it, which are not alike."""
 
-    sent: list[Any]
-
-    def get_observation_space(self):
-        return spaces.Tuple((spaces.Box(-1000.0, 1000.0, (1,), np.float32),))
-
-    def get_action_space(self):
-        return spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
+    action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
 
     def get_default_action(self):
         return np.array([0.0, 1.0], np.float32)
-
-    def send_control(self, control):
-        self.sent.append(control.tolist())
-
-    def reset(self, seed=None, options=None):
-        self.looked, self.sent = 0, []
-        return self._obs(), {}
-
-    def get_obs_rew_terminated_info(self):
-        self.looked += 1
-        return self._obs(), 0.0, False, {}
-
-    def _obs(self):
-        return [np.array([self.looked], np.float32)]
 
 
 def a_tenth_more(obs):
@@ -71,8 +51,7 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], pytest.approx([-0.4, 4.0])]  # cut off at the bounds
     assert as_lists(obs)[-2:] == [first.tolist(), second.tolist()]
     assert env.observation_space.contains(obs)
-    inner = env.unwrapped
-    assert inner.interface.sent == [rest, [0.5, 1.0], pytest.approx([-0.4, 4.0])]
+    assert as_lists(env.unwrapped.interface.sent) == [rest, [0.5, 1.0], pytest.approx([-0.4, 4.0])]
     obs, _ = env.reset()
     assert as_lists(obs)[-2:] == [none, none]
     env.close()

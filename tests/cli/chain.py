@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 
 WAY = 10.0
 
 
-class Chain(gymnasium.Env[Any, Any]):
+class Chain(gymnasium.Env):
     """The pedal moves it, from 0 to 2 a step; the end of the way is a terminal state."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))

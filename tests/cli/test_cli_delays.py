@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -59,7 +58,7 @@ def make_cart(late, act_buf_len):
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 
-class Game(gymnasium.Env[Any, Any]):
+class Game(gymnasium.Env):
     """Three buttons; each moves the player, a step late."""
 
     observation_space = spaces.Box(-1e3, 1e3, (1,))

@@ -34,7 +34,7 @@ STRANGE: dict[str, Any] = {
 }
 
 
-class TinyEnv(gymnasium.Env[Any, Any]):
+class TinyEnv(gymnasium.Env):
     """Press the pedal (action 1): after three steps a terminal state; else 10 steps of cost."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import parts_for_tests as parts
 import pytest
 import yaml
+from kit.refusals import one_line
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.base.options import sentences
@@ -221,10 +223,8 @@ RATIO = "max_training_steps_per_env_step"
 )
 def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(file, old, new, problem):
     changed(file, old, new)
-    with pytest.raises(ConfigError) as refused:
+    with one_line("^" + re.escape(f"{file}{problem}")):
         load_experiment(file)
-    assert str(refused.value).startswith(f"{file}{problem}")
-    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read_is_one_line(file):

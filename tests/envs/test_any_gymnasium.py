@@ -1,7 +1,6 @@
 """Whatever Gymnasium has: environment, wire, memory, batch and one training step, bit for bit."""
 
 from functools import partial
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -85,7 +84,7 @@ def test_a_car_is_driven_by_its_pictures(continuous, monkeypatch):
     assert batch.obs.dtype == torch.uint8
 
 
-class Fake(gymnasium.Env[Any, Any]):
+class Fake(gymnasium.Env):
     """Observes and pays at random, in any spaces."""
 
     def __init__(self, observation_space, action_space):

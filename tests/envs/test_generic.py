@@ -1,7 +1,5 @@
 """Environments: the generic wrapper."""
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -50,7 +48,7 @@ def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
 
 
 def test_float64_observations_become_float32_in_space_and_value():
-    class Doubles(gymnasium.Env[Any, Any]):
+    class Doubles(gymnasium.Env):
         observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,), np.float64), "b": spaces.Discrete(3)})
         action_space = spaces.Discrete(2)
 

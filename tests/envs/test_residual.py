@@ -1,17 +1,18 @@
 """An agent that corrects a base controller: what the environment gets, and what the samples hold."""
 
-from typing import Any
+import re
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.interfaces import Interface
+from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv, ResidualEnv
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
@@ -58,7 +59,7 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
 
 
 def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32():
-    class Wide(gymnasium.Env[Any, Any]):
+    class Wide(gymnasium.Env):
         observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
 
@@ -118,10 +119,8 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
     ],
 )
 def test_what_cannot_be_is_one_line(env, scale, said):
-    with pytest.raises(ConfigError) as caught:
+    with one_line(re.escape(said)):
         ResidualEnv(env, a_tenth_more, scale)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("answer", [[0.0], [float("nan"), 0.0]])

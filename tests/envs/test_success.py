@@ -1,7 +1,5 @@
 """A model that sees success ends episodes, with a reward."""
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from tmrl_like.envs import SuccessEnv
 from tmrl_like.errors import ConfigError
 
 
-class Shown(gymnasium.Env[Any, Any]):
+class Shown(gymnasium.Env):
     """Shows these numbers, one after the other."""
 
     observation_space = spaces.Box(0.0, 1.0, (1,))

@@ -1,5 +1,6 @@
 """CARLA: the real client where it can be had without a simulator, a stand-in for the simulator elsewhere."""
 
+import contextlib
 import inspect
 import logging
 import re
@@ -35,33 +36,46 @@ def simulator():
     simulator.close()
 
 
-def options(running, /, **changed):
-    client_cls = partial(stand_in.Client, simulator=running)
-    return {"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | changed
+@pytest.fixture
+def make(simulator):
+    """Makes an environment of this kind, small and impatient but for what is said, and closes it."""
+    with contextlib.ExitStack() as until_end:
+
+        def make(kind=CarlaSyncEnv, **options):
+            client_cls = partial(stand_in.Client, simulator=simulator)
+            env = kind(STEP_S, **{"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | options)
+            return until_end.enter_context(contextlib.closing(env))
+
+        yield make
 
 
 @pytest.fixture
-def sync_env(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator))
-    yield env
-    env.close()
+def sync_env(make):
+    return make()
 
 
 @pytest.fixture
-def env(simulator):
-    env = CarlaEnv(STEP_S, **options(simulator))
-    yield env
-    env.close()
+def env(make):
+    return make(CarlaEnv)
 
 
-def wall_ahead(simulator, metres):
-    """Right in front of every spawn point."""
-    for point in simulator.map.get_spawn_points():
-        simulator.walls.append((point.location.x + metres, point.location.y, 1.0))
+@pytest.fixture
+def world(simulator):
+    """As somebody else's client sees it."""
+    return stand_in.World(simulator)
 
 
-def data(**values):
-    return stand_in.SensorData(values.pop("frame", 1), 0.0, values)
+def add_car(world, place):
+    return world.try_spawn_actor(world.get_blueprint_library().find("vehicle.tesla.model3"), place)
+
+
+def data(frame=1, **values):
+    return stand_in.SensorData(frame, 0.0, values)
+
+
+def is_as_it_was(simulator):
+    settings = simulator.settings
+    return not (simulator.actors or settings.synchronous_mode or settings.fixed_delta_seconds)
 
 
 # -- two clocks --------------------------------------------------------------------------------------
@@ -88,111 +102,132 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simu
     assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
 
 
-def test_driving_straight_on_earns_metres_until_the_route_ends(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(length_m=40)))
+def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
+    assert env.observation_space == sync_env.observation_space
+    assert env.action_space == sync_env.action_space
+
+
+# -- how an episode ends -----------------------------------------------------------------------------
+
+
+def drive(env, steering=0.0):
+    """At full speed until the episode ends; returns the rewards, the last observation, and what ended it."""
     env.reset()
-    earned, ended = 0.0, False
+    rewards, ended = [], False
     while not ended:
-        obs, reward, ended, _, info = env.step(GAS)
-        earned += float(reward)
-    assert earned == pytest.approx(38, abs=1.5)
-    assert info["ended_by"] == "end of route"
+        obs, reward, ended, _, info = env.step(np.array([0.8, steering], np.float32))
+        rewards.append(float(reward))
+    return rewards, obs, info["ended_by"]
+
+
+def test_driving_straight_on_earns_metres_until_the_route_ends(make):
+    rewards, obs, ended_by = drive(make(route=RouteOptions(length_m=40)))
+    assert ended_by == "end of route"
+    assert sum(rewards) == pytest.approx(38, abs=1.5)
     assert obs[0][0] > 5.0
-    env.close()
+
+
+def test_steering_away_crosses_a_line_and_leaves_the_route(make):
+    rewards, _, ended_by = drive(make(route=RouteOptions(lane_penalty=5.0)), steering=0.4)
+    assert ended_by == "off route"
+    assert sum(reward < -4 for reward in rewards) == 1
 
 
 def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulator):
-    wall_ahead(simulator, 9.0)
+    for point in simulator.map.get_spawn_points():
+        simulator.walls.append((point.location.x + 9.0, point.location.y, 1.0))
     obs, _ = sync_env.reset()
     assert obs[3].argmin() == 0  # straight ahead
     assert obs[3][0] == pytest.approx(8.0, abs=0.1)
-    ended, steps = False, 0
-    while not ended:
-        *_, reward, ended, _, info = sync_env.step(GAS)
-        steps += 1
-    assert (info["ended_by"], steps > 5) == ("collision", True)
-    assert reward < -15
+    rewards, _, ended_by = drive(sync_env)
+    assert (ended_by, len(rewards) > 5) == ("collision", True)
+    assert rewards[-1] < -15
     assert "ended_by" not in sync_env.reset()[1]
     assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
 
 
-def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env):
+def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env, simulator):
     sync_env.reset()
-    rig, drive = sync_env.interface._car.sensors, sync_env.interface._drive
-    rig._collisions.put(data(frame=drive.began_in_frame, normal_impulse=carla.Vector3D(x=9)))
+    began, (sensor,) = simulator.frame, [a for a in simulator.actors.values() if a.type_id.endswith("collision")]
+    sensor.callback(data(began, normal_impulse=carla.Vector3D(x=9)))
     assert not sync_env.step(GAS)[2]
-    rig._collisions.put(data(frame=drive.began_in_frame + 1, normal_impulse=carla.Vector3D(x=9)))
+    sensor.callback(data(began + 1, normal_impulse=carla.Vector3D(x=9)))
     assert sync_env.step(GAS)[4]["ended_by"] == "collision"
 
 
-def test_steering_away_crosses_a_line_and_leaves_the_route(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(lane_penalty=5.0)))
-    env.reset()
-    rewards, ended = [], False
-    while not ended:
-        *_, reward, ended, _, info = env.step(np.array([0.8, 0.4], np.float32))
-        rewards.append(float(reward))
-    assert info["ended_by"] == "off route"
-    assert sum(reward < -4 for reward in rewards) == 1
-    env.close()
+def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(make):
+    env = make(inputs=[[-1, 0], [0, 0], [1, 0]])
+    obs, info = env.reset()
+    assert obs[-2:] == (1, 1)
+    assert info["potential"] == pytest.approx(0.0, abs=0.1)
+    for _ in range(10):
+        obs, *_, later = env.step(np.int64(2))
+    assert obs[-2:] == (2, 2)
+    assert later["distance"] > info["distance"]
+    assert 0.0 < later["progress"] <= 1.0
+    obs, _ = env.reset()
+    assert obs[-2:] == (1, 1)
+
+
+# -- where it begins ---------------------------------------------------------------------------------
+
+
+def begins_at(env):
+    """Metres along the straight road, of four resets."""
+    return {round(float(env.reset(seed=seed)[1]["position"][0]), 1) for seed in range(4)}
+
+
+def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator, world):
+    places = simulator.map.get_spawn_points()
+    for place in places[:2]:
+        add_car(world, place)
+    assert begins_at(sync_env) == {round(places[2].location.x, 1)}
+    sync_env.close()
+    add_car(world, places[2])
+    with pytest.raises(EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"):
+        sync_env.reset()
+
+
+def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env, simulator):
+    usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
+    simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
+    assert begins_at(sync_env) == {round(usual[0].location.x, 1)}
+    simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
+    with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
+        sync_env.reset()
 
 
 # -- what is made is removed -------------------------------------------------------------------------
 
 
-def test_every_actor_is_destroyed_and_the_simulator_goes_on(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator))
+def test_every_actor_is_destroyed_and_the_simulator_goes_on(sync_env, simulator):
     for _ in range(3):
-        env.reset()
+        sync_env.reset()
         assert sorted(a.type_id for a in simulator.actors.values()) == [
             *("sensor.camera.rgb", "sensor.lidar.ray_cast", "sensor.other.collision", "sensor.other.lane_invasion"),
             "vehicle.tesla.model3",
         ]
     assert simulator.settings.synchronous_mode
-    env.close()
-    env.close()
-    assert simulator.actors == {}
-    assert not simulator.settings.synchronous_mode
-    assert simulator.settings.fixed_delta_seconds is None
+    sync_env.close()
+    assert is_as_it_was(simulator)
 
 
 def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator, monkeypatch):
-    monkeypatch.delitem(stand_in._BLUEPRINTS, "sensor.lidar.ray_cast")
+    monkeypatch.delitem(stand_in.BLUEPRINTS, "sensor.lidar.ray_cast")
     with pytest.raises(ConfigError, match=r"the simulator has no blueprint 'sensor.lidar.ray_cast'"):
         sync_env.reset()
-    assert simulator.actors == {}
-    assert not simulator.settings.synchronous_mode
+    assert is_as_it_was(simulator)
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(simulator, caplog):
-    killed = CarlaSyncEnv(STEP_S, **options(simulator))
-    killed.reset()
-    world = stand_in.World(simulator)
-    other = world.try_spawn_actor(
-        world.get_blueprint_library().find("vehicle.tesla.model3"), carla.Transform(carla.Location(80, 2, 0))
-    )
-    env = CarlaEnv(STEP_S, **options(simulator))
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, simulator, world, caplog):
+    make().reset()  # and it is not closed
+    other = add_car(world, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
         env.reset()
     assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text
     env.close()
     assert list(simulator.actors.values()) == [other]
     assert not simulator.settings.synchronous_mode  # the killed one had left it standing still
-
-
-def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator):
-    world = stand_in.World(simulator)
-    blueprint = world.get_blueprint_library().find("vehicle.tesla.model3")
-    places = simulator.map.get_spawn_points()
-    for place in places[:2]:
-        world.try_spawn_actor(blueprint, place)
-    for seed in range(4):
-        sync_env.reset(seed=seed)
-        assert sync_env.interface._car.see().x_m == pytest.approx(places[2].location.x)
-    sync_env.close()
-    world.try_spawn_actor(blueprint, places[2])
-    with pytest.raises(EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"):
-        sync_env.reset()
 
 
 def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
@@ -244,19 +279,7 @@ def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
         sync_env.step(GAS)
     simulator.is_dead = False
     sync_env.close()
-    assert simulator.actors == {}
-    assert not simulator.settings.synchronous_mode
-
-
-def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env, simulator):
-    usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
-    simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
-    for seed in range(4):
-        sync_env.reset(seed=seed)
-        assert sync_env.interface._car.see().x_m == pytest.approx(usual[0].location.x)
-    simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
-    with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
-        sync_env.reset()
+    assert is_as_it_was(simulator)
 
 
 # -- sensors -----------------------------------------------------------------------------------------
@@ -312,12 +335,10 @@ def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls
     ("refused", "told"),
     [
         (lambda: SimulatorOptions(port=0), "port is 0; expected 1 to 65535"),
-        (lambda: SimulatorOptions(timeout_s=float("inf")), "timeout_s is inf"),
         (lambda: SimulatorOptions(vehicle="sensor.camera.rgb"), "vehicle is 'sensor.camera.rgb'; expected a blueprint"),
         (lambda: SimulatorOptions(role_name=""), "role_name is ''"),
         (lambda: SensorOptions(camera=(4, 8)), r"camera is \(4, 8\); expected height and width of at least 8"),
         (lambda: RouteOptions(ahead_m=(-5.0,)), r"ahead_m is \(-5.0,\); expected metres"),
-        (lambda: RouteOptions(lane_penalty=float("nan")), "lane_penalty is nan; expected 0 or more"),
         (lambda: CarlaEnv(time_step_duration=0), "time_step_duration is 0; expected more than 0"),
         (lambda: CarlaSyncEnv(act_buf_len=-1), "act_buf_len is -1"),
         (lambda: CarlaSyncEnv(step_s=0.5), "step_s is 0.5; expected more than 0 to 0.1"),
@@ -326,26 +347,6 @@ def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls
 def test_what_is_out_of_range_is_named(refused, told):
     with pytest.raises(ConfigError, match=told):
         refused()
-
-
-def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator), inputs=[[-1, 0], [0, 0], [1, 0]])
-    obs, info = env.reset()
-    assert obs[-2:] == (1, 1)
-    assert info["potential"] == pytest.approx(0.0, abs=0.1)
-    for _ in range(10):
-        obs, *_, later = env.step(np.int64(2))
-    assert obs[-2:] == (2, 2)
-    assert later["distance"] > info["distance"]
-    assert 0.0 < later["progress"] <= 1.0
-    obs, _ = env.reset()
-    assert obs[-2:] == (1, 1)
-    env.close()
-
-
-def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
-    assert env.observation_space == sync_env.observation_space
-    assert env.action_space == sync_env.action_space
 
 
 def test_a_simulator_that_is_back_is_driven_in_again(env, simulator):
@@ -360,8 +361,8 @@ def test_a_simulator_that_is_back_is_driven_in_again(env, simulator):
     env.step(GAS)
 
 
-def test_a_kind_of_car_that_there_is_not_is_named(simulator):
-    env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=SimulatorOptions(vehicle="vehicle.none")))
+def test_a_kind_of_car_that_there_is_not_is_named(make):
+    env = make(simulator=SimulatorOptions(vehicle="vehicle.none"))
     with pytest.raises(ConfigError, match=r"no blueprint 'vehicle.none'"):
         env.reset()
     env.close()

@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psutil
 import pytest
 import yaml
 from kit.ports import free_port
+from kit.pythons import python
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
@@ -48,6 +48,25 @@ class SquareGame(DesktopGameInterface):
     def judge(self, frame, record):
         where = record[0] if record else 0.0
         return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
+
+
+@pytest.fixture
+def play(screen, command):
+    """Makes the game's interface, and closes it."""
+    with contextlib.ExitStack() as until_end:
+        yield lambda **options: until_end.enter_context(contextlib.closing(SquareGame(command, **options)))
+
+
+@pytest.fixture
+def other_game(screen):
+    """A game of its own with this title, not yet started."""
+    with contextlib.ExitStack() as until_end:
+
+        def make(title):
+            game = GameProcess([sys.executable, str(GAME), title, str(free_port())])
+            return until_end.enter_context(contextlib.closing(game))
+
+        yield make
 
 
 @pytest.fixture
@@ -93,34 +112,27 @@ def test_keys_steer_and_the_picture_shows_it(env, screen):
         (signal.SIGSTOP, False, "the game hangs: its picture has not changed for 1 s"),
     ],
 )
-def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(screen, command, sent, telemetry, told, until):
-    interface = SquareGame(command, **({} if telemetry else {"telemetry": None}))
+def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(play, sent, telemetry, told, until):
+    interface = play(**({} if telemetry else {"telemetry": None}))
     interface.reset()
     interface.send_control(RIGHT)
     os.kill(interface.get_obs_rew_terminated_info()[3]["pid"], sent)
     with pytest.raises(EnvironmentFaultError, match=told):
         until(lambda: interface.get_obs_rew_terminated_info() is None)
     assert keys_down() == 0
-    interface.close()
 
 
-def test_without_the_focus_no_key_is_pressed(screen, command):
-    other = GameProcess([sys.executable, str(GAME), "Other", str(free_port())])
-    interface = SquareGame(command)
-    try:
-        interface.reset()
-        interface.send_control(RIGHT)
-        assert keys_down() == 1
-        other.start()
-        window = find_window("Other", within_s=20)
+def test_without_the_focus_no_key_is_pressed(play, other_game):
+    interface = play()
+    interface.reset()
+    interface.send_control(RIGHT)
+    assert keys_down() == 1
+    other_game("Other").start()
+    with contextlib.closing(find_window("Other", within_s=20)) as window:
         focus(window)
-        window.close()
-        with pytest.raises(EnvironmentFaultError, match="lost the focus"):
-            interface.send_control(RIGHT)
-        assert keys_down() == 0
-    finally:
-        interface.close()
-        other.close()
+    with pytest.raises(EnvironmentFaultError, match="lost the focus"):
+        interface.send_control(RIGHT)
+    assert keys_down() == 0
 
 
 def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(screen, command, until):
@@ -178,16 +190,13 @@ def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen):
 
 
 def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):
-    interface = SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"])
     with pytest.raises(EnvironmentFaultError, match="ended with exit code 3"):
-        interface.reset()
+        SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"]).reset()
 
 
-def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(screen, command, env):
-    other = GameProcess([*command[:-1], str(free_port())])
-    other.start()
-    try:
-        theirs = find_window(TITLE, within_s=20)
+def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env, other_game):
+    other_game(TITLE).start()
+    with contextlib.closing(find_window(TITLE, within_s=20)) as theirs:
         env.reset()
         for _ in range(10):
             env.step(RIGHT)
@@ -195,9 +204,6 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(scr
         assert not theirs.has_focus()
         with pytest.raises(EnvironmentAwayError, match="there before the game"):
             find_window(TITLE, others=windows_now())
-        theirs.close()
-    finally:
-        other.close()
 
 
 @pytest.mark.parametrize(
@@ -217,30 +223,32 @@ def test_arguments_that_make_no_sense_are_one_line(options, message):
         DesktopGameEnv(partial(SquareGame, command=["game", "1"], **options))
 
 
-def test_an_unknown_key_is_reported_by_the_first_reset(screen, command):
-    interface = SquareGame(command, axes=[("left", "rihgt")])
+def test_an_unknown_key_is_reported_by_the_first_reset(play):
     with pytest.raises(ConfigError, match="there is no key 'rihgt'"):
-        interface.reset()
+        play(axes=[("left", "rihgt")]).reset()
+
+
+HOLD = """
+import os
+import Xlib.display
+from tmrl_like.envs.keyboards import Keyboard
+keyboard = Keyboard()
+keyboard.hold(["left", "right"])
+print(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))
+"""
 
 
 def test_a_process_that_ends_without_closing_leaves_no_key_down(screen):
-    code = (
-        "from tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
-        "import Xlib.display\nprint(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "2"
+    out, _ = python("-c", HOLD)
+    assert out == "2\n"
     assert keys_down() == 0
 
 
-def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen, command):
-    code = "import os\nfrom tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
-    subprocess.run([sys.executable, "-c", code], timeout=60)
-    assert keys_down() == 1
-    interface = SquareGame(command)
-    interface.reset()
+def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(play):
+    python("-c", HOLD + "os._exit(0)")
+    assert keys_down() == 2
+    play().reset()
     assert keys_down() == 0
-    interface.close()
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ def judge(points, **options):
 
 
 ways = st.integers(0, 2**32 - 1).map(
-    lambda seed: np.cumsum(np.random.default_rng(seed).normal(0.3, 1.0, (200, 2 + seed % 2)), axis=0)
+    lambda seed: np.cumsum(np.random.default_rng(seed).normal(0.3, 1.0, (60, 2 + seed % 2)), axis=0)
 )
 
 

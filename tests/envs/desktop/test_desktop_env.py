@@ -260,17 +260,14 @@ def test_the_game_of_the_guide_is_played(screen):
     arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
     game = arguments.pop("interface")["init_args"]
     game["command"][0] = sys.executable
-    env = DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)
-    try:
+    with contextlib.closing(DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)) as env:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)
         rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
         assert rewards[0] < 0.05
         assert max(rewards) > rewards[0] + 0.1  # it drives
-        pictures = [env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1] for _ in range(20)]
-        assert len({picture.tobytes() for picture in pictures}) > 1
-    finally:
-        env.close()
+        pictures = {env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1].tobytes() for _ in range(20)}
+        assert len(pictures) > 1
 
 
 def keys_down():

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from kit.pythons import python
 from kit.waiting import until
 
 from tmrl_like.base.device import DeviceProcess
@@ -101,7 +99,6 @@ def test_one_that_cannot_start_says_its_last_words(script):
 
 
 def test_it_ends_with_the_process_that_started_it(script):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", ORPHAN, str(script)]
-    pid = int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=60).stdout)
+    out, _ = python("-c", ORPHAN, script, code=1)
+    pid = int(out)
     until(lambda: not psutil.pid_exists(pid) or not is_alive(psutil.Process(pid)))

@@ -1,12 +1,11 @@
 """The environments that ship, as Gymnasium's registry has them."""
 
-import subprocess
 import sys
-import textwrap
 from importlib.util import find_spec
 
 import gymnasium
 import pytest
+from kit.pythons import python
 
 from tmrl_like import GenericGymEnv
 from tmrl_like.envs.carla import CarlaEnv
@@ -63,9 +62,7 @@ def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_
     """In a process of its own: the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
-    code = textwrap.dedent(CHECK).format(name=name, before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+    python("-c", CHECK.format(name=name, before=before, after=after))
 
 
 def test_every_id_is_known_and_takes_the_arguments_of_its_class():

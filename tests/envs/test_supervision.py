@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from house import buffers_of
+from kit.pythons import stubborn_child
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
@@ -23,7 +24,6 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(3600)"
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +68,6 @@ class Troubled(CountingEnv):
     def _called(self, method):
         self.calls[method] += 1
         self._meets(self.number, method, self.calls[method])
-
-
-def stubborn_child():
-    """It ignores SIGTERM, from before this returns."""
-    process = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE)
-    with process.stdout:
-        process.stdout.readline()
-    return process
 
 
 def no_answer():

@@ -2,12 +2,11 @@
 
 import builtins
 import json
-import os
-import subprocess
 import sys
 import threading
 
 import pytest
+from kit.pythons import python
 
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
@@ -159,9 +158,7 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
         f"sink.write({ROUND!r})\n"
         "sink.close(); sys.exit(sink.failed or 0)"
     )
-    environment = {**os.environ, "WANDB_MODE": "offline", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    python("-c", script, WANDB_MODE="offline", HOME=str(tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 

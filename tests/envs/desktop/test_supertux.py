@@ -1,5 +1,6 @@
 """SuperTux: what is read from its screen, and how its episodes begin and end, against a stand-in; `long`: the game."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -83,9 +84,12 @@ def env(screen, tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    env = load_experiment(EXPERIMENT, parts=("env",)).env()
-    yield env
-    env.close()
+    with game_of_the_experiment() as env:
+        yield env
+
+
+def game_of_the_experiment():
+    return contextlib.closing(load_experiment(EXPERIMENT, parts=("env",)).env())
 
 
 def steps_until_the_end(env, action):
@@ -130,16 +134,13 @@ def test_the_game_passes_its_check(screen, command_line, capsys):
 @needs_the_game
 @pytest.mark.long
 def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen):
-    env = load_experiment(EXPERIMENT, parts=("env",)).env()
-    try:
+    with game_of_the_experiment() as env:
         for _ in range(2):
             env.reset()
             total, terminated, info = steps_until_the_end(env, RIGHT)
             assert terminated
             assert info["tiles"] == pytest.approx(23.3, abs=3)
             assert total == pytest.approx(0.1 * info["tiles"])
-    finally:
-        env.close()
 
 
 def return_by_chance(env, rng):
@@ -161,11 +162,9 @@ def test_tux_comes_further_than_by_chance_after_the_training_that_ships(
     capsys,
     figure,
 ):
-    env, rng = load_experiment(EXPERIMENT, parts=("env",)).env(), np.random.default_rng(0)
-    try:
+    rng = np.random.default_rng(0)
+    with game_of_the_experiment() as env:
         by_chance = [return_by_chance(env, rng) for _ in range(EPISODES)]
-    finally:
-        env.close()
     assert command_line("run", str(EXPERIMENT), "--seed", "0") == 0
     capsys.readouterr()
     assert command_line("test", str(EXPERIMENT), "--episodes", str(EPISODES)) == 0

@@ -152,7 +152,7 @@ def test_what_hangs_is_stopped_when_the_hang_is_known(in_time):
 
 @pytest.mark.fault("robots", "a process that an environment needs is killed, or stands still", "what moves is stopped")
 @posix
-@pytest.mark.parametrize(("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)])
+@pytest.mark.parametrize(("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)], ids=["SIGKILL", "SIGSTOP"])
 @pytest.mark.usefixtures("gives_up")
 def test_without_its_device_what_moves_is_stopped(how, waits_s, in_time):
     def once(diary):
@@ -221,8 +221,10 @@ def test_a_signal_stops_what_moves(name, what, start, in_time):
 
 @pytest.mark.fault("processes", "a worker is killed while it moves something", "the guard's process stops that, once")
 @posix
-@pytest.mark.parametrize(("kind", "word"), [("Remote", "stopped-from-outside"), ("WithDevice", "stopped")])
-def test_a_killed_worker_is_stopped_from_outside(kind, word, start, in_time):
+@pytest.mark.parametrize("kind", ["Remote", "WithDevice"])
+def test_a_killed_worker_is_stopped_from_outside(kind, start, in_time):
+    word = "stopped-from-outside" if kind == "Remote" else "stopped"
+
     def once(diary):
         process = start(diary, kind)
         time.sleep(1.0)  # the guard has imported the function, or looked for the device

@@ -1,22 +1,19 @@
 """What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of what it starts."""
 
 import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from kit.ports import free_port
+from playing import SquareGame, command_of
 
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, SensorOptions
-from tmrl_like.envs.desktop import DesktopGameEnv, DesktopGameInterface
-from tmrl_like.envs.desktop.telemetry import Telemetry
+from tmrl_like.envs.desktop import DesktopGameEnv
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.racing import RacingEnv
@@ -27,13 +24,7 @@ from tmrl_like.networking import RolloutWorker
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 
 STEPS = 6
-SQUARE_GAME = Path(__file__).with_name("desktop") / "square_game.py"
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
-
-
-class SquareGame(DesktopGameInterface):
-    def judge(self, frame, record):
-        return float(record[0]), False, {}
 
 
 @dataclass(frozen=True)
@@ -56,16 +47,7 @@ def carla(kind, **options):
 
 
 def square_game(**options):
-    port = free_port()
-    interface = partial(
-        SquareGame,
-        "square game",
-        [sys.executable, str(SQUARE_GAME), "Square Game", str(port)],
-        axes=[("left", "right")],
-        restart_key="r",
-        telemetry=partial(Telemetry, "<2f", port),
-    )
-    return DesktopGameEnv(interface, **options)
+    return DesktopGameEnv(partial(SquareGame, command_of()), **options)
 
 
 CASES = {

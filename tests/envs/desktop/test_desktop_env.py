@@ -12,42 +12,26 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from kit.ports import free_port
 from kit.pythons import python
+from playing import TITLE, SquareGame, command_of
 
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
-from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
-GAME = Path(__file__).with_name("square_game.py")
-TITLE = "Square Game"
 STEP_S = 0.02
 LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
 
 
 @pytest.fixture
 def command():
-    return [sys.executable, str(GAME), TITLE, str(free_port())]
-
-
-class SquareGame(DesktopGameInterface):
-    """Reward: where the square is, as the game says it; it terminates at the right end."""
-
-    def __init__(self, command, **kwargs):
-        keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
-        telemetry = {"telemetry": partial(Telemetry, "<2f", int(command[-1]))}
-        super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
-
-    def judge(self, frame, record):
-        where = record[0] if record else 0.0
-        return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
+    return command_of()
 
 
 @pytest.fixture
@@ -63,8 +47,7 @@ def other_game(screen):
     with contextlib.ExitStack() as until_end:
 
         def make(title):
-            game = GameProcess([sys.executable, str(GAME), title, str(free_port())])
-            return until_end.enter_context(contextlib.closing(game))
+            return until_end.enter_context(contextlib.closing(GameProcess(command_of(title))))
 
         yield make
 

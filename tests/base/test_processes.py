@@ -1,5 +1,6 @@
 """What a process starts ends with it."""
 
+import os
 import subprocess
 import sys
 
@@ -21,12 +22,13 @@ time.sleep(3600)
 PARENT = """
 import subprocess, sys, time
 from pathlib import Path
+from kit.pythons import stubborn_child
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import ProcessGuard
 script = start_script(Path(sys.argv[1]), stdout=subprocess.PIPE)
 script.stdout.readline()
 guard = ProcessGuard()
-other = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+other = stubborn_child()
 guard.add(other.pid)
 print(script.pid, other.pid, guard.pid, flush=True)
 time.sleep(3600)
@@ -52,7 +54,8 @@ def stubborn():
 def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(tmp_path, until):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(started) == 3
         assert all(map(is_alive, started))

@@ -9,7 +9,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import psutil
 import pytest
 from cli_commands import TINY
 from tiny import TinyActor, TinyEnv
@@ -77,17 +76,6 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
     kept = (folder / "run.log").read_text()
     assert {"tmrl_like.worker", "tmrl_like.trainer"} <= set(kept.split())
     assert kept.count(" starts: ") == 2
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_a_worker_that_is_killed_leaves_no_process_of_its_environment_behind(start, free_port):
-    changes = ("--env.stubborn_child", "true", "--env.hangs", "true")
-    worker = start("worker", TINY, f"--server.port={free_port}", *changes)
-    worker.wait_for("the environment hangs now")
-    family = worker.family()
-    assert len(family) == 3  # its link and the one that ends them, too
-    worker.process.kill()
-    assert psutil.wait_procs(family, timeout=60.0)[1] == []
 
 
 def test_a_part_without_its_parent_ends(free_port):

@@ -140,13 +140,19 @@ class Loose(Fake):
         return obs, 1, np.bool_(terminated), 0, None
 
 
-def test_rewards_and_ends_get_one_type():
+def test_observations_rewards_and_ends_get_one_type():
+    observation_space = spaces.Dict(a=spaces.Box(0, 9, (2,), np.float64), b=spaces.Discrete(3))
     gymnasium.registry.pop("Loose-v0", None)
-    gymnasium.register("Loose-v0", lambda: Loose(spaces.Box(0, 9, (2,)), spaces.Discrete(2)))
+    gymnasium.register("Loose-v0", lambda: Loose(observation_space, spaces.Discrete(2)))
     through_everything(partial(GenericGymEnv, "Loose-v0"))
     env = GenericGymEnv("Loose-v0")
-    env.reset()
-    assert [type(value) for value in env.step(0)[1:]] == [float, bool, bool, dict]
+    first, _ = env.reset()
+    second, *others = env.step(0)
+    for obs in (first, second):
+        assert env.observation_space.contains(obs)
+        assert (obs["a"].dtype, obs["b"].dtype) == (np.float32, np.int64)
+        assert obs["a"].any()
+    assert [type(value) for value in others] == [float, bool, bool, dict]
 
 
 class Lamp(Interface):

@@ -1,6 +1,5 @@
 """Environments: the generic wrapper."""
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -45,25 +44,6 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
 def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed, told):
     with pytest.raises(ConfigError, match=told):
         by_rtgym(**changed)
-
-
-def test_float64_observations_become_float32_in_space_and_value():
-    class Doubles(gymnasium.Env):
-        observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,), np.float64), "b": spaces.Discrete(3)})
-        action_space = spaces.Discrete(2)
-
-        def reset(self, **_):
-            return {"a": np.array([0.1, 0.2]), "b": np.int64(1)}, {}
-
-        def step(self, action):
-            return {"a": np.array([0.3, 0.4]), "b": np.int64(2)}, 1.0, True, False, {}
-
-    gymnasium.register("Doubles-v0", Doubles)
-    env = GenericGymEnv("Doubles-v0")
-    for obs in (env.reset()[0], env.step(0)[0]):
-        assert env.observation_space.contains(obs)
-        assert (obs["a"].dtype, obs["b"].dtype) == (np.float32, np.int64)
-    assert obs["a"].tolist() == pytest.approx([0.3, 0.4])
 
 
 @pytest.mark.parametrize(

@@ -61,16 +61,6 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom, action,
     assert turn == 0 or np.abs(seen.astype(int) - frame).mean() > 1
 
 
-def test_steps_keep_the_game_s_time():
-    env = VizDoomEnv(tics_per_step=2, ep_max_length=12)
-    env.reset()
-    started = time.monotonic()
-    for _ in range(12):
-        env.step(STILL)
-    assert time.monotonic() - started > 11 * 2 * TIC_S
-    env.close()
-
-
 def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled():
     doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # -1 for each tic
     doom.reset()
@@ -110,8 +100,6 @@ def test_the_experiment_passes_its_check(name, command_line, capsys):
         ({"variables": {"LUCK": 1}}, "VizDoom has no GameVariable 'LUCK'"),
         ({"scenario": __file__}, "no VizDoom scenario"),
         ({"variables": {"HEALTH": 0}}, r"variables is {'HEALTH': 0}; expected each with a largest value above 0"),
-        ({"variables": {"HEALTH": float("nan")}}, "variables is"),
-        ({"reward_scale": float("nan")}, "reward_scale is nan"),
         ({"frames": 0}, "frames is 0; expected 1 or more"),
         ({"actions": []}, r"actions is \[\]; expected a table"),
         ({"tics_per_step": 1}, "tics_per_step is 1; expected 2 or more"),

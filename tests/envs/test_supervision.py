@@ -1,6 +1,7 @@
 """Environments that raise, hang, leave processes behind and cannot be made: the worker goes on."""
 
 import collections
+import contextlib
 import multiprocessing
 import re
 import subprocess
@@ -142,6 +143,24 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, u
         assert worker.condition().env_steps == 2
         assert stored(take()) == {}
         assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
+
+
+def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
+    """The policy hangs, say, and not the environment."""
+
+    def act():
+        env.reset()
+        free.wait()
+        env.step(np.zeros(1, np.float32))
+
+    with contextlib.closing(SupervisedEnv(trouble())) as env:
+        threads = threading.active_count()
+        env.stopping.set()
+        with pytest.raises(StoppedError):
+            env.run(act)
+        free.set()
+        until(lambda: threading.active_count() <= threads)
+    assert (trouble.made[0].calls["reset"], trouble.made[0].calls["step"]) == (1, 0)
 
 
 @pytest.mark.parametrize("how", ["hang", "raise"])

@@ -10,19 +10,17 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from chaos_rig import MANY_S, RUN, Part, Rig, free_port, wait_for_checkpoint, wait_until
+from chaos_rig import MANY_S, RUN, Rig, free_port, wait_for_checkpoint, wait_until
 from light_fleet import LightFleet
-from numbered_samples import Audit, audit
+from numbered_samples import audit
 from torchrun import Torchrun
 
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import stream_name
-from tmrl_like.networking import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from engine_nodes import Nodes
@@ -34,18 +32,18 @@ STREAM = stream_name(RUN)
 class EngineRig:
     """Nodes, two gateways and light workers; a trainer where the test starts one."""
 
-    def __init__(self, folder: Path, stack: ExitStack, nodes: int, max_bytes: int = 8 << 30) -> None:
+    def __init__(self, folder, stack, nodes, max_bytes=8 << 30):
         self.nodes = stack.enter_context(Nodes(folder / "engine", nodes, is_open=True))
         engine = EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, max_bytes=max_bytes)
         self.rig = Rig("zmq", folder / "rig", stack, engine=engine)
         self.ports = [self.rig.place.port, free_port()]
-        self.gateways: list[Part] = [self.rig.server_part(port) for port in self.ports]
+        self.gateways = [self.rig.server_part(port) for port in self.ports]
         self._stack = stack
 
-    def fleet(self, workers: int, ballast_bytes: int = 0, hz: float = HZ) -> LightFleet:
+    def fleet(self, workers, ballast_bytes=0, hz=HZ):
         return self._stack.enter_context(LightFleet(workers, self.ports, self.rig.place.keys, hz, ballast_bytes))
 
-    def waiting_bytes(self) -> int:
+    def waiting_bytes(self):
         """What the stream holds, as its leader says."""
         leader = self.nodes.leader(STREAM)
         assert leader is not None
@@ -53,19 +51,19 @@ class EngineRig:
 
     # what is broken, each of them back by the end of the call or of `mend`
 
-    def kill_leader(self, rng: random.Random) -> None:
+    def kill_leader(self, rng):
         self._kill(rng, [self._leader(rng)])
 
-    def kill_any_node(self, rng: random.Random) -> None:
+    def kill_any_node(self, rng):
         self._kill(rng, [rng.randrange(3)])
 
-    def kill_leader_and_its_disk(self, rng: random.Random) -> None:
+    def kill_leader_and_its_disk(self, rng):
         self._kill(rng, [self._leader(rng)], with_disk=True)
 
-    def kill_all_nodes(self, rng: random.Random) -> None:
+    def kill_all_nodes(self, rng):
         self._kill(rng, [0, 1, 2])
 
-    def kill_a_gateway_and_all_nodes(self, rng: random.Random) -> Callable[[], None]:
+    def kill_a_gateway_and_all_nodes(self, rng):
         """The gateway with what it has taken and no node has."""
         for i in range(3):
             self.nodes.kill(i)
@@ -75,11 +73,11 @@ class EngineRig:
             self.nodes.start(i, wait=False)
         return start
 
-    def _leader(self, rng: random.Random) -> int:
+    def _leader(self, rng):
         leader = self.nodes.leader(STREAM)
         return rng.randrange(3) if leader is None else leader
 
-    def _kill(self, rng: random.Random, victims: list[int], with_disk: bool = False) -> None:
+    def _kill(self, rng, victims, with_disk=False):
         for i in victims:
             self.nodes.kill(i)
             if with_disk:
@@ -88,15 +86,15 @@ class EngineRig:
         for i in victims:
             self.nodes.start(i, wait=False)
 
-    def kill_a_gateway(self, rng: random.Random) -> Callable[[], None]:
+    def kill_a_gateway(self, rng):
         gateway = rng.choice(self.gateways)
         gateway.kill()
         return gateway.start
 
-    def settle(self, trainer: Trainer, made: Mapping[tuple[int, int], int]) -> Audit:
+    def settle(self, trainer, made):
         """Let all that was made arrive; then compare."""
 
-        def compare() -> Audit:
+        def compare():
             return audit(trainer.training.memory.rows(), made)
 
         with contextlib.suppress(AssertionError):  # the audit says what is missing
@@ -106,9 +104,7 @@ class EngineRig:
         return compare()
 
 
-def feel(
-    fleet: LightFleet, rng: random.Random, count: int, act: Callable, within_s: float = 60.0, pause_s: float = 2.0
-) -> list[float]:
+def feel(fleet, rng, count, act, within_s=60.0, pause_s=2.0):
     """Break something `count` times; returns for how long the workers felt each, in seconds."""
     took = []
     for _ in range(count):
@@ -123,7 +119,7 @@ def feel(
 
 
 @pytest.fixture
-def engines(tmp_path: Path) -> Iterator[Callable[..., EngineRig]]:
+def engines(tmp_path):
     with ExitStack() as stack:
         yield lambda *args, **kwargs: EngineRig(tmp_path, stack, *args, **kwargs)
 

@@ -1,7 +1,6 @@
 """All kinds of trouble on one pipeline, several at a time."""
 
 import math
-import random
 import time
 
 import pytest
@@ -22,12 +21,12 @@ def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count
         assert rig.worker(number, port=links[number].port).wait_connected(20)
     wait_for_checkpoint(rig.place)
 
-    def stop_trainer(rng: random.Random) -> None:
+    def stop_trainer(rng):
         trainer.freeze()
         time.sleep(log_uniform(rng, 0.1, 6.0))
         trainer.thaw()
 
-    def mend(_: object = None) -> None:
+    def mend(_=None):
         for link in links:
             link.thaw()
             link.delay(0.0)

@@ -4,8 +4,8 @@ import random
 import time
 
 import pytest
-from chaos_rig import SMALL, Rig, all_at_once, counts, wait_for_checkpoint, wait_until
-from numbered_samples import Audit, audit
+from chaos_rig import SMALL, all_at_once, counts, wait_for_checkpoint, wait_until
+from numbered_samples import audit
 
 STANDS_STILL_S = (4.5, 6.0)
 """Around the time after which the server gives the seat away."""
@@ -16,9 +16,9 @@ STANDS_STILL_S = (4.5, 6.0)
 def test_a_trainer_or_worker_that_stands_still_costs_no_sample(rigs, seed, figure, transport, count):
     cases = {"trainer": freeze_trainer, "worker": freeze_worker}
     rig_of = {role: rigs(transport) for role in cases}
-    found: dict[str, Audit] = {}
+    found = {}
 
-    def run(role: str) -> None:
+    def run(role):
         found[role] = cases[role](rig_of[role], random.Random(seed), count)
 
     all_at_once(*[lambda role=role: run(role) for role in cases])
@@ -29,7 +29,7 @@ def test_a_trainer_or_worker_that_stands_still_costs_no_sample(rigs, seed, figur
     assert len(found["worker"].lost) == found["worker"].lost_at_end < 100, "lost otherwise than by its end"
 
 
-def freeze_trainer(rig: Rig, rng: random.Random, count: int) -> Audit:
+def freeze_trainer(rig, rng, count):
     rig.server()
     for number in (1, 2):
         rig.worker(number)
@@ -48,7 +48,7 @@ def freeze_trainer(rig: Rig, rng: random.Random, count: int) -> Audit:
     return rig.settle(last)
 
 
-def freeze_worker(rig: Rig, rng: random.Random, count: int) -> Audit:
+def freeze_worker(rig, rng, count):
     rig.server()
     trainer = rig.trainer()
     part = rig.worker_part(1)
@@ -76,7 +76,7 @@ def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, trans
     wait_for_checkpoint(rig.place)
     trainer.freeze()
 
-    def produce(size_bytes: float) -> float:
+    def produce(size_bytes):
         """Wait until as much was produced; returns how long it took."""
         enough = sum(rig.produced().values()) + size_bytes / 20_000
         return wait_until(lambda: sum(rig.produced().values()) > enough, 60 + count * 5, "the worker collects")

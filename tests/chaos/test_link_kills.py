@@ -11,7 +11,7 @@ from chaos_rig import counts, wait_until
 ENV = {"period_s": 0.002, "ballast_bytes": 300}
 
 
-def link_of(worker) -> psutil.Process | None:
+def link_of(worker):
     for child in worker.children():
         with contextlib.suppress(psutil.Error):  # it has just ended
             if "link_process" in " ".join(child.cmdline()):

@@ -23,7 +23,7 @@ def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, tra
     rig.wait_for_samples(trainer)
     frozen_s = []
 
-    def trouble(link: int) -> None:
+    def trouble(link):
         rng = random.Random(seed + link)
         for _ in range(count // links):
             time.sleep(log_uniform(rng, 0.1, 2.0))
@@ -88,7 +88,7 @@ def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs,
     assert found.exactly_once, str(found)
 
 
-def until_noticed(peer) -> float:
+def until_noticed(peer):
     return wait_until(lambda: not peer.wait_connected(0.0), 10.0, "the silence is noticed")
 
 

@@ -20,7 +20,7 @@ def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
         rig.worker(number)
     rig.wait_for_samples(trainer)
 
-    def kill(rng: random.Random) -> None:
+    def kill(rng):
         server.kill()
         time.sleep(log_uniform(rng, 0.001, 0.5))
         server.start()
@@ -61,11 +61,11 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
     assert (most if count > 5 else median) <= 2.0, took
 
 
-def lines(rig) -> list[str]:
+def lines(rig):
     path = rig.place.listening
     return path.read_text().splitlines() if path.exists() else []
 
 
-def seen_workers(trainer, start: int) -> set[int]:
+def seen_workers(trainer, start):
     """Whose samples came after the first `start`."""
     return set(trainer.training.memory.rows()[start:, 0].astype(int).tolist())

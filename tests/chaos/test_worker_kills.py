@@ -2,7 +2,6 @@
 
 import random
 import time
-from pathlib import Path
 
 import pytest
 from chaos_rig import counts, wait_for_checkpoint, wait_until
@@ -46,7 +45,7 @@ def test_a_killed_worker_with_a_folder_loses_nothing_that_it_had_appended(rigs, 
     assert left > 0
 
 
-def has_entries_left(folder: Path) -> bool:
+def has_entries_left(folder):
     """Whether any process left entries in a worker's folder that the trainer has not stored."""
     sources = [Source(folder, "w1", incarnation) for incarnation in incarnations_in(folder)]
     kept = [source.newest > source.stored for source in sources]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import sys
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kit.episodes import episode
@@ -41,11 +39,11 @@ class FullLink:
 
     address = ("fake", 1)
 
-    def __init__(self) -> None:
-        self.full: set[bytes] = set()
+    def __init__(self):
+        self.full = set()
         self.sent_bytes = self.honest_packets = 0
 
-    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+    def send(self, peer, data):
         if peer in self.full:
             return False
         self.sent_bytes += len(data)
@@ -54,16 +52,16 @@ class FullLink:
             self.honest_packets += isinstance(message, m.SamplePacket) and message.worker == "honest"
         return True
 
-    def forget(self, peer: bytes) -> None:
+    def forget(self, peer):
         pass
 
 
-def packet(worker: str, first: int, samples: int = 1, **fields: Any) -> m.SamplePacket:
+def packet(worker, first, samples=1, **fields):
     return m.SamplePacket(worker, 1, first, first + samples - 1, 1, 0, samples, 10, False, **fields)
 
 
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
-MESSAGES: dict[str, Callable[[int], bytes]] = {
+MESSAGES = {
     "hello": lambda i: m.encode(m.Hello("worker", f"w{i}", i + 1, "0")),
     "the same hello": lambda i: m.encode(m.Hello("worker", "w", 1, "0")),
     "a large hello": lambda i: m.encode(
@@ -112,7 +110,7 @@ TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a po
 class Scene:
     """A relay with a trainer and an honest worker, and a peer with a role of its own."""
 
-    def __init__(self, role: str, is_trainer_full: bool) -> None:
+    def __init__(self, role, is_trainer_full):
         self.link = FullLink()
         self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
         self.identity, self.peer = ROLES[role], b"hostile"
@@ -125,10 +123,10 @@ class Scene:
             self.tell(self.peer, self.identity, m.encode(m.Hello(role, "w", 1, "0")))
         self.is_trainer_full = is_trainer_full
 
-    def tell(self, peer: bytes, identity: Identity, data: bytes) -> None:
+    def tell(self, peer, identity, data):
         self.relay.handle(Incoming(peer, identity, data), self.now)
 
-    def flood(self, make: Callable[[int], bytes], number: int) -> tuple[int, int]:
+    def flood(self, make, number):
         """Its messages between the honest worker's; how many bytes and messages it sent."""
         sent_bytes, first = 0, make(0)
         is_always_the_same = make(1) == first
@@ -144,15 +142,15 @@ class Scene:
                 break
         return sent_bytes, i + 1
 
-    def honest(self, i: int) -> None:
+    def honest(self, i):
         self.tell(b"honest", HONEST, m.encode(packet("honest", i + 1), bytes(100)))
 
 
-def calls_in(do: Callable[[], Any]) -> int:
+def calls_in(do):
     """How many calls of functions, of Python's and of C's, it takes."""
     calls = itertools.count()
 
-    def count(frame: object, event: str, _: object) -> None:
+    def count(frame, event, _):
         if event in ("call", "c_call"):
             next(calls)
 
@@ -175,7 +173,7 @@ IDS = [" sends ".join(case) for case in CASES]
 )
 @pytest.mark.parametrize("number", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
-def test_a_flood_costs_the_server_no_more_than_its_budget(role: str, message: str, number: int) -> None:
+def test_a_flood_costs_the_server_no_more_than_its_budget(role, message, number):
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=role == "worker")
     sent_before = scene.link.sent_bytes
@@ -198,7 +196,7 @@ def test_a_flood_costs_the_server_no_more_than_its_budget(role: str, message: st
 
 
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
-def test_a_message_takes_no_more_work_than_its_budget(role: str, message: str) -> None:
+def test_a_message_takes_no_more_work_than_its_budget(role, message):
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=False)
     for i in range(5):  # what is written once is written
@@ -210,7 +208,7 @@ def test_a_message_takes_no_more_work_than_its_budget(role: str, message: str) -
     assert work <= WORK * honest
 
 
-def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept() -> None:
+def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
     link = FullLink()
     relay = Relay(link, max_waiting_bytes=100_000, max_policy_bytes=100_000)
     tell = relay.handle

@@ -6,20 +6,18 @@ from typing import TypeVar
 
 from kit.waiting import until
 
-from tmrl_like.transport import Incoming, PeerLink, ServerLink
-
 T = TypeVar("T")
 DEADLINE_S = 60.0
 
 
-def receive_at(server: ServerLink) -> Incoming:
+def receive_at(server):
     """The next message at the server; an AssertionError if there is none in time."""
     message = until(lambda: server.receive(0.2), "a message to the server")
     assert message is not None
     return message
 
 
-def receive_of(peer: PeerLink) -> bytes:
+def receive_of(peer):
     """The next message at a peer, maybe an empty one; an AssertionError if there is none in time."""
     deadline = time.monotonic() + DEADLINE_S
     while (data := peer.receive(0.2)) is None:
@@ -27,16 +25,16 @@ def receive_of(peer: PeerLink) -> bytes:
     return bytes(data)
 
 
-def send_of(peer: PeerLink, data: bytes) -> None:
+def send_of(peer, data):
     """Send from a peer as soon as its link takes it; an AssertionError if it does not in time."""
     until(lambda: peer.send(data), "a place for the peer's message")
 
 
-def introduce(server: ServerLink, peer: PeerLink) -> bytes:
+def introduce(server, peer):
     """Exchange a message each way, whatever was lost or is left over before; return the connection's id."""
     nonce = random.randbytes(8)
 
-    def found() -> bytes | None:
+    def found():
         peer.send(b"introduction " + nonce)
         while (message := server.receive(0.05)) is not None:
             if bytes(message.data) == b"introduction " + nonce and server.send(message.peer, nonce):

@@ -15,21 +15,21 @@ from tmrl_like.transport.credentials import AuthorizedKeys
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> KeyFolder:
+def folder(tmp_path):
     folder = KeyFolder(tmp_path / "keys")
     folder.server_keys()
     return folder
 
 
-def authorized(folder: KeyFolder, name: str) -> Path:
+def authorized(folder, name):
     return folder.path / "authorized" / f"{name}.json"
 
 
-def names(keys: AuthorizedKeys) -> set[str]:
+def names(keys):
     return {identity.name for identity in keys.identities.values()}
 
 
-def test_keys_that_are_invited_and_revoked_are_seen(folder: KeyFolder) -> None:
+def test_keys_that_are_invited_and_revoked_are_seen(folder):
     keys = AuthorizedKeys(folder)
     folder.invite("car")
     keys.refresh(now=1.0)
@@ -40,7 +40,7 @@ def test_keys_that_are_invited_and_revoked_are_seen(folder: KeyFolder) -> None:
     assert names(keys) == {"local"}
 
 
-def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder: KeyFolder) -> None:
+def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder):
     folder.invite("car")
     keys = AuthorizedKeys(folder)
     folder.revoke("car")
@@ -52,7 +52,7 @@ def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folde
 
 
 @pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
-def test_a_moment_without_the_folder_revokes_nobody(folder: KeyFolder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_moment_without_the_folder_revokes_nobody(folder, caplog):
     keys = AuthorizedKeys(folder)
     away = folder.path.with_name("away")
     folder.path.rename(away)
@@ -65,7 +65,7 @@ def test_a_moment_without_the_folder_revokes_nobody(folder: KeyFolder, caplog: p
     assert names(keys) == {"local"}
 
 
-def test_a_folder_that_is_being_copied_revokes_nobody(folder: KeyFolder) -> None:
+def test_a_folder_that_is_being_copied_revokes_nobody(folder):
     """`authorized` is there, and empty, before `server.json` is."""
     keys = AuthorizedKeys(folder)
     folder.path.rename(folder.path.with_name("away"))
@@ -77,9 +77,7 @@ def test_a_folder_that_is_being_copied_revokes_nobody(folder: KeyFolder) -> None
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
 @pytest.mark.parametrize("content", ["", '{"roles": ["wor', "nonsense"])
-def test_a_file_half_written_keeps_the_key_that_was_in_it(
-    folder: KeyFolder, content: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, content, caplog):
     keys = AuthorizedKeys(folder)
     before = authorized(folder, "local").read_text().partition(',"crc32"')[0] + "}"
     authorized(folder, "local").write_text(content)
@@ -97,12 +95,10 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
 )
 @pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO], ids=["descriptors", "disk"])
-def test_without_free_descriptors_or_disk_the_last_good_table_stays(
-    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_without_free_descriptors_or_disk_the_last_good_table_stays(folder, monkeypatch, number):
     keys = AuthorizedKeys(folder)
 
-    def exhausted(*args: object, **kwargs: object) -> None:
+    def exhausted(*args, **kwargs):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "scandir", exhausted)
@@ -113,7 +109,7 @@ def test_without_free_descriptors_or_disk_the_last_good_table_stays(
     assert names(keys) == {"local"}
 
 
-def test_another_key_under_the_same_name_counts_at_once(folder: KeyFolder) -> None:
+def test_another_key_under_the_same_name_counts_at_once(folder):
     folder.invite("car")
     keys = AuthorizedKeys(folder)
     before = dict(keys.identities)
@@ -124,7 +120,7 @@ def test_another_key_under_the_same_name_counts_at_once(folder: KeyFolder) -> No
     assert keys.identities != before
 
 
-def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: KeyFolder) -> None:
+def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     keys = AuthorizedKeys(folder)
     car = KeyFolder(folder.path.with_name("car"))
     public = car.join(folder.invite("car")).curve_public
@@ -132,19 +128,17 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: Ke
 
 
 @pytest.mark.parametrize(("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)])
-def test_a_line_that_was_not_copied_whole_is_refused(folder: KeyFolder, cut: int | None, more: str) -> None:
+def test_a_line_that_was_not_copied_whole_is_refused(folder, cut, more):
     car = KeyFolder(folder.path.with_name("car"))
     with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
         car.join(folder.invite("car")[:cut] + more)
     assert not (car.path / "peer.json").exists()
 
 
-def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(
-    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(folder, monkeypatch):
     keys = AuthorizedKeys(folder)
     monkeypatch.setattr(time, "monotonic", lambda: 1.0)
-    reads: list[object] = []
+    reads = []
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: reads.append(path) or scandir(path))
     for _ in range(1000):

@@ -11,7 +11,6 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -22,13 +21,12 @@ from link_proxy import LinkProxy
 
 import tmrl_like
 from tmrl_like.errors import CredentialsError, DecodingError
-from tmrl_like.transport import Identity, PeerLink, ServerLink, TransportOptions
+from tmrl_like.transport import Identity, TransportOptions
 from tmrl_like.transport.credentials import _curve_pair
 from tmrl_like.transport.over_tlspyo import GROUP
 from tmrl_like.wire import messages
 from tmrl_like.wire.packet import decode_body
 
-from .conftest import Machines, Service
 from .exchange import introduce, receive_at, receive_of, send_of, until
 from .rawclient import RawPeer, closes, trust_all
 
@@ -36,7 +34,7 @@ SOON_S = 60.0
 MEGABYTE = 1 << 20
 
 
-def refusal_of(peer: PeerLink, within_s: float = SOON_S) -> str:
+def refusal_of(peer, within_s=SOON_S):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -46,14 +44,14 @@ def refusal_of(peer: PeerLink, within_s: float = SOON_S) -> str:
     raise AssertionError(f"no CredentialsError within {within_s:g} s")
 
 
-def assert_unharmed(machines: Machines, server: ServerLink) -> None:
+def assert_unharmed(machines, server):
     introduce(server, machines.connect(server))
 
 
 # keys
 
 
-def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines: Machines) -> None:
+def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines):
     server = machines.listen()
     peer = machines.connect(server, machines.machine("car-7", ("worker",)))
     send_of(peer, b"hello")
@@ -61,7 +59,7 @@ def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines: Machin
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_key_for_another_server_is_an_error_at_the_peer(machines: Machines) -> None:
+def test_a_key_for_another_server_is_an_error_at_the_peer(machines):
     server = machines.listen()
     peer = machines.connect(server, machines.stranger())
     assert "not the server that this machine's key is for" in refusal_of(peer)
@@ -69,7 +67,7 @@ def test_a_key_for_another_server_is_an_error_at_the_peer(machines: Machines) ->
     assert_unharmed(machines, server)
 
 
-def test_a_key_that_the_server_does_not_know_is_refused(machines: Machines, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_that_the_server_does_not_know_is_refused(machines, caplog):
     server = machines.listen()
     public, secret = _curve_pair()
     folder = machines.altered("forged", curve_public=public, curve_secret=secret)
@@ -82,7 +80,7 @@ def test_a_key_that_the_server_does_not_know_is_refused(machines: Machines, capl
     assert_unharmed(machines, server)
 
 
-def test_a_known_public_key_without_its_secret_is_refused(machines: Machines) -> None:
+def test_a_known_public_key_without_its_secret_is_refused(machines):
     server = machines.listen()
     folder = machines.altered("thief", curve_secret=_curve_pair()[1])
     peer = machines.connect(server, folder)
@@ -93,7 +91,7 @@ def test_a_known_public_key_without_its_secret_is_refused(machines: Machines) ->
 
 
 @pytest.mark.fault("peers", "a key is revoked", "it does not get in, and what it has open ends")
-def test_a_revoked_key_does_not_get_in(machines: Machines) -> None:
+def test_a_revoked_key_does_not_get_in(machines):
     folder = machines.machine("lost-laptop")
     machines.keys.revoke("lost-laptop")
     server = machines.listen()
@@ -102,7 +100,7 @@ def test_a_revoked_key_does_not_get_in(machines: Machines) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machines: Machines) -> None:
+def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machines):
     server = machines.listen()
     friend = machines.connect(server)
     introduce(server, friend)
@@ -110,7 +108,7 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
     introduce(server, peer)
     machines.keys.revoke("lost-laptop")
 
-    def roles() -> tuple[str, ...]:
+    def roles():
         peer.send(b"still here?")
         message = server.receive(0.05)
         return message.identity.roles if message else ()
@@ -121,7 +119,7 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
 
 
 @pytest.mark.usefixtures("hasty")
-def test_changed_roles_are_known_without_a_new_connection(machines: Machines) -> None:
+def test_changed_roles_are_known_without_a_new_connection(machines):
     server = machines.listen()
     peer = machines.connect(server, machines.machine("desk"))
     introduce(server, peer)
@@ -130,7 +128,7 @@ def test_changed_roles_are_known_without_a_new_connection(machines: Machines) ->
     del entry["crc32"]  # as whoever edits it does
     file.write_text(json.dumps(entry))
 
-    def roles() -> tuple[str, ...]:
+    def roles():
         peer.send(b"hello")
         message = server.receive(0.1)
         return message.identity.roles if message else ()
@@ -139,7 +137,7 @@ def test_changed_roles_are_known_without_a_new_connection(machines: Machines) ->
 
 
 @pytest.mark.fault("people", "somebody damages one peer's key file", "the others get in")
-def test_a_damaged_key_file_of_one_peer_does_not_lock_the_others_out(machines: Machines) -> None:
+def test_a_damaged_key_file_of_one_peer_does_not_lock_the_others_out(machines):
     server = machines.listen()
     introduce(server, machines.connect(server))
     (machines.keys.path / "authorized" / "broken.json").write_text("{")
@@ -147,23 +145,23 @@ def test_a_damaged_key_file_of_one_peer_does_not_lock_the_others_out(machines: M
 
 
 @pytest.mark.parametrize("key", ["", "short", "é" * 40, "~" * 40])
-def test_a_key_that_is_none_is_an_error_at_once(machines: Machines, key: str) -> None:
+def test_a_key_that_is_none_is_an_error_at_once(machines, key):
     with pytest.raises(CredentialsError, match=r"peer\.json is damaged"):
         machines.connect(machines.listen(), machines.altered("damaged", curve_secret=key))
 
 
 @pytest.mark.usefixtures("hasty")
-def test_something_else_that_answers_at_the_address_is_an_error(machines: Machines) -> None:
+def test_something_else_that_answers_at_the_address_is_an_error(machines):
     with socket.create_server(("127.0.0.1", 0)) as listener, closing(_Http(listener)) as http:
-        peer = machines.connect(http)  # type: ignore[arg-type]
+        peer = machines.connect(http)
         assert "not the server" in refusal_of(peer)
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines: Machines) -> None:
+def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines):
     """It accepts connections and drops them: the server may come yet."""
     with LinkProxy("127.0.0.1", 1) as forwarder:
-        peer = machines.connect(forwarder)  # type: ignore[arg-type]
+        peer = machines.connect(forwarder)
         until = time.monotonic() + 30
         while forwarder.accepted < 8 and time.monotonic() < until:
             assert peer.receive(0.2) is None
@@ -182,7 +180,7 @@ STRANGE = {
 }
 
 
-def test_other_protocols_are_turned_away_and_do_no_harm(machines: Machines) -> None:
+def test_other_protocols_are_turned_away_and_do_no_harm(machines):
     server = machines.listen(options=TransportOptions(handshake_timeout_s=1))
     sockets = []
     for data in STRANGE.values():
@@ -200,7 +198,7 @@ def test_other_protocols_are_turned_away_and_do_no_harm(machines: Machines) -> N
 
 
 @pytest.mark.fault("peers", "a stranger connects and never speaks", "the connection is dropped")
-def test_a_connection_that_never_speaks_is_dropped(machines: Machines) -> None:
+def test_a_connection_that_never_speaks_is_dropped(machines):
     server = machines.listen(options=TransportOptions(handshake_timeout_s=0.3, heartbeat_s=0.1))
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_connection(server.address)) for _ in range(20)]
@@ -209,7 +207,7 @@ def test_a_connection_that_never_speaks_is_dropped(machines: Machines) -> None:
     assert_unharmed(machines, server)
 
 
-def test_a_tls_connection_that_says_no_password_is_dropped(tls: Machines) -> None:
+def test_a_tls_connection_that_says_no_password_is_dropped(tls):
     server = tls.listen(options=TransportOptions(handshake_timeout_s=0.3, heartbeat_s=0.1))
     for said in (b"", b"5", b"0         " + b"x" * 200):
         with trust_all().wrap_socket(socket.create_connection(server.address)) as sock:
@@ -218,7 +216,7 @@ def test_a_tls_connection_that_says_no_password_is_dropped(tls: Machines) -> Non
 
 
 @pytest.mark.fault("peers", "a stranger announces a terabyte", "nothing is allocated for it")
-def test_a_zmtp_frame_of_a_terabyte_is_not_believed(machines_for: Callable[[str], Machines]) -> None:
+def test_a_zmtp_frame_of_a_terabyte_is_not_believed(machines_for):
     machines = machines_for("zmq")
     server = machines.listen(options=TransportOptions(handshake_timeout_s=1))
     greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -234,7 +232,7 @@ def test_a_zmtp_frame_of_a_terabyte_is_not_believed(machines_for: Callable[[str]
 # what somebody at the other end of a TLS connection may not do
 
 
-def test_without_a_password_nothing_is_read(service: Service) -> None:
+def test_without_a_password_nothing_is_read(service):
     with closing(RawPeer(service)) as rogue:
         rogue.password = rogue.password[:-1] + ("0" if rogue.password[-1] != "0" else "1")
         with pytest.raises(ConnectionError):
@@ -245,14 +243,14 @@ def test_without_a_password_nothing_is_read(service: Service) -> None:
 
 
 @pytest.mark.parametrize("destination", [{"peers": -1}, {"peers": 1}, {"server": 5}, {}, None])
-def test_a_peer_cannot_reach_other_peers(service: Service, destination: object) -> None:
+def test_a_peer_cannot_reach_other_peers(service, destination):
     with closing(RawPeer(service).join()) as rogue:
         rogue.say("OBJ", destination, b"from a rogue")
         assert receive_at(service.server).data == b"from a rogue"
     service.assert_unharmed()
 
 
-def test_a_peer_has_one_seat_and_one_group(service: Service) -> None:
+def test_a_peer_has_one_seat_and_one_group(service):
     with closing(RawPeer(service)) as rogue:
         rogue.say("HELLO", None, ["server"])
         assert rogue.closed()
@@ -263,7 +261,7 @@ def test_a_peer_has_one_seat_and_one_group(service: Service) -> None:
 
 
 @pytest.mark.parametrize("said", [None, "text", ("group",), 1, {}], ids=str)
-def test_what_is_no_message_cuts_its_own_connection_only(service: Service, said: object) -> None:
+def test_what_is_no_message_cuts_its_own_connection_only(service, said):
     with closing(RawPeer(service).join()) as rogue:
         rogue.say("OBJ", None, said)
         assert rogue.closed()
@@ -271,7 +269,7 @@ def test_what_is_no_message_cuts_its_own_connection_only(service: Service, said:
 
 
 @pytest.mark.parametrize("size", [MEGABYTE + 1, 2 * MEGABYTE])
-def test_too_large_a_message_cuts_its_own_connection_only(service: Service, size: int) -> None:
+def test_too_large_a_message_cuts_its_own_connection_only(service, size):
     with closing(RawPeer(service).join()) as rogue:
         rogue.say("OBJ", None, bytes(size))
         assert rogue.closed()
@@ -279,11 +277,11 @@ def test_too_large_a_message_cuts_its_own_connection_only(service: Service, size
 
 
 @pytest.mark.fault("peers", "malformed messages, in masses", "they are refused; the server's memory stays flat")
-def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(service: Service) -> None:
+def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(service):
     rng = random.Random(1)
     said = [rng.randbytes(rng.randrange(40)) for _ in range(200)]
 
-    def misbehave(times: int) -> None:
+    def misbehave(times):
         for i in range(times):
             with closing(RawPeer(service)) as rogue:
                 for envelope in said[i % 100 :][:100]:
@@ -300,13 +298,13 @@ def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(service: Se
 # parsers
 
 
-def _lying_packet(body: bytes) -> messages.SamplePacket:
+def _lying_packet(body):
     numbers = {field.name: 1 for field in msgspec.structs.fields(messages.SamplePacket) if field.required}
     lies = {"worker": "w", "samples": 3, "body_bytes": len(body), "compressed": False}
     return messages.SamplePacket(**numbers | lies)
 
 
-def _headed(data: bytes) -> bytes:
+def _headed(data):
     return len(data).to_bytes(4, "little") + data
 
 
@@ -314,15 +312,15 @@ def _headed(data: bytes) -> bytes:
 
 
 class Bomb:
-    def __init__(self, mark: Path) -> None:
+    def __init__(self, mark):
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+    def __reduce__(self):
         return os.mkdir, (str(self.mark),)
 
 
 @pytest.mark.fault("peers", "a pickle in place of a message", "it is never executed")
-def test_a_pickle_is_never_executed(machines: Machines, tmp_path: Path) -> None:
+def test_a_pickle_is_never_executed(machines, tmp_path):
     mark = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(mark))
     server = machines.listen()
@@ -341,7 +339,7 @@ def test_a_pickle_is_never_executed(machines: Machines, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(service: Service, tmp_path: Path) -> None:
+def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(service, tmp_path):
     mark = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(mark))
     with closing(RawPeer(service)) as stranger, closing(RawPeer(service).join()) as rogue:
@@ -359,7 +357,7 @@ def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(service: Service, tm
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 
 
-def test_the_package_has_nothing_that_unpickles() -> None:
+def test_the_package_has_nothing_that_unpickles():
     for file in sorted(Path(tmrl_like.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -368,12 +366,12 @@ def test_the_package_has_nothing_that_unpickles() -> None:
                 names = {(node.module or "").partition(".")[0], *(alias.name for alias in node.names)}
             else:
                 names = set()
-            assert not names & UNPICKLERS, f"{file}:{node.lineno} imports {names & UNPICKLERS}"  # type: ignore[attr-defined]
+            assert not names & UNPICKLERS, f"{file}:{node.lineno} imports {names & UNPICKLERS}"
             if isinstance(node, ast.Call):
                 _check_call(node, file)
 
 
-def _check_call(node: ast.Call, file: Path) -> None:
+def _check_call(node, file):
     keywords = {k.arg: k.value for k in node.keywords}
     where = f"{file}:{node.lineno}"
     if ast.unparse(node.func) in ("torch.load", "torch.jit.load"):
@@ -384,21 +382,20 @@ def _check_call(node: ast.Call, file: Path) -> None:
     assert allow is None or (isinstance(allow, ast.Constant) and allow.value is False), where
 
 
-def _rss() -> int:
-    rss: int = psutil.Process().memory_info().rss
-    return rss
+def _rss():
+    return psutil.Process().memory_info().rss
 
 
 class _Http:
     """Answers everybody as a web server would, and a knock as a busy one."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener):
         self.address = listener.getsockname()[:2]
         self._listener = listener
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         with suppress(OSError):
             while True:
                 connection = self._listener.accept()[0]
@@ -410,6 +407,6 @@ class _Http:
                     with suppress(OSError):
                         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    def close(self) -> None:
+    def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()

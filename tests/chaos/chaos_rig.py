@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,8 +92,7 @@ class Place:
 
     def make_worker(self, number, port=None, env=None, **options):
         env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
-        options.setdefault("name", f"w{number}")
-        options.setdefault("model_path", None)
+        options = {"name": f"w{number}", "model_path": None} | options
         return RolloutWorker(env_cls, LinearActor, **self.dial(port), **with_worker_options(options))
 
     def make_trainer(self, port=None, training=None, **options):
@@ -108,12 +108,14 @@ class Place:
             "sleep_between_buffer_retrieval_attempts": 0.05,
             "max_training_steps_per_env_step": 0.2,
         } | (training or {})
-        options.setdefault("name", "trainer")
-        options.setdefault("sinks", [])
-        options.setdefault("model_path", None)
-        options.setdefault("checkpoint_path", None)
-        options.setdefault("policies_path", None)
-        options.setdefault("metrics_path", self.folder / "metrics.jsonl")
+        options = {
+            "name": "trainer",
+            "sinks": [],
+            "model_path": None,
+            "checkpoint_path": None,
+            "policies_path": None,
+            "metrics_path": self.folder / "metrics.jsonl",
+        } | options
         return Trainer(partial(TrainingOffline, **fields), **self.dial(port), connect=self.engine, **options)
 
     def make_server(self):
@@ -315,19 +317,38 @@ class Rig:
         wanted = self.arrived(trainer) + more
         wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
 
-    def settle(self, trainer, within_s=60.0):
-        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare."""
+    def succeed(self, trainer, more=1, within_s=20.0):
+        """Kill the part that trains; returns the next trainer, which has what was stored, when samples arrive."""
+        trainer.kill()
+        last = self.trainer(checkpoint_path=self.place.checkpoint)
+        self.wait_for_samples(last, more, within_s)
+        return last
+
+    def settle(self, trainer, within_s=60.0, made=None):
+        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare.
+
+        `made`: how many samples of each there are, where others than the rig's workers make them.
+        """
         for worker in self.workers:
             worker.stop()
         for run in self._runs:
             run.join(20)
             assert not run.is_alive(), "a worker does not stop"
-        made = self.produced() | self.appended()
+        made = made or self.produced() | self.appended()
         with contextlib.suppress(AssertionError):  # the audit says what is missing
             wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
         time.sleep(0.5)  # what would come twice
         trainer.link.session.check()
         return audit(trainer.training.memory.rows(), made)
+
+
+def link_of(worker):
+    """The link process of a worker: a `Part`, or a process; None: there is none."""
+    for child in worker.children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "link_process" in " ".join(child.cmdline()):
+                return child
+    return None
 
 
 def wait_until(condition, within_s, what, every_s=0.01):
@@ -351,22 +372,11 @@ def checkpoint_of(place):
 
 
 def all_at_once(*calls):
-    """Run calls beside each other; raises what the first of them raised."""
-    errors = []
-
-    def run(call):
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(MANY_S)
-    if errors:
-        raise errors[0]
+    """Run calls beside each other, until all have ended; raises what the first of them raised."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        running = [threads.submit(call) for call in calls]
+    for each in running:
+        each.result()
 
 
 def trouble(actions, seed, count, pause_s):

@@ -54,9 +54,6 @@ def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count
     if not trainer.alive:  # on a link that breaks every handshake it takes the server for another one, and ends
         trainer.start()
     wait_for_checkpoint(rig.place)
-    trainer.kill()
-    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.wait_for_samples(last)
-    found = rig.settle(last)
+    found = rig.settle(rig.succeed(trainer))
     figure(f"{count} troubles of all kinds: {found}")
     assert found.exactly_once, str(found)

@@ -1,22 +1,12 @@
 """The link of a worker is killed, or frozen, at random: while it starts, reads, makes packets and sends."""
 
-import contextlib
 import random
 import time
 
-import psutil
 import pytest
-from chaos_rig import counts, wait_until
+from chaos_rig import counts, link_of, wait_until
 
 ENV = {"period_s": 0.002, "ballast_bytes": 300}
-
-
-def link_of(worker):
-    for child in worker.children():
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "link_process" in " ".join(child.cmdline()):
-                return child
-    return None
 
 
 @pytest.mark.fault(

@@ -9,17 +9,22 @@ from chaos_rig import all_at_once, counts, log_uniform, wait_until
 LINKS = 10
 
 
+def linked(rig, links):
+    """Links, the trainer at the first of them, and a worker at each of the others."""
+    rig.server()
+    proxies = [rig.proxy() for _ in range(links)]
+    trainer = rig.trainer(port=proxies[0].port)
+    return proxies, trainer, [rig.worker(number, port=proxies[number].port) for number in range(1, links)]
+
+
 @pytest.mark.fault("network", "a worker's link freezes, then breaks", "no sample is lost or doubled")
-@counts(short=6, zmq=200, tlspyo=100)
+@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
+@counts(short=4, zmq=200, tlspyo=100)
 def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, transport, count):
     rig = rigs(transport)
-    rig.server()
-    trainer = rig.trainer()
     links = min(LINKS, count)
-    longest_s = 30.0 if count > links else 4.0
-    proxies = [rig.proxy() for _ in range(links)]
-    for number, proxy in enumerate(proxies):
-        rig.worker(number, port=proxy.port)
+    longest_s = 30.0 if count > links else 2.0
+    proxies, trainer, _ = linked(rig, links)
     rig.wait_for_samples(trainer)
     frozen_s = []
 
@@ -40,36 +45,11 @@ def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, tra
     assert found.exactly_once, str(found)
 
 
-@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
-@counts(short=0, zmq=10, tlspyo=5)
-def test_a_trainers_link_that_freezes_and_breaks_costs_no_sample(rigs, seed, figure, transport, count):
-    rig, rng = rigs(transport), random.Random(seed)
-    rig.server()
-    proxy = rig.proxy()
-    trainer = rig.trainer(port=proxy.port)
-    for number in (1, 2):
-        rig.worker(number)
-    for _ in range(count):
-        rig.wait_for_samples(trainer)
-        time.sleep(log_uniform(rng, 0.1, 2.0))
-        proxy.freeze()
-        time.sleep(log_uniform(rng, 0.1, 15.0))
-        proxy.cut()
-        proxy.thaw()
-    rig.wait_for_samples(trainer)
-    found = rig.settle(trainer)
-    figure(f"{count} freezes of the trainer's link, then broken: {found}")
-    assert found.exactly_once, str(found)
-
-
 @pytest.mark.fault("network", "a link is silent", "both ends notice within 10 s")
 @counts(short=1, zmq=10, tlspyo=5)
 def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)
-    rig.server()
-    proxies = [rig.proxy(), rig.proxy()]
-    trainer = rig.trainer(port=proxies[0].port)
-    worker = rig.worker(1, port=proxies[1].port)
+    proxies, trainer, (worker,) = linked(rig, 2)
     peers = {"trainer": trainer.link.session, "worker": worker}
     took = {name: [] for name in peers}
     for _ in range(count):
@@ -97,11 +77,7 @@ def until_noticed(peer):
 def test_corrupted_bytes_cost_no_sample_and_the_link_heals(rigs, seed, figure, transport, count):
     """`count`: rounds of noise on the links of two workers and the trainer, quiet in between."""
     rig, rng = rigs(transport), random.Random(seed)
-    rig.server()
-    proxies = [rig.proxy() for _ in range(3)]
-    trainer = rig.trainer(port=proxies[0].port)
-    for number in (1, 2):
-        rig.worker(number, port=proxies[number].port)
+    proxies, trainer, _ = linked(rig, 3)
     flips, healed = 0, []
     for _ in range(count):
         rig.wait_for_samples(trainer)

@@ -58,10 +58,7 @@ def kill_trainers(rig, rng, count):
         killed.while_writing += bool(drafts(rig.place))
         trainer.start()
     wait_for_checkpoint(rig.place)
-    trainer.kill()
-    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.wait_for_samples(last)
-    return killed, rig.settle(last)
+    return killed, rig.settle(rig.succeed(trainer))
 
 
 def drafts(place):

@@ -222,14 +222,6 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
 # -- kills and power cuts ------------------------------------------------------------------------------
 
 
-def test_what_is_stored_is_on_the_disk_with_its_name(opened, power):
-    store = opened(EVERY_S)
-    power.begin()
-    put_each(store, 1)
-    kinds = [operation[0] for operation in power.operations]
-    assert kinds == ["open", "write", "sync", "rename", "sync_folder"]
-
-
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
 def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, is_cut):
     def stores(root, stack):
@@ -254,19 +246,6 @@ def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order
             assert samples_of(stores(root, stack), EVERY_S) == found
 
     assert end_at_each_operation(tmp_path, work, check, is_cut) > 60
-
-
-def test_files_that_were_joined_when_the_process_was_killed_are_read_once(opened, folder, few, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "remove", lambda path: None)
-        store = opened()
-        for number in range(1, 7):
-            put(store, packet_of(number, numbered(number)))
-        store.close()
-    store = opened()
-    assert len(entries(store)) > 6
-    store.close()
-    assert samples_of(opened) == [1, 2, 3, 4, 5, 6]
 
 
 # -- disks that take nothing, or take their time -------------------------------------------------------
@@ -423,6 +402,7 @@ def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_o
     assert taker.write(12.1) == []
     later.work()
     assert taker.write(12.2) == [(4, 4)]
+    assert taker.receiver.metrics()["log_fails"] == 0
     assert taker.receiver.receipts == (Receipt("w", 7, 4),)
 
 

@@ -1,5 +1,6 @@
 import pytest
 from engine_nodes import Nodes
+from engine_rig import Rig
 
 
 @pytest.fixture
@@ -7,3 +8,10 @@ def node(tmp_path):
     """An engine of one node."""
     with Nodes(tmp_path / "engine") as nodes:
         yield nodes
+
+
+@pytest.fixture
+def rig(node, tmp_path):
+    rig = Rig(node, tmp_path)
+    yield rig
+    rig.close()

@@ -95,6 +95,7 @@ def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, fu
     "shared memory is full while a worker drives",
     "the robot drives on; what finds no room is counted, all else arrives once",
 )
+@pytest.mark.long  # by default tests/delivery/test_sample_log.py stands for it
 def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_disk, caplog):
     monkeypatch.setattr(folders, "_SHARED_MEMORY", tmp_path / "disk")
     with rig_in(tmp_path) as rig:

@@ -40,13 +40,6 @@ def test_an_unknown_connection_is_asked_to_introduce_itself(scene):
     assert scene.peer().say(m.Beat()).heard() == [m.HelloWanted()]
 
 
-def test_worker_and_trainer_may_come_in_any_order(scene):
-    worker = scene.worker()
-    assert worker.feed == 0
-    trainer = scene.trainer()
-    assert worker.feed == trainer.feed != 0
-
-
 def test_the_trainer_receives_nothing_until_enough_samples_wait():
     scene = Scene(min_samples_per_server_packet=10)
     trainer, worker = scene.trainer(), scene.worker()
@@ -63,14 +56,6 @@ def test_what_somebody_waits_for_does_not_wait_for_more_samples(urgent):
     assert trainer.entries == [1]
 
 
-def test_samples_wait_in_order_for_a_slow_trainer(scene, trainer, worker):
-    trainer.full = True
-    worker.send(1, 2, 3)
-    trainer.full = False
-    assert scene.relay.flush()
-    assert trainer.entries == [1, 2, 3]
-
-
 def test_without_a_trainer_nothing_is_held(scene):
     worker = scene.worker()
     worker.send(*range(1, 100))
@@ -81,37 +66,12 @@ def test_without_a_trainer_nothing_is_held(scene):
     assert scene.relay.counters.samples == 12
 
 
-def test_a_new_trainer_makes_workers_send_again(scene, trainer, worker):
-    first = worker.feed
-    trainer.say(m.Bye())
-    scene.trainer("t2", 2)
-    assert worker.feed not in (0, first)
-
-
-def test_a_worker_sends_what_any_process_of_its_name_left(trainer, worker):
-    for incarnation in (1, 2, 3):
-        worker.send(1, incarnation=incarnation)
-    assert [packet.incarnation for packet in trainer.heard(m.SamplePacket)] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("message", [m.Ack("w2", 2, 9, 9), m.Dismissal("w2", 5, "obs is float64")])
 def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer, worker, message):
     """Of any of its processes: it may send what a dead one left."""
     named = scene.worker("w2", 2)
     trainer.say(message)
     assert [peer.heard(type(message)) for peer in (named, worker)] == [[message], []]
-
-
-def test_above_its_limit_the_relay_drops_packets_and_counts_them():
-    scene = Scene(max_waiting_bytes=5_000)
-    trainer, worker = scene.trainer(), scene.worker()
-    trainer.full = True
-    worker.send(*range(1, 100), body=b"x" * 50)
-    assert scene.relay.counters.dropped > 80
-    trainer.full = False
-    scene.relay.flush()
-    worker.send(100)
-    assert trainer.entries[-1] == 100
 
 
 # -- policies ------------------------------------------------------------------------------------------
@@ -219,11 +179,6 @@ def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_chan
     for peer in (frozen.introduce("trainer", "t1", run="5eed"), resumed(scene, 1)):
         assert "another process goes on with this trainer's run" in peer.refusal.reason
     assert scene.ranks == {0: successor}
-
-
-def test_a_trainer_that_reconnects_keeps_its_seat(scene, trainer):
-    again = scene.trainer()
-    assert scene.ranks == {0: again}
 
 
 def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):

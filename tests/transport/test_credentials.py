@@ -51,28 +51,46 @@ def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folde
     assert "car" not in names(keys)
 
 
-@pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
-def test_a_moment_without_the_folder_revokes_nobody(folder, caplog):
-    keys = AuthorizedKeys(folder)
-    away = folder.path.with_name("away")
-    folder.path.rename(away)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
-    assert names(keys) == {"local"}
-    assert len([r for r in caplog.records if "cannot read" in r.message]) == 1
-    away.rename(folder.path)
-    keys.refresh(now=4.0)
-    assert names(keys) == {"local"}
-
-
-def test_a_folder_that_is_being_copied_revokes_nobody(folder):
-    """`authorized` is there, and empty, before `server.json` is."""
-    keys = AuthorizedKeys(folder)
+def is_away(folder, patch):
     folder.path.rename(folder.path.with_name("away"))
+
+
+def is_being_copied(folder, patch):
+    """`authorized` is there, and empty, before `server.json` is."""
+    is_away(folder, patch)
     (folder.path / "authorized").mkdir(parents=True)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
+
+
+def cannot_be_read(number):
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    def trouble(folder, patch):
+        patch.setattr(os, "scandir", fail)
+        patch.setattr(Path, "read_bytes", fail)
+
+    return trouble
+
+
+@pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
+@pytest.mark.fault(
+    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
+)
+@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
+@pytest.mark.parametrize(
+    "trouble",
+    [is_away, is_being_copied, cannot_be_read(errno.EMFILE), cannot_be_read(errno.EIO)],
+    ids=["away", "being copied", "no descriptors", "a disk that fails"],
+)
+def test_a_moment_without_the_folder_revokes_nobody(folder, caplog, monkeypatch, trouble):
+    keys = AuthorizedKeys(folder)
+    with monkeypatch.context() as patch:
+        trouble(folder, patch)
+        for now in (1.0, 2.0, 3.0):
+            keys.refresh(now=now)
+            assert keys.find("x" * 40) is None
     assert names(keys) == {"local"}
+    assert caplog.text.count("cannot read") == 1
 
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
@@ -88,25 +106,6 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, content, caplo
     authorized(folder, "local").write_text(before.replace('"worker",', ""))
     keys.refresh(now=4.0)
     assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
-
-
-@pytest.mark.fault(
-    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
-)
-@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO], ids=["descriptors", "disk"])
-def test_without_free_descriptors_or_disk_the_last_good_table_stays(folder, monkeypatch, number):
-    keys = AuthorizedKeys(folder)
-
-    def exhausted(*args, **kwargs):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "scandir", exhausted)
-    monkeypatch.setattr(Path, "read_bytes", exhausted)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
-        assert keys.find("x" * 40) is None
-    assert names(keys) == {"local"}
 
 
 def test_another_key_under_the_same_name_counts_at_once(folder):

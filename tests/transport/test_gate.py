@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -91,13 +92,16 @@ def test_a_crowd_ends_none_of_those_that_proved_their_keys(
     assert {receive_at(server).peer for _ in friends} == peers
 
 
+@pytest.mark.fault("peers", "a stranger announces a terabyte", "nothing is allocated for it")
 def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for):
     """libzmq allocates what a frame announces, handshake or not."""
     server = machines_for("zmq").listen(options=PATIENT)
-    for size in (1 << 21, 60 << 20):
+    before = psutil.Process().memory_info().rss
+    for size, flags in itertools.product((1 << 21, 60 << 20, 1 << 40), (b"\x02", b"\x06")):
         with socket.create_connection(server.address) as sock:
-            sock.sendall(ZMTP_GREETING + b"\x06" + size.to_bytes(8, "big"))
+            sock.sendall(ZMTP_GREETING + flags + size.to_bytes(8, "big"))
             assert closes(sock)
+    assert psutil.Process().memory_info().rss - before < 20 << 20
 
 
 def test_a_message_of_many_parts_is_as_large_as_any_other_may_be(machines_for):

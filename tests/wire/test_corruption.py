@@ -38,17 +38,6 @@ def mixed_columns():
 COLUMNS = {"drone": (drone_columns(), 20), "mixed": (mixed_columns(), 12)}
 
 
-def decode_all(columns, samples):
-    """Everything that a trainer does with a packet; DecodingError is the only way to fail."""
-    try:
-        block = decode_body(announce(columns, samples), columns)
-        for segment in block.segments:
-            segment.tree()
-        assert len(block.samples()) == samples
-    except DecodingError:
-        pass
-
-
 def test_a_message_whose_bytes_have_changed_is_damaged():
     rng = np.random.default_rng(0)
     message = sent(written([drone_sample(i, rng) for i in range(20)]))
@@ -58,17 +47,6 @@ def test_a_message_whose_bytes_have_changed_is_damaged():
         damaged[at] ^= 1
         with pytest.raises(DecodingError):
             received(bytes(damaged))
-
-
-@pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
-def test_flipped_bytes_do_no_harm_even_where_the_checksum_is_right(columns, samples):
-    rng = random.Random(0)
-    head_bytes = 4 + int.from_bytes(columns[:4], "little")
-    for i in range(6000):
-        damaged = bytearray(columns)
-        for _ in range(rng.choice((1, 1, 2, 5))):
-            damaged[rng.randrange(head_bytes if i % 4 else len(columns))] = rng.randrange(256)
-        decode_all(bytes(damaged), samples)
 
 
 @pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
@@ -110,50 +88,49 @@ def nested(levels):
 
 NONE = ("p", "none")
 LIES = {
-    "a dtype that is code": lambda: forged(six(("a", "|O8", [1])), buffers=bytes(8)),
-    "a structured dtype": lambda: forged(six(("a", "f4,f4", [1])), buffers=bytes(8)),
-    "a complex dtype": lambda: forged(six(("a", "<c8", [1])), buffers=bytes(8)),
-    "a float of two lines": lambda: forged(six(("a", "<f4\n", [1])), buffers=bytes(4)),
-    "a float of 128 bits": lambda: forged(six(("s", "<f16")), buffers=bytes(16)),
-    "a dtype of gigabytes": lambda: forged(six(("a", "<U2000000000", [1]))),
-    "a shape of exabytes": lambda: forged(six(("a", "<f4", [2**31, 2**31]))),
-    "an empty shape of exabytes": lambda: forged(six(("a", "<f4", [0, 2**31, 2**31, 2**31]))),
-    "a negative shape": lambda: forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
-    "forty dimensions": lambda: forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
-    "a buffer that is not there": lambda: forged(six(("a", "<f4", [4]))),
-    "a size of a number": lambda: forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
-    "a size too few": lambda: forged(six(("p", "str")), buffers=b"\x91\xa0"),
-    "a negative size": lambda: forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
-    "a text beyond the end": lambda: forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
-    "a billion rows": lambda: forged(six(NONE), rows=10**9, timing=bytes(26)),
-    "no rows": lambda: forged(six(NONE), rows=0, timing=bytes(26)),
-    "keys without items": lambda: forged(six(("d", ["a", "b"], [NONE]))),
-    "items without keys": lambda: forged(six(("d", [], [NONE]))),
-    "a key twice": lambda: forged(six(("d", ["a", "a"], [NONE] * 2))),
-    "nesting without end": lambda: forged(six(nested(400))),
-    "one level too many": lambda: forged(six(nested(MAX_DEPTH))),
-    "more nesting without end": lambda: forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
-    "leaves without end": lambda: forged(six(("t", [NONE] * MAX_NODES))),
-    "containers without end": lambda: forged(six(("t", [("t", [])] * MAX_NODES))),
-    "five items": lambda: forged(("t", [NONE] * 5)),
-    "a list for a tuple": lambda: forged(("l", [NONE] * 6)),
-    "a dict for a tuple": lambda: forged(("d", list("abcdef"), [NONE] * 6)),
-    "a leaf for a tuple": lambda: forged(NONE),
-    "an unknown kind": lambda: forged(six(("p", "code"))),
-    "text that is none": lambda: forged(six(("p", "str")), sizes=(3,), buffers=b"\x91\xa1\xff"),
-    "too few texts": lambda: forged(six(("p", "str")), sizes=(1,), buffers=b"\x90"),
-    "a text for bytes": lambda: forged(six(("p", "bytes")), sizes=(3,), buffers=b"\x91\xa1a"),
-    "too little timing": lambda: forged(six(NONE), timing=bytes(25)),
-    "a negative version": lambda: forged(six(NONE), timing=bytes(16) + b"\xff" * 8 + bytes(2)),
-    "a head of four gigabytes": lambda: struct.pack("<I", 2**32 - 1) + bytes(100),
-    "three bytes": lambda: b"abc",
-    "nothing": lambda: b"",
+    "a dtype that is code": forged(six(("a", "|O8", [1])), buffers=bytes(8)),
+    "a structured dtype": forged(six(("a", "f4,f4", [1])), buffers=bytes(8)),
+    "a complex dtype": forged(six(("a", "<c8", [1])), buffers=bytes(8)),
+    "a float of two lines": forged(six(("a", "<f4\n", [1])), buffers=bytes(4)),
+    "a float of 128 bits": forged(six(("s", "<f16")), buffers=bytes(16)),
+    "a dtype of gigabytes": forged(six(("a", "<U2000000000", [1]))),
+    "a shape of exabytes": forged(six(("a", "<f4", [2**31, 2**31]))),
+    "an empty shape of exabytes": forged(six(("a", "<f4", [0, 2**31, 2**31, 2**31]))),
+    "a negative shape": forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
+    "forty dimensions": forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
+    "a buffer that is not there": forged(six(("a", "<f4", [4]))),
+    "a size of a number": forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
+    "a size too few": forged(six(("p", "str")), buffers=b"\x91\xa0"),
+    "a negative size": forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
+    "a text beyond the end": forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
+    "a billion rows": forged(six(NONE), rows=10**9, timing=bytes(26)),
+    "no rows": forged(six(NONE), rows=0, timing=bytes(26)),
+    "keys without items": forged(six(("d", ["a", "b"], [NONE]))),
+    "items without keys": forged(six(("d", [], [NONE]))),
+    "a key twice": forged(six(("d", ["a", "a"], [NONE] * 2))),
+    "nesting without end": forged(six(nested(400))),
+    "one level too many": forged(six(nested(MAX_DEPTH))),
+    "more nesting without end": forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
+    "leaves without end": forged(six(("t", [NONE] * MAX_NODES))),
+    "containers without end": forged(six(("t", [("t", [])] * MAX_NODES))),
+    "five items": forged(("t", [NONE] * 5)),
+    "a list for a tuple": forged(("l", [NONE] * 6)),
+    "a dict for a tuple": forged(("d", list("abcdef"), [NONE] * 6)),
+    "a leaf for a tuple": forged(NONE),
+    "an unknown kind": forged(six(("p", "code"))),
+    "text that is none": forged(six(("p", "str")), sizes=(3,), buffers=b"\x91\xa1\xff"),
+    "too few texts": forged(six(("p", "str")), sizes=(1,), buffers=b"\x90"),
+    "a text for bytes": forged(six(("p", "bytes")), sizes=(3,), buffers=b"\x91\xa1a"),
+    "too little timing": forged(six(NONE), timing=bytes(25)),
+    "a negative version": forged(six(NONE), timing=bytes(16) + b"\xff" * 8 + bytes(2)),
+    "a head of four gigabytes": struct.pack("<I", 2**32 - 1) + bytes(100),
+    "three bytes": b"abc",
+    "nothing": b"",
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lying_packet_is_refused_without_allocating(lie):
-    body = LIES[lie]()
+@pytest.mark.parametrize("body", LIES.values(), ids=LIES)
+def test_a_lying_packet_is_refused_without_allocating(body):
     before = _rss()
     with pytest.raises(DecodingError):
         decode_body(announce(body, 1), body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from typing import get_args
 
@@ -61,19 +60,6 @@ def test_every_message_comes_back_with_its_body(kind):
         assert rest == body
 
 
-@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_a_damaged_message_is_refused_or_another_message(kind):
-    data = encode(example_of(kind), b"body")
-    rng = random.Random(0)
-    for _ in range(1000):
-        damaged = bytearray(data)
-        damaged[rng.randrange(1, len(damaged))] = rng.randrange(256)
-        try:
-            assert type(decode(bytes(damaged[: rng.randrange(1, len(damaged) + 1)]))[0]) in TYPES
-        except DecodingError:
-            pass
-
-
 def test_a_message_of_another_wire_version_is_refused_by_its_number():
     data = bytearray(encode(messages.Bye()))
     for version in {0, 2, 255} - {WIRE_VERSION}:
@@ -117,12 +103,6 @@ def test_too_few_bytes_are_refused(data):
 def test_what_does_not_fit_its_type_is_refused(header):
     encoded = msgspec.msgpack.encode(header)
     with pytest.raises(DecodingError, match="not a message"):
-        decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
-
-
-def test_a_header_nested_without_end_is_refused():
-    encoded = b"\x91" * 60_000
-    with pytest.raises(DecodingError):
         decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
 
 
@@ -184,12 +164,6 @@ def test_a_text_is_the_same_on_both_sides():
     assert beat.condition.alarm == "two lines and a tab é"
     assert len(beat.condition.ended) == MAX_NOTE
     assert decode(encode(beat))[0] == beat
-
-
-def test_a_name_with_control_characters_is_refused():
-    for name in ("a\n", "\x1b[31m", "a\u2028b", "\u202eb"):
-        with pytest.raises(DecodingError):
-            decode(encode(Hello("worker", name, 1, "0")))
     assert decode(encode(Hello("worker", "Röbot 1/ä", 1, "0")))[0].name == "Röbot 1/ä"
 
 

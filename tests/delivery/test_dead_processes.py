@@ -4,6 +4,7 @@ import errno
 import logging
 
 from both_ends import STATS, Taker
+from kit.failing import failing
 
 from tmrl_like.delivery import segments
 from tmrl_like.delivery.segments import SUFFIX
@@ -106,17 +107,11 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
 
 
 def test_what_a_link_without_its_robot_cannot_open_is_left_to_the_next(spool, small_files, monkeypatch):
-    box, taker, real = spool(1), Taker(), segments.map_file
+    box, taker = spool(1), Taker()
     box.fill(*range(200))
     first, *_ = sorted(files_of(box, 1))
-
-    def short(path):
-        if path != first:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "map_file", short)
+        patch.setattr(segments, "map_file", failing(errno.EMFILE, segments.map_file, lambda path: path != first))
         box.pumped(taker, awaits=True).acknowledge(box)
         assert 0 < len(taker.rows[1]) < 200
         box.kill_writer()

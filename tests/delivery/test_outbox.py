@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from both_ends import TIMING, Clock, Taker, Wire, nothing, sample
+from kit.failing import failing
 
 from tmrl_like.delivery import segments
 from tmrl_like.wire import messages as m
@@ -280,13 +281,8 @@ def test_lanes_have_equal_shares_of_what_is_kept(ends, small_files):
 def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(ends, small_files, monkeypatch, caplog, is_new):
     box, taker = ends(), Taker()
     fill(box, 200)
-    real, (first, *_) = segments.map_file, sorted(box.folder.path.iterdir())
-
-    def short(path):
-        if (path == first) == is_new:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(path)
-
+    first, *_ = sorted(box.folder.path.iterdir())
+    short = failing(errno.EMFILE, segments.map_file, lambda path: (path == first) == is_new)
     with monkeypatch.context() as patch:
         patch.setattr(segments, "map_file", short)
         if is_new:

@@ -212,15 +212,14 @@ def test_a_packet_of_nothing_leaves_no_trace(trainer, caplog):
 
 
 def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
-    trainer = keeper
-    trainer.give(1)
-    trainer.give_bytes(packet_of(2, numbered(2), reports=REPORTS), admit=lambda packet: False)
-    trainer.give(6)
-    assert trainer.taken == [(1, "w/7/0/1"), (6, "w/7/0/6")]
-    assert sum(len(delivery.episodes) for delivery in trainer.inbox) == 3
-    trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 6, 6)]
-    assert trainer.receiver.samples == 2
+    keeper.give(1)
+    keeper.give_bytes(packet_of(2, numbered(2), reports=REPORTS), admit=lambda packet: False)
+    keeper.give(6)
+    assert keeper.taken == [(1, "w/7/0/1"), (6, "w/7/0/6")]
+    assert sum(len(delivery.episodes) for delivery in keeper.inbox) == 3
+    keeper.store()
+    assert keeper.due() == [m.Ack("w", 7, 6, 6)]
+    assert keeper.receiver.samples == 2
 
 
 def test_samples_that_a_worker_lost_are_counted_once(keeper, store, opened):
@@ -306,19 +305,18 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
 
 
 def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(keeper, store, opened):
-    trainer = keeper
-    trainer.give(1)
-    trainer.store()
+    keeper.give(1)
+    keeper.store()
     for entry in (2, 3):
-        trainer.give(entry)
-    trainer.give(1, incarnation=8)
-    trainer.receiver.confirm([trainer.inbox[0].receipt, trainer.inbox[2].receipt])
-    trainer.receiver.reject(trainer.inbox[1].receipt, "the third does not fit")
-    trainer.receiver.finish()
+        keeper.give(entry)
+    keeper.give(1, incarnation=8)
+    keeper.receiver.confirm([keeper.inbox[0].receipt, keeper.inbox[2].receipt])
+    keeper.receiver.reject(keeper.inbox[1].receipt, "the third does not fit")
+    keeper.receiver.finish()
     store.close()
-    trainer = Trainer(store=opened())
-    list(trainer.receiver.replay())
-    assert trainer.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
+    successor = Trainer(store=opened())
+    list(successor.receiver.replay())
+    assert successor.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
 
 
 def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_packet(trainer):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from both_ends import Taker, nothing, sample
 from kill_lines import kill_after
+from kit.failing import failing
 
 import tmrl_like.delivery
 from tmrl_like.delivery import sample_log, segments
@@ -23,10 +24,6 @@ from tmrl_like.wire.packet import columns_in, decode_body
 
 def files_of(box):
     return sorted(box.folder.path.glob(f"*{SUFFIX}"))
-
-
-def full(path, size):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_files):
@@ -87,12 +84,10 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(spool, sma
     "an alarm only where samples may be lost, which spool when there is a file to fill",
 )
 def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
-    real, room = sample_log.reserve, 2  # files: fewer than those that are kept ready
-
-    def hardly(path, size):
-        has_room = len(list(path.parent.glob(f"*{SUFFIX}"))) < room
-        (real if has_room else full)(path, size)
-
+    room = 2  # files: fewer than those that are kept ready
+    hardly = failing(
+        errno.ENOSPC, sample_log.reserve, lambda path, size: len([*path.parent.glob(f"*{SUFFIX}")]) >= room
+    )
     monkeypatch.setattr(sample_log, "reserve", hardly)
     box = spool()
     box.log.refill()
@@ -113,7 +108,7 @@ def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_fil
 def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(spool, small_files, monkeypatch):
     box = spool()
     with monkeypatch.context() as patch:
-        patch.setattr(sample_log, "reserve", full)
+        patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
         box.fill(*range(2000))
         assert "No space left on device; samples may be lost" in box.log.alarm
         lost = box.log.lost_samples
@@ -131,7 +126,7 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(sp
 @pytest.mark.fault("disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted")
 def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(sample_log, "reserve", full)
+        patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
         box = spool()
         box.fill(0)
         box.hasten()
@@ -252,12 +247,8 @@ def test_files_that_cannot_be_looked_at_stay(spool, monkeypatch):
     box = spool()
     box.fill(1)
     box.kill()
-
-    def short(path):
-        raise OSError(errno.EMFILE, "Too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "map_file", short)
+        patch.setattr(segments, "map_file", failing(errno.EMFILE))
         spool(2).kill()
     assert spool(3).pumped(awaits=True).all_numbers == [1]
 

@@ -2,11 +2,13 @@
 
 import errno
 import random
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import ExitStack
 
 import pytest
 from disk import PowerDisk, end_at_each_operation
+from kit.executors import Beside
+from kit.failing import failing
 from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
 
 from tmrl_like.base.files import disk, lock_folder, write_whole
@@ -286,12 +288,9 @@ def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, 
     store = opened(EVERY_S)
     put(store, packet_of(1, numbered(1)))
 
-    def fail(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
     message = packet_of(2, numbered(2))
     with monkeypatch.context() as patch:
-        patch.setattr(disk, call, fail)
+        patch.setattr(disk, call, failing(errno.EIO))
         store.write(head_of(message), [message], 10.0)
         assert not store.is_settled(10.0)
     assert store.is_settled(20.0)
@@ -300,30 +299,11 @@ def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, 
     assert samples_of(opened, EVERY_S) == [1, 2]
 
 
-class Later(Executor):
-    """Does what it is given when it is told to."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def submit(self, call, /, *args, **kwargs):
-        self.waiting.append((Future(), call, args))
-        return self.waiting[-1][0]
-
-    def work(self):
-        done, call, args = self.waiting.pop()
-        try:
-            done.set_result(call(*args))
-        except OSError as error:
-            done.set_exception(error)
-
-
 @pytest.fixture
 def later(opened):
-    later = Later()
+    later = Beside()
     yield later
-    while later.waiting:
-        later.work()
+    later.work()
 
 
 def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
@@ -331,7 +311,7 @@ def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
     message = noise(1)
     store.write(head_of(message), [message], 0.0)
     assert not store.is_settled(100.0)
-    assert len(later.waiting) == 1
+    assert len(later.jobs) == 1
     later.work()
     assert store.is_settled(100.0)
     assert numbers(store) == [1]
@@ -394,7 +374,7 @@ def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_o
     assert taker.write(0.3) == [(3, 3)]
     assert taker.receiver.unstored_samples == 0
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "sync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        patch.setattr(disk, "sync", failing(errno.EIO))
         assert taker.take(4, 10.0) == [(4, 3)]
         later.work()
         assert taker.write(10.0) == []

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.failing import failing
 
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport import Identity, KeyFolder
@@ -62,12 +63,9 @@ def is_being_copied(folder, patch):
 
 
 def cannot_be_read(number):
-    def fail(*args, **kwargs):
-        raise OSError(number, os.strerror(number))
-
     def trouble(folder, patch):
-        patch.setattr(os, "scandir", fail)
-        patch.setattr(Path, "read_bytes", fail)
+        patch.setattr(os, "scandir", failing(number))
+        patch.setattr(Path, "read_bytes", failing(number))
 
     return trouble
 

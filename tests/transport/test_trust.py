@@ -232,6 +232,15 @@ def test_what_is_no_message_or_too_large_cuts_its_own_connection_only(rogue, sai
     assert peer.closed()
 
 
+@pytest.mark.parametrize(
+    "header", [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999", b"1049600   "]
+)
+def test_a_length_that_no_envelope_has_is_refused(rogue, header):
+    peer = rogue().join()
+    peer.write(header + peer.password.encode())
+    assert peer.closed()
+
+
 @pytest.mark.fault("peers", "malformed messages, in masses", "they are refused; the server's memory stays flat")
 def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(rogue):
     rng = random.Random(1)

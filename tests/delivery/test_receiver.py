@@ -5,53 +5,13 @@ from contextlib import ExitStack
 import pytest
 from kit.episodes import episode
 from kit.packets import Stores, numbered, packet_of
+from receiving import Trainer
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
-
-
-class Trainer:
-    """A receiver, and a training thread that does what the test says."""
-
-    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
-        self.receiver = Receiver(limits=limits, **options)
-        self.inbox = []
-        self.now = 0.0
-
-    def give(self, first, newest=None, samples=None, **header):
-        """A packet of samples that have the numbers of their entries."""
-        numbers = range(first, (newest or first) + 1) if samples is None else samples
-        self.give_bytes(packet_of(first, *map(numbered, numbers), **header))
-
-    def give_bytes(self, message, admit=lambda packet: True):
-        packet, body = m.decode(message)
-        self.inbox += self.receiver.take(packet, body, message, self.now, admit)
-
-    def store(self, count=None):
-        """The memory stores what arrived, or the first of it."""
-        stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
-        self.receiver.confirm([delivery.receipt for delivery in stored])
-        self.receiver.write(self.now)
-
-    @property
-    def numbers(self):
-        """Of the samples that wait for the memory."""
-        return [number for number, _ in self.taken]
-
-    @property
-    def metrics(self):
-        return self.receiver.metrics()
-
-    @property
-    def taken(self):
-        """(number, name of the stream) of what waits for the memory."""
-        return [(int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory]
-
-    def due(self):
-        return self.receiver.due()
 
 
 @pytest.fixture

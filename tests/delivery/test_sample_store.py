@@ -9,7 +9,8 @@ import pytest
 from disk import PowerDisk, end_at_each_operation
 from kit.executors import Beside
 from kit.failing import failing
-from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
+from kit.packets import Stores, entries, head_of, noise, numbered, packet_of
+from receiving import Trainer
 
 from tmrl_like.base.files import disk, lock_folder, write_whole
 from tmrl_like.delivery.receiver import Receiver
@@ -344,26 +345,12 @@ def test_where_no_thread_starts_any_more_it_writes_in_its_own(opened):
 # -- with a receiver -----------------------------------------------------------------------------------
 
 
-class Taker:
-    """A receiver whose memory has all at once."""
-
-    def __init__(self, store):
-        self.receiver = Receiver(store, "run", keep_samples=100)
-
-    def take(self, entry, now):
-        message = packet_of(entry, numbered(entry))
-        packet, body = m.decode(message)
-        for delivery in self.receiver.take(packet, body, message, now, bool):
-            self.receiver.confirm([delivery.receipt])
-        return self.write(now)
-
-    def write(self, now):
-        self.receiver.write(now)
-        return [(ack.received, ack.stored) for ack in self.receiver.due()]
+def trainer_of(store):
+    return Trainer(store=store, run="run", keep_samples=100)
 
 
 def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(opened, later, monkeypatch):
-    taker = Taker(opened(EVERY_S, later))
+    taker = trainer_of(opened(EVERY_S, later))
     assert taker.take(1, 0.0) == [(1, 0)]
     assert taker.take(2, 0.1) == [(2, 0)]
     later.work()
@@ -378,17 +365,17 @@ def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_o
         assert taker.take(4, 10.0) == [(4, 3)]
         later.work()
         assert taker.write(10.0) == []
-        assert taker.receiver.metrics()["log_fails"] == 1
+        assert taker.metrics["log_fails"] == 1
     assert taker.write(12.1) == []
     later.work()
     assert taker.write(12.2) == [(4, 4)]
-    assert taker.receiver.metrics()["log_fails"] == 0
+    assert taker.metrics["log_fails"] == 0
     assert taker.receiver.receipts == (Receipt("w", 7, 4),)
 
 
 def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is(opened):
     store = opened(EVERY_S)
-    taker = Taker(store)
+    taker = trainer_of(store)
     assert taker.take(1, 0.0) == [(1, 1)]
     assert taker.take(2, 0.1) == [(2, 1)]
     taker.receiver.finish()
@@ -398,7 +385,7 @@ def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is(opened):
 
 def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
     store = opened(EVERY_S)
-    taker = Taker(store)
+    taker = trainer_of(store)
     full_disk(folder, 0, monkeypatch)
     taker.take(1, 0.0)
     taker.receiver.finish()
@@ -408,16 +395,13 @@ def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
 
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
     monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 10_000)
-    taker = Taker(opened(EVERY_S))
+    store = opened(EVERY_S)
+    taker = trainer_of(store)
     for entry in range(1, 11):
-        message = packet_of(entry, numbered(entry))
-        packet, body = m.decode(message)
-        taker.receiver.confirm([d.receipt for d in taker.receiver.take(packet, body, message, 0.0, bool)])
+        taker.give(entry)
     taker.write(0.0)
     assert len(files(folder)) == 3
     taker.write(1.0)
     assert len(files(folder)) == 4
-    stored = [
-        header_of(message).first for file in read_files(sorted(folder.glob("*.log"))) for message in file.messages
-    ]
-    assert stored == list(range(1, 11))
+    store.close()
+    assert samples_of(opened) == list(range(1, 11))

@@ -35,7 +35,7 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
         took.append(time.time() - float(lines(rig)[-1]))
     found = rig.settle(trainer)
     median, most = statistics.median(took), max(took)
-    figure(f"{count} restarts: traffic of all workers again after {median:.2f} s (median), {most:.2f} s at most")
+    figure(f"{count} restarts: traffic of all again after {median:.2f} s (median), {most:.2f} s at most; {found}")
     assert found.exactly_once, str(found)
     assert (most if count > 5 else median) <= 2.0, took
 

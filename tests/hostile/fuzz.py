@@ -23,7 +23,7 @@ class Target(NamedTuple):
 def targets(folder):
     """All of them; `folder` is for files of theirs."""
     from kit.packets import write
-    from test_server_budgets import MESSAGES, ROLES, Scene
+    from test_server_budgets import MESSAGES, ROLES, Scene, encoded
     from test_trainer_budgets import SHAPES, body_of, message_of
 
     from tmrl_like.delivery.receiver import Receiver
@@ -98,7 +98,7 @@ def targets(folder):
                 pass
             at = end
 
-    messages = [make(i) for make in MESSAGES.values() for i in range(2)]
+    messages = [encoded(make(i)) for make in MESSAGES.values() for i in range(2)]
     small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
     shapes = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
     packets = tuple(message_of(shape, is_compressed) for shape in shapes for is_compressed in (True, False))

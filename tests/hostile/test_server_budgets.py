@@ -61,39 +61,39 @@ def packet(worker, first, samples=1, **fields):
 
 
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
-MESSAGES = {
-    "hello": lambda i: m.encode(m.Hello("worker", f"w{i}", i + 1, "0")),
-    "the same hello": lambda i: m.encode(m.Hello("worker", "w", 1, "0")),
-    "a large hello": lambda i: m.encode(
-        m.Hello("worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER)
+MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that are none
+    "hello": lambda i: m.Hello("worker", f"w{i}", i + 1, "0"),
+    "the same hello": lambda i: m.Hello("worker", "w", 1, "0"),
+    "a large hello": lambda i: m.Hello(
+        "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "a hello of another role": lambda i: m.encode(m.Hello("trainer", f"t{i}", i + 1, "0")),
-    "a hello of no role": lambda i: m.encode(m.Hello(f"{i}", f"w{i}", i + 1, "0")),
-    "welcome": lambda i: m.encode(m.Welcome(1)),
-    "hello wanted": lambda i: m.encode(m.HelloWanted()),
-    "refusal": lambda i: m.encode(m.Refusal(TEXT)),
-    "a packet": lambda i: m.encode(packet("w", i + 1)),
-    "the same packet": lambda i: m.encode(packet("w", 1)),
-    "a packet of episodes": lambda i: m.encode(packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES)),
-    "a packet that awaits": lambda i: m.encode(packet("w", i + 1, awaits=True), bytes(10)),
-    "a large packet": lambda i: m.encode(packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
-    "a packet of another worker": lambda i: m.encode(packet("honest", 1)),
-    "ack": lambda i: m.encode(m.Ack("honest", 1, INT, INT, True)),
-    "dismissal": lambda i: m.encode(m.Dismissal("honest", 2, TEXT)),
-    "policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0)),
-    "a large policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
-    "the first frame of a policy": lambda i: m.encode(m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
-    "beat": lambda i: m.encode(m.Beat("w")),
-    "a large beat": lambda i: m.encode(m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program"))),
-    "report": lambda i: m.encode(m.Report()),
-    "a large report": lambda i: m.encode(m.Report(), bytes(m.MAX_REPORT_BYTES)),
-    "look": lambda i: m.encode(m.Look()),
-    "a look that has all": lambda i: m.encode(m.Look(INT, INT)),
-    "view": lambda i: m.encode(m.View(INT, INT), bytes(1000)),
-    "probe": lambda i: m.encode(m.Probe()),
-    "a large probe": lambda i: m.encode(m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
-    "bye": lambda i: m.encode(m.Bye()),
-    "hello and bye": lambda i: m.encode(m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0")),
+    "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
+    "a hello of no role": lambda i: m.Hello(f"{i}", f"w{i}", i + 1, "0"),
+    "welcome": lambda i: m.Welcome(1),
+    "hello wanted": lambda i: m.HelloWanted(),
+    "refusal": lambda i: m.Refusal(TEXT),
+    "a packet": lambda i: packet("w", i + 1),
+    "the same packet": lambda i: packet("w", 1),
+    "a packet of episodes": lambda i: packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES),
+    "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
+    "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
+    "a packet of another worker": lambda i: packet("honest", 1),
+    "ack": lambda i: m.Ack("honest", 1, INT, INT, True),
+    "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
+    "policy frame": lambda i: m.PolicyFrame(1, i, 2**40, 2**50, 0.0),
+    "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
+    "the first frame of a policy": lambda i: (m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
+    "beat": lambda i: m.Beat("w"),
+    "a large beat": lambda i: m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program")),
+    "report": lambda i: m.Report(),
+    "a large report": lambda i: (m.Report(), bytes(m.MAX_REPORT_BYTES)),
+    "look": lambda i: m.Look(),
+    "a look that has all": lambda i: m.Look(INT, INT),
+    "view": lambda i: (m.View(INT, INT), bytes(1000)),
+    "probe": lambda i: m.Probe(),
+    "a large probe": lambda i: (m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
+    "bye": lambda i: m.Bye(),
+    "hello and bye": lambda i: m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0"),
     "nothing": lambda i: b"",
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
@@ -105,6 +105,12 @@ ROLES = {
     "trainer": TRAINER,
 }
 TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}  # go to all workers, by design
+
+
+def encoded(said):
+    if isinstance(said, bytes):
+        return said
+    return m.encode(*said) if isinstance(said, tuple) else m.encode(said)
 
 
 class Scene:
@@ -128,13 +134,13 @@ class Scene:
 
     def flood(self, make, number):
         """Its messages between the honest worker's; how many bytes and messages it sent."""
-        sent_bytes, first = 0, make(0)
-        is_always_the_same = make(1) == first
+        sent_bytes, first = 0, encoded(make(0))
+        is_always_the_same = encoded(make(1)) == first
         if self.is_trainer_full:
             self.link.full.add(b"trainer")
         for i in range(number):
             self.honest(i)
-            data = bytes(bytearray(first)) if is_always_the_same else make(i)  # a copy, as it would arrive
+            data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))  # a copy, as it would arrive
             sent_bytes += len(data) + FRAMING_BYTES
             self.tell(self.peer, self.identity, data)
             self.now += 0.001
@@ -201,8 +207,8 @@ def test_a_message_takes_no_more_work_than_its_budget(role, message):
     scene = Scene(role, is_trainer_full=False)
     for i in range(5):  # what is written once is written
         scene.honest(i)
-        scene.tell(scene.peer, scene.identity, make(i))
-    hostile = [make(100 + i) for i in range(10)]
+        scene.tell(scene.peer, scene.identity, encoded(make(i)))
+    hostile = [encoded(make(100 + i)) for i in range(10)]
     honest = calls_in(lambda: [scene.honest(100 + i) for i in range(10)])
     work = calls_in(lambda: [scene.tell(scene.peer, scene.identity, data) for data in hostile])
     assert work <= WORK * honest
@@ -216,12 +222,12 @@ def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
     tell(Incoming(b"thief", ROLES["worker"], m.encode(m.Hello("worker", "w", 1, "0"))), 0.0)
     link.full.add(b"trainer")
     for _ in range(300):
-        tell(Incoming(b"thief", ROLES["worker"], MESSAGES["the same packet"](0)), 0.0)
+        tell(Incoming(b"thief", ROLES["worker"], encoded(MESSAGES["the same packet"](0))), 0.0)
     assert relay.counters.dropped >= 100
     link.full.clear()
     for _ in range(3000):
-        tell(Incoming(b"trainer", TRAINER, MESSAGES["report"](0)), 0.0)
+        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["report"](0))), 0.0)
     assert len(relay._reports.after(0)) <= m.MAX_REPORTS_BYTES / 500
     for i in range(300):
-        tell(Incoming(b"trainer", TRAINER, MESSAGES["policy frame"](i)), 0.0)
+        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["policy frame"](i))), 0.0)
     assert relay.trainer is None

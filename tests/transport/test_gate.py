@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, suppress
 import psutil
 import pytest
 import zmq
+from kit.pythons import python
 
 from tmrl_like.transport import Identity, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit
@@ -143,9 +144,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
 def test_a_server_takes_as_many_descriptors_as_it_may(machines_for):
     keys = machines_for("zmq").keys
-    said = subprocess.run(
-        [sys.executable, "-c", LISTEN_WITH_FEW_DESCRIPTORS, str(keys.path)], stdout=subprocess.PIPE, check=True
-    ).stdout
+    said, _ = python("-c", LISTEN_WITH_FEW_DESCRIPTORS, keys.path)
     soft, hard = map(int, said.split())
     assert soft == min(hard, 1 << 16) if hard > 0 else soft > 256
 

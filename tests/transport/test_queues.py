@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from kit.pythons import python
 
 from tmrl_like.transport import TransportOptions
 
@@ -87,6 +85,4 @@ server.close()
 @pytest.mark.parametrize(("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")])
 def test_a_queue_that_is_full_outlives_its_connection(tmp_path, script, server):
     """libzmq would abort the process: see `transport.zmq`."""
-    command = [sys.executable, "-c", script, str(tmp_path / "keys"), server]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    python("-c", script, tmp_path / "keys", server)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import subprocess
-import sys
 
 import OpenSSL
 import pytest
+from kit.pythons import python
 
 from tmrl_like.errors import TransportError
 from tmrl_like.transport import TransportOptions, connect, listen
@@ -106,5 +105,5 @@ os.wait()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_the_error_after_a_fork_says_what_to_do_instead(tls):
-    said = subprocess.run([sys.executable, "-c", FORKED, str(tls.keys.path)], stdout=subprocess.PIPE, check=True).stdout
-    assert b'"spawn"' in said
+    said, _ = python("-c", FORKED, tls.keys.path)
+    assert '"spawn"' in said

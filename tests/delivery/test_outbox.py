@@ -160,16 +160,6 @@ def test_what_goes_out_again_goes_at_once_and_may_be_cut_in_another_way(ends):
     assert box.pumped().spans == [(5, 5)], "fewer than the minimum, but they left before"
 
 
-def test_what_is_stored_is_forgotten(sent):
-    box = sent()
-    assert box.unacknowledged_samples() == 5
-    box.ack(stored=2, received=5)
-    assert not box.pending()
-    assert box.unacknowledged_samples() == 3
-    box.ack(stored=1, received=1)
-    assert box.unacknowledged_samples() == 3, "an answer that came late"
-
-
 @pytest.mark.parametrize("received", [2, 5])
 def test_another_link_goes_on_behind_what_is_stored(sent, received):
     box = sent()

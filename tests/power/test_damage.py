@@ -146,7 +146,7 @@ def steps_in(folder):
 def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog):
     path = folder / "checkpoint-2"
     head, size = path.read_bytes().index(b"\n"), path.stat().st_size
-    for where in damaged(path, [*range(0, head + 2, 7), *range(head + 2, size, size // 40)]):
+    for where in damaged(path, [*range(0, head + 2, 13), *range(head + 2, size, size // 20)]):
         caplog.clear()
         assert steps_in(folder) == 1, where
         (record,) = caplog.records
@@ -167,7 +167,7 @@ def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     keys.invite("robot", ("worker",))
     for name, read in (("server.json", keys.server_keys), ("peer.json", keys.peer_keys)):
         path = keys.path / name
-        for where in damaged(path, range(0, path.stat().st_size, 7)):
+        for where in damaged(path, range(0, path.stat().st_size, 13)):
             with pytest.raises(CredentialsError) as caught:
                 read()
             one_line(caught.value, path, "restore it")
@@ -176,7 +176,7 @@ def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     path = keys.path / "authorized" / "robot.json"
     before = {identity.name for identity in AuthorizedKeys(keys).identities.values()}
     assert before == {"local", "robot"}
-    for where in damaged(path, range(0, path.stat().st_size, 5)):
+    for where in damaged(path, range(0, path.stat().st_size, 11)):
         caplog.clear()
         assert {identity.name for identity in AuthorizedKeys(keys).identities.values()} == {"local"}, where
         (record,) = caplog.records

@@ -314,7 +314,8 @@ def test_the_package_has_nothing_that_unpickles():
             elif isinstance(node, ast.Call):
                 said = {k.arg: ast.unparse(k.value) for k in node.keywords if k.arg in ("allow_pickle", "weights_only")}
                 assert said.get("allow_pickle", "False") == "False", where
-                if ast.unparse(node.func) in ("torch.load", "torch.jit.load"):
+                is_load = isinstance(node.func, ast.Attribute) and node.func.attr == "load"
+                if is_load and ast.unparse(node.func) in ("torch.load", "torch.jit.load"):
                     assert said.get("weights_only") == "True", where
 
 

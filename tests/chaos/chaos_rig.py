@@ -380,13 +380,13 @@ def all_at_once(*calls):
 
 
 def trouble(actions, seed, count, pause_s):
-    """Call actions, by name, drawn at random, with random pauses in between; each gets the random generator."""
+    """Call actions, drawn at random, with random pauses in between; each gets the random generator."""
     rng = random.Random(seed)
     for _ in range(count):
         time.sleep(log_uniform(rng, *pause_s))
-        name = rng.choice(list(actions))
-        log.info("%s", name)
-        actions[name](rng)
+        action = rng.choice(actions)
+        log.info("%s", action.__name__)
+        action(rng)
 
 
 def log_uniform(rng, low, high):

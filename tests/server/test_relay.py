@@ -238,7 +238,7 @@ def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
 def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene):
     """A connection's id can come again with another key behind it: the seat stays with the first."""
     worker, trainer = scene.worker(key=OTHER_WORKER), scene.trainer(key=TRAINER_ONLY)
-    trainer.key, before = WORKER_ONLY, worker.heard()
+    trainer.key, before = Identity("another", ("trainer",)), worker.heard()
     for message in (frame(), m.Ack("w1", 1, 5, 5), m.Dismissal("w1", 1, "no")):
         assert trainer.say(message).heard()[-1] == m.HelloWanted()
     assert scene.ranks == {}
@@ -304,7 +304,8 @@ def test_the_seat_of_a_dead_process_is_its_successors_at_once_though_the_server_
 )
 def test_what_another_peer_is_the_reason_of_is_tried_again(late):
     scene = Scene(max_workers=1)
-    scene.trainer(), scene.worker()
+    scene.trainer()
+    scene.worker()
     assert all(late(scene).refusal.retry_after_s > 0 for _ in range(3))
 
 

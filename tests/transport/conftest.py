@@ -48,7 +48,8 @@ class Service:
     """A tlspyo server that several tests attack, one after the other, and a peer that it serves meanwhile."""
 
     def __init__(self, machines):
-        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20))
+        patient = {"handshake_timeout_s": 600, "silent_after_s": 600}  # what is closed is closed for another reason
+        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20, **patient))
         self.keys = machines.keys
         self.friend = machines.connect(self.server)
 

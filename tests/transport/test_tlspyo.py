@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from types import SimpleNamespace
 
 import OpenSSL
 import pytest
@@ -13,10 +14,58 @@ from kit.pythons import python
 from tmrl_like.errors import TransportError
 from tmrl_like.transport import TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.over_tlspyo import PASSWORD_BYTES, ServerConnection, password_of
+from tmrl_like.transport.over_tlspyo import PASSWORD_BYTES, Connection, ServerConnection, TlspyoLink, password_of
 
 from .exchange import introduce, receive_at, send_of, until
 from .rawclient import RawPeer, closes
+
+
+class Alone(Connection):
+    """A connection without a network: `sent` is what it wrote, `reads` whether it takes what arrives."""
+
+    def __init__(self):
+        super().__init__(TlspyoLink(TransportOptions(max_message_bytes=1000, queue_messages=10)))
+        self.transport, self.sent, self.reads = self, [], True
+
+    def send_obj(self, obj):
+        self.sent.append(obj)
+
+    def pauseProducing(self):
+        self.reads = False
+
+    def resumeProducing(self):
+        self.reads = True
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    at_once = SimpleNamespace(callFromThread=lambda call: call())
+    monkeypatch.setattr("tmrl_like.transport.over_tlspyo.running_reactor", lambda: at_once)
+    return Alone()
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_is_read_while_too_much_waits_to_be_received(alone, size):
+    """Ten messages may wait, or four of the largest size."""
+    room = min(10, 4000 // size)
+    for _ in range(room):
+        assert alone.reads
+        alone.arrive(memoryview(bytes(size)))
+    assert not alone.reads
+    for received in range(1, room + 1):
+        assert len(alone.receive()) == size
+        assert alone.reads == (received > room / 2)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_is_written_while_what_was_written_has_not_left(alone, size):
+    room = min(10, 4000 // size)
+    Connection.pauseProducing(alone)
+    assert [alone.hand_over(bytes(size)) for _ in range(room + 2)] == [True] * room + [False] * 2
+    assert not alone.sent
+    Connection.resumeProducing(alone)
+    assert len(alone.sent) == room
+    assert alone.hand_over(b"")
 
 
 def test_an_address_of_another_machine_is_an_error(tls):

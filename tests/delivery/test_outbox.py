@@ -171,6 +171,24 @@ def test_another_link_goes_on_behind_what_is_stored(sent, received):
     assert box.pumped().all_numbers == list(range(received, 5)), "what the trainer has already is not sent"
 
 
+def test_the_window_limits_what_is_on_its_way(ends):
+    box = ends(max_samples=1, window_bytes=1)
+    fill(box, 1)
+    assert box.pumped().spans == [(1, 1)]
+    fill(box, 1)
+    assert box.pumped().spans == []
+    box.ack(stored=0, received=1)
+    assert box.pumped().spans == [(2, 2)]
+
+
+def test_a_full_connection_is_tried_again(ends):
+    box, wire = ends(max_samples=1, max_packet_bytes=1), Wire(room=1)
+    fill(box, 2)
+    for wire.room in (1, 1, 10):
+        box.pump(wire.send, True)
+    assert wire.spans == [(1, 1), (2, 2)]
+
+
 @pytest.mark.fault(
     "peers", "a trainer's key asks for packets again without end", "they leave again four times a second at most"
 )

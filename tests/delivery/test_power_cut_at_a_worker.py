@@ -1,13 +1,17 @@
 """What a power cut leaves of a worker's entries: pages of different moments, in any order."""
 
 import random
+import shutil
 
 import pytest
 from both_ends import Taker
 
 from tmrl_like.delivery import sample_log
 from tmrl_like.delivery.segments import (
+    END,
+    FREED,
     HEAD_BYTES,
+    NEXT,
     NUMBER,
     SUFFIX,
     Segment,
@@ -51,6 +55,29 @@ def test_what_lies_behind_damage_is_sent_and_does_not_continue_what_lies_before(
     assert taker.rows == {1: [0, 1, 3, 4]}
     assert taker.gaps == [(1, 2, 4)]
     assert caplog.text.count("a power cut has damaged") == 1
+
+
+def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spool):
+    box = spool()
+    filled(box, 3)
+    box.kill()
+    _, second, third = segments_of(box)
+    shutil.copyfile(third.path, second.path)  # the same number twice: as if it had been freed and filled again
+    third.path.unlink()
+    taker = found(spool(2))
+    assert taker.rows == {1: [0, 2]}
+    assert taker.gaps == [(1, 1, 3)]
+
+
+@pytest.mark.parametrize("word", [END, NEXT, FREED])
+def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(spool, word):
+    box = spool()
+    filled(box, 3)
+    box.kill()
+    first, *_ = segments_of(box)
+    first.words[word] = {END: HEAD_BYTES, NEXT: 0, FREED: 0}[word]
+    taker = found(spool(2))
+    assert taker.rows == {1: [1, 2] if word == END else [0, 1, 2]}
 
 
 @pytest.mark.fault(

@@ -81,7 +81,7 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(spool, sma
 @pytest.mark.fault(
     "resources",
     "shared memory has hardly room for a worker's files",
-    "an alarm only where samples may be lost, which spool when there is a file to fill",
+    "an alarm only where samples may be lost, which ends when there is a file to fill",
 )
 def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
     room = 2  # files: fewer than those that are kept ready

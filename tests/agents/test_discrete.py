@@ -122,9 +122,9 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
 def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
     """The state says, by its sign, which arm pays; a second choice pays with its value 1."""
-    fast = {"lr_actor": 5e-3, "lr_critic": 5e-3, "entropy_coef": 0.05, "learn_entropy_coef": False}
-    agent = DiscreteSACAgent(OBS, space, **fast)
-    for step in range(300):
+    fast = {"lr_actor": 1e-2, "lr_critic": 1e-2, "entropy_coef": 0.05, "learn_entropy_coef": False}
+    agent = agent_for(space, **fast)
+    for step in range(150):
         batch = batch_of((OBS, space), step, 64, terminated=torch.ones(64))
         arm, *others = batch.act.reshape(64, -1).T
         rew = (arm == torch.where(batch.obs[:, 0] > 0, 3, 1)).float() + sum(other == 1 for other in others)

@@ -9,7 +9,6 @@ from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
-from tmrl_like.envs import supervision
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
@@ -132,16 +131,3 @@ def test_each_environment_that_is_made_has_it():
     with alone(Broken) as worker:
         worker.run(nb_episodes=2, verbose=False)
     assert [env.calls > 0 for env in made] == [True, True]
-
-
-def test_what_another_thread_starts_meanwhile_is_not_taken_for_the_rehearsals(monkeypatch):
-    watched = []
-
-    class Watch(supervision.EnvProcesses):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            watched.append(self)
-
-    monkeypatch.setattr(supervision, "EnvProcesses", Watch)
-    with alone():
-        assert len(watched) == 1

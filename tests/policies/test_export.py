@@ -1,7 +1,6 @@
 """A policy as ONNX, against the policy."""
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
@@ -14,6 +13,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.export import write_onnx
 
+onnxruntime = pytest.importorskip("onnxruntime")
 OBS = spaces.Dict(
     {
         "a": spaces.Box(-np.inf, np.inf, (4,)),

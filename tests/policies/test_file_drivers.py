@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.policies import written
-from onnx import TensorProto, helper, save_model
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
@@ -15,6 +14,7 @@ from tmrl_like.worker.takeover import to_action
 
 OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
 REST = np.zeros(2, np.float32)
+onnx, _ = (pytest.importorskip(name) for name in ("onnx", "onnxruntime"))
 PARTS = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
 
 
@@ -46,17 +46,17 @@ def test_an_onnx_file_of_ours_drives_part_by_part(tmp_path):
         driver(np.zeros(3, np.float32))
 
 
+DOUBLED = """
+<ir_version: 8, opset_import: ["" : 17]>
+doubled (float[1, 3] x) => (float[1, 2] y)
+<float[3, 2] weights = {2, 0, 0, 2, 0, 0}>
+{ y = MatMul(x, weights) }
+"""
+
+
 def test_an_onnx_file_with_one_input_is_given_all_numbers(tmp_path):
     """Of somebody else: the action is the first two numbers, doubled."""
-    weights = helper.make_tensor("weights", TensorProto.FLOAT, (3, 2), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0])
-    ends = [
-        helper.make_tensor_value_info(*of)
-        for of in (("x", TensorProto.FLOAT, (1, 3)), ("y", TensorProto.FLOAT, (1, 2)))
-    ]
-    product = helper.make_node("MatMul", ["x", "weights"], ["y"])
-    save_model(
-        helper.make_model(helper.make_graph([product], "doubled", ends[:1], ends[1:], [weights])), tmp_path / "d.onnx"
-    )
+    onnx.save_model(onnx.parser.parse_model(DOUBLED), tmp_path / "d.onnx")
     driver = OnnxDriver(ACT, REST, str(tmp_path / "d.onnx"), obs_preprocessor=lambda obs: obs[:2])
     obs = np.float32([0.1]), np.float32([-0.2, 0.3]), np.float32([7.0])
     assert np.allclose(driver(obs), [0.2, -0.4])

@@ -11,9 +11,13 @@ from gymnasium import spaces
 from tmrl_like import agents
 from tmrl_like.agents.in_numpy import NumpyCategoricalActor, NumpyGaussianActor
 from tmrl_like.base.factories import signature_of
+from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, MissingExtraError, PolicyError
 from tmrl_like.policies.network import Network, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
+from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.worker.intake import NumpyIntake, TorchIntake
+from tmrl_like.worker.slots import PolicySlots
 
 IN_NUMPY = {"SquashedGaussianActor": NumpyGaussianActor, "CategoricalActor": NumpyCategoricalActor}
 TWINS = pytest.mark.parametrize("name", [*IN_NUMPY])
@@ -133,12 +137,19 @@ def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode(
 
 
 @pytest.mark.parametrize("is_torch", [True, False])
-def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch):
-    before, other = (both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)[not is_torch] for _ in range(2))
+def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch, tmp_path):
+    actor = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)[0 if is_torch else 1]
+    slots, probe = PolicySlots(tmp_path, actor.manifest(), 12), PolicyProbe(DRONE, vector(2, 2))
+    make = partial(type(actor), DRONE, vector(2, 2), noise_beta=2.0)
+    intake = TorchIntake(slots, probe, make) if is_torch else NumpyIntake(slots, probe, actor, make)
     obs = DRONE.sample()
-    drawn = before.act_(obs)
-    other.carry_over(before)
-    assert np.allclose(other.act_(obs), drawn, atol=0.2)
+    before = actor.act_(obs)
+    slots.slots[1].data[:] = actor.weights().data
+    slots.publish(1, 1, 0.0, 0.0)
+    intake.on_published()
+    other = intake.take(actor).actor
+    assert other is not actor
+    assert np.allclose(other.act_(obs), before, atol=0.2)
 
 
 @pytest.mark.parametrize("cls", [agents.SquashedGaussianActor, NumpyGaussianActor])

@@ -188,24 +188,19 @@ def test_large_weights_of_half_precision_are_finite(intake):
     assert intake(Half).deliver(linear_actor(Half), 1)
 
 
-def test_taking_in_policies_needs_three_instances_at_most_each_of_which_goes_on_from_the_one_before(intake):
+def test_taking_in_policies_needs_three_instances_at_most(intake):
     made = []
 
-    class Noting(LinearActor):
-        def carry_over(self, previous):
-            self.before = [previous]
-
     def make():
-        made.append(linear_actor(Noting))
+        made.append(linear_actor())
         return made[-1]
 
-    door = intake(Noting, make)
-    acting = linear_actor(Noting)
+    door = intake(make=make)
+    acting = linear_actor()
     for version in range(1, 20):
-        assert door.deliver(linear_actor(Noting, bias=version / 100), version)
+        assert door.deliver(linear_actor(bias=version / 100), version)
         if version % 3:
-            before, acting = acting, door.take(acting).actor
-            assert acting.before == [before]
+            acting = door.take(acting).actor
     assert len(made) == 2
 
 

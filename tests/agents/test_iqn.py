@@ -71,10 +71,10 @@ def test_a_terminal_state_has_no_value_beyond_it():
 
 def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_arm():
     torch.manual_seed(1)
-    agent = IQNAgent(*SPACES, actor_cls=SMALL, kappa=0.02, lr=3e-3)
+    agent = IQNAgent(*SPACES, actor_cls=SMALL, kappa=0.02, lr=5e-3)
     blind = {"obs": torch.zeros(256, 3), "next_obs": torch.zeros(256, 3), "terminated": torch.ones(256)}
-    for step in range(500):
-        agent.tune(lr=3e-3 * (1 - step / 500))
+    for step in range(300):
+        agent.tune(lr=5e-3 * (1 - step / 300))
         act = torch.randint(0, 2, (256,))
         rew = torch.where(act == 0, torch.rand(256), torch.tensor(0.4))
         agent.train(batch_of(SPACES, step, 256, act=act, rew=rew, **blind))

@@ -77,15 +77,17 @@ def run_trainer(case, keys, port, pipe):
     """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second when told to."""
     import torch
     from _heavy_actor import HeavyActor
-    from learner import agents, batch
+    from learner import SPACES, batch
 
+    from tmrl_like.agents import SACAgent, SquashedGaussianActor
     from tmrl_like.session.ring import connect_to_one
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.spaces import describe_spaces
 
     torch.set_num_threads(1)
-    agent, trained_on = agents(64)["ships"], batch(64)
+    agent = SACAgent(*SPACES, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)))
+    trained_on = batch(64)
     env = case.env()
     spaces = env.observation_space, env.action_space
     heavy = HeavyActor(*spaces)

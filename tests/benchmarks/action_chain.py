@@ -11,18 +11,13 @@ of an arm that stands still, as a share of the first variant's.
 *µs*: CPU time of the chain for an action of float32. The limit makes Python's numbers of it and an array of these.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from _harness import TESTS, Row, benchmark, in_turns
+from _harness import TESTS, benchmark, in_turns
 from gymnasium import spaces
 
 sys.path.append(str(TESTS / "learning"))
@@ -33,16 +28,16 @@ from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.physics import LIMITS
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.worker.action_chain import AccelerationLimit, ActionChain, ActionPart, LowPass, OneEuroFilter, RateLimit
+from tmrl_like.worker.action_chain import AccelerationLimit, ActionChain, LowPass, OneEuroFilter, RateLimit
 
 GEARS_RAD_S2 = 10.0
 LIMIT_RAD_S2 = 6.0  # actions are velocities
-VARIANTS: dict[str, tuple[list[ActionPart], float]] = {  # the chain, and `smoothness`
+VARIANTS = {  # the chain, and `smoothness`
     "free": ([], 0.0),
     "limited": ([RateLimit(LIMIT_RAD_S2)], 0.0),
     "smooth": ([], 0.3),
 }
-TIMED: dict[str, list[ActionPart]] = {
+TIMED = {
     "LowPass, RateLimit": [LowPass(2.0), RateLimit(4.0)],
     "OneEuroFilter, RateLimit, AccelerationLimit": [OneEuroFilter(2.0, 0.5), RateLimit(4.0), AccelerationLimit(20.0)],
 }
@@ -51,11 +46,11 @@ TIMED: dict[str, list[ActionPart]] = {
 class Geared(ClocklessRobotEnv):
     """The arm, and the largest acceleration in each step."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__(seed, pytest.MonkeyPatch())
-        self.seen_rad_s2: list[float] = []
+        self.seen_rad_s2 = []
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         data = self.time.arm.data
         speeds, was_free = data.qvel.copy(), is_free(data.qpos)
         made = super().step(action)
@@ -64,7 +59,7 @@ class Geared(ClocklessRobotEnv):
         return made
 
 
-def is_free(position_rad: Any) -> Any:
+def is_free(position_rad):
     """Of each joint whether it may move on: at the end of its range the controller brakes, whatever is commanded."""
     low, high = np.transpose(LIMITS)
     return (low < position_rad) & (position_rad < high)
@@ -73,32 +68,32 @@ def is_free(position_rad: Any) -> Any:
 class Driver:
     """A policy and its chain."""
 
-    def __init__(self, env: Geared, actor: ActorModule, parts: list[ActionPart]) -> None:
+    def __init__(self, env, actor, parts):
         self._actor, self._chain = actor, ActionChain(parts)
         self._chain.connect(env.action_space, env.default_action, TIME_STEP_S)
 
-    def reset(self) -> None:
+    def reset(self):
         self._actor.reset()
         self._chain.begin()
 
-    def act_(self, obs: Any, test: bool = False) -> Any:
+    def act_(self, obs, test=False):
         return self._chain(self._actor.act_(obs, test))
 
 
 class Still(ActorModule):
     """An arm that stands still."""
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return np.zeros(2, np.float32)
 
 
-def mean_return(actor: ActorModule, parts: list[ActionPart], episodes: int) -> float:
+def mean_return(actor, parts, episodes):
     view = robot.TargetUpClose()
     envs = (Geared(1000 + i) for i in range(episodes))  # the arm whose clock counts is the newest
     return float(np.mean([drive(env, Driver(env, actor, parts), ACTIONS, True, view)[1] for env in envs]))
 
 
-def practise(options: argparse.Namespace, name: str, seed: int) -> tuple[list[float], float]:
+def practise(options, name, seed):
     """The accelerations of a training, and what was learnt."""
     parts, smoothness = VARIANTS[name]
     torch.manual_seed(seed)
@@ -117,7 +112,7 @@ def practise(options: argparse.Namespace, name: str, seed: int) -> tuple[list[fl
     return env.seen_rad_s2, mean_return(agent.get_actor(), parts, options.episodes)
 
 
-def gears(options: argparse.Namespace) -> Iterator[Row]:
+def gears(options):
     torch.set_num_threads(1)
     env = Geared(0)
     still = mean_return(Still(env.observation_space, env.action_space), [], options.episodes)
@@ -138,14 +133,14 @@ def gears(options: argparse.Namespace) -> Iterator[Row]:
         }
 
 
-def costs(parts: list[ActionPart], size: int, repeats: int) -> dict[str, list[float]]:
+def costs(parts, size, repeats):
     """Of a call, µs."""
     space = spaces.Box(-1.0, 1.0, (size,), np.float32)
     actions = [np.array(one, np.float32) for one in np.random.default_rng(0).uniform(-1.0, 1.0, (1000, size))]
     chain = ActionChain(parts)
     chain.connect(space, np.zeros(size, np.float32), TIME_STEP_S)
 
-    def us(call: Callable[[Any], Any]) -> float:
+    def us(call):
         started_ns = time.thread_time_ns()
         for action in actions:
             call(action)
@@ -154,7 +149,7 @@ def costs(parts: list[ActionPart], size: int, repeats: int) -> dict[str, list[fl
     return in_turns(repeats, ours=lambda: us(chain), limit=lambda: us(lambda a: np.array(a.tolist(), np.float32)))
 
 
-def measure(options: argparse.Namespace) -> Iterator[Row]:
+def measure(options):
     yield from gears(options)
     for name, parts in TIMED.items():
         for size in (4, 6):

@@ -9,6 +9,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.policies.policy_file import read_policy
 
 CommandLine = Callable[..., int]
 HALF = """
@@ -44,6 +45,9 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
     learnt, held_out = (line.split()[-2:] for line in out.splitlines() if line.startswith("  "))
     assert float(learnt[1]) > float(learnt[0]) + 1.0
     assert float(held_out[1]) > float(held_out[0]) + 1.0
+    card, _ = read_policy(policy)
+    assert card is not None
+    assert card.training_steps == 800
     act = load_policy(policy).act(np.zeros(2, np.float32))
     assert act.item() == pytest.approx(0.5, abs=0.1)
     assert command_line("test", task, "--policy", str(policy), "--episodes", "1") == 0

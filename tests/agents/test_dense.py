@@ -247,7 +247,6 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
         assert all("rescale" in name for name in changed)
         for name in ("mean", "mean_square", "count"):
             torch.testing.assert_close(getattr(one.obs_norm, name), getattr(donor.obs_norm, name), rtol=1e-5, atol=1e-6)
-        one.updates = one.warm_up - 2  # the critics are trained alone, then the actor as well
         train(one, 5, first=30)
     assert_same(compiled, page, **NEAR)
     assert compiled.get_actor().weights() != weights

@@ -204,31 +204,6 @@ def test_a_training_goes_on_from_its_state_with_the_learning_rate_that_it_had(ac
     assert same(parameters_of(resumed.critic_frozen), parameters_of(resumed.critic))
 
 
-def test_a_policy_to_start_from_waits_until_the_critics_have_learnt_2000_steps_also_after_a_resumption():
-    first, agent, resumed = sac(), sac(policy_delay=2), sac(policy_delay=2)
-    train(first, 3)
-    agent.start_from(first.actor.weights(), training_steps=3)
-    policy, critics = parameters_of(first.actor), parameters_of(agent.critic)
-    agent.updates = 1996
-    train(agent, 2)
-    assert not same(critics, parameters_of(agent.critic))
-    load_object_state(resumed, object_state(agent))
-    trained = ["loss_actor" in metrics for metrics in train(resumed, 2, first=2)]
-    assert trained == [False, False]
-    assert same(policy, parameters_of(resumed.actor))
-    assert same(policy, parameters_of(resumed.get_actor()))
-    trained = ["loss_actor" in metrics for metrics in train(resumed, 2, first=4)]
-    assert trained == [False, True]
-    assert not same(policy, parameters_of(resumed.get_actor()))
-
-
-@pytest.mark.parametrize(("learn", "expected"), [(True, 0.05), (False, 0.5)])
-def test_with_a_policy_to_start_from_an_alpha_that_is_learnt_begins_at_a_tenth(learn, expected):
-    agent = sac(entropy_coef=0.5, learn_entropy_coef=learn)
-    agent.start_from(sac().get_actor().weights())
-    assert agent.entropy_coef == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
 def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_switched_on_or_off(before, after):
     first, second = sac(actor_polyak=before), sac(actor_polyak=after)

@@ -95,13 +95,13 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
 ARM_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
 
 
-def arm_agent(*spaces: Any, layer_norm: bool = False) -> SACAgent:
-    """The agent of config/robot.yaml, whose critics may have layer normalisation."""
+def arm_agent(*spaces: Any) -> SACAgent:
+    """The agent of config/robot.yaml."""
     return SACAgent(
         *spaces,
         "cpu",
         actor_cls=ARM_ACTOR,
-        critic_cls=partial(EnsembleCritic, layer_norm=layer_norm),
+        critic_cls=partial(EnsembleCritic, layer_norm=False),
         gamma=0.9,
         polyak=0.98,
         lr_actor=1e-3,

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 Share = Annotated[float, Meta(ge=0, le=1)]
 Kept = Annotated[float, Meta(ge=0, lt=1)]  # a share that stays of a moving average
 
-_WARM_UP = 2000  # training steps
-_ALPHA_OF_A_POLICY = 0.1  # as a share of alpha where nothing is known
-
 
 def td_target(
     rew_B: Tensor,
@@ -196,7 +193,6 @@ class SACAgent(TrainingAgent):
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         compiled: what computes in the page's place, where it can; else None.
         updates: training steps done.
-        warm_up: the first training steps, in which the critics alone are trained: 2000 after `start_from`, else 0.
     """
 
     page: ClassVar[type[SACOptions]] = SACOptions
@@ -238,7 +234,7 @@ class SACAgent(TrainingAgent):
         self.policy_delay, self.learn_entropy_coef = o.policy_delay, o.learn_entropy_coef
         usual_entropy = self._usual_entropy()
         self.target_entropy = usual_entropy if o.target_entropy is None else o.target_entropy
-        self.updates = self.warm_up = 0
+        self.updates = 0
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
         if o.picture_encoder is not None:
             load_encoder(encoder_of(self), Path(o.picture_encoder))
@@ -260,8 +256,7 @@ class SACAgent(TrainingAgent):
     def train(self, batch: Batch) -> Metrics:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
-        with_actor = self.updates > self.warm_up and self.updates % self.policy_delay == 0
-        return self._step(batch, with_actor)
+        return self._step(batch, self.updates % self.policy_delay == 0)
 
     def _update(self, batch: Batch, with_actor: bool) -> Metrics:
         batch = self._normalize(self._see(batch, shift=True))
@@ -415,20 +410,11 @@ class SACAgent(TrainingAgent):
         }
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with.
-
-        Two things would spoil it: critics that know nothing yet, so the actor waits for them (`warm_up`; Zhou et al.,
-        "Efficient Online Reinforcement Learning Fine-Tuning Need Not Retain Offline Data", 2024, arXiv:2412.07762,
-        warm up likewise); and an alpha for who is still to find out, which pays more for trying something else than
-        values differ near a goal, so one that is learnt begins at a tenth.
-        """
+        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
         self.actor.load_weights(weights)
         self.actor_ema.load_weights(weights)
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
-        self.warm_up = _WARM_UP
-        if self.learn_entropy_coef:
-            self.entropy_coef *= _ALPHA_OF_A_POLICY
 
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""

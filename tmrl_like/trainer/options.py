@@ -125,8 +125,7 @@ class TrainerOptions(Options):
     Attributes:
         resume: what to take over from an earlier run of this name: all of it, its memory, or none.
         init_policy: a policy that a new training's actor starts from: a policy file, RUN or RUN@TAG; the critics start
-            from nothing, and an actor that they train waits for them. None: the actor starts from nothing, too. A
-            training that is resumed goes on as it was.
+            from nothing. None: the actor does, too. A training that is resumed goes on as it was.
         worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer ones are published
             is named in the log and counted; .inf: never.
         sync_every_s: samples are on the disk at most so long, in seconds, after they were written to the log, and are

@@ -84,14 +84,17 @@ def test_a_minari_data_set_starts_a_memory(tmp_path, write, memory_cls):
         assert memory.sample().obs["a"].shape == (4, 2)
 
 
+def with_episode(path, change):
+    """A file of one episode, with these items changed; None: with none at all."""
+    with h5py.File(path, "w") as file:
+        put(file.create_group("episode_0"), {} if change is None else next(episodes()) | change)
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (
-            {"observations": np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))},
-            "observations is text or JPEG",
-        ),
-        ({"observations": np.array([b"text"] * 4)}, "observations is text or JPEG"),
+        ({"observations": np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))}, "text or JPEG"),
+        ({"observations": np.array([b"text"] * 4)}, "text or JPEG"),
         ({"rewards": np.float32(1.0)}, "not iterable"),
         ({"actions": np.float32(1.0)}, "cannot be read"),
         (None, "cannot be read"),
@@ -99,8 +102,7 @@ def test_a_minari_data_set_starts_a_memory(tmp_path, write, memory_cls):
 )
 def test_an_episode_that_is_none_is_one_line(tmp_path, change, line):
     path = tmp_path / "main_data.hdf5"
-    with h5py.File(path, "w") as file:
-        put(file.create_group("episode_0"), {} if change is None else next(episodes()) | change)
+    with_episode(path, change)
     with pytest.raises(CheckpointError, match=line):
         ReplayMemory(dataset_path=path)
 
@@ -110,19 +112,12 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     path.write_bytes(b"garbage")
     with pytest.raises(CheckpointError, match=r"main_data\.hdf5 cannot be read"):
         ReplayMemory(dataset_path=path)
-    with h5py.File(path, "w") as file:  # a few hundred bytes that say of themselves that they are 8 TB of zeros
-        put(episode := file.create_group("episode_0"), next(episodes()))
-        del episode["rewards"]
-        episode.create_dataset("rewards", (10**12,), "float64", chunks=(1024,))
+    with_episode(path, {})
+    with h5py.File(path, "a") as file:  # a few hundred bytes that say of themselves that they are 8 TB of zeros
+        del file["episode_0"]["rewards"]
+        file["episode_0"].create_dataset("rewards", (10**12,), "float64", chunks=(1024,))
     with pytest.raises(CheckpointError, match="rewards has 8000000000000 bytes; at most 1073741824 are read"):
         ReplayMemory(dataset_path=path)
-
-
-def test_without_h5py_the_extra_is_named(tmp_path, monkeypatch):
-    (tmp_path / "main_data.hdf5").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"tmrl_like\[minari\]"):
-        ReplayMemory(dataset_path=tmp_path)
 
 
 def written(k, is_reset=False, terminated=False, truncated=False):
@@ -181,7 +176,9 @@ def test_nothing_is_made_where_there_is_nothing_to_write(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_without_minari_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "minari", None)
+@pytest.mark.parametrize("missing", ["h5py", "minari"])
+def test_an_extra_that_is_missing_is_named(tmp_path, monkeypatch, missing):
+    (tmp_path / "main_data.hdf5").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtraError, match=r"tmrl_like\[minari\]"):
-        write_minari(tmp_path / "new", [])
+        ReplayMemory(dataset_path=tmp_path) if missing == "h5py" else write_minari(tmp_path / "new", [])

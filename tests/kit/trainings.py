@@ -1,12 +1,14 @@
 """Trainings without a network: what comes to them, and what they say."""
 
 import itertools
+from typing import ClassVar
 
 import numpy as np
 from kit.packets import packet_of
 
 from tmrl_like.base.functional import partial
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.watch import Listener
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
@@ -110,3 +112,53 @@ def is_gapless(samples):
     """Whether samples of a `CountingEnv`, (episode, step), continue each other."""
     steps = [tuple(sample.obs.tolist()) for sample in samples]
     return all(b in ((a[0], a[1] + 1), (a[0] + 1, 0)) for a, b in itertools.pairwise(steps))
+
+
+class Run:
+    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as it is."""
+
+    alive: ClassVar[list[Checkpoints]] = []
+
+    def __init__(self, path, memory=(), memory_cls=ListMemory, resume="all", **options):
+        """`memory`: options of the memory; `options`: of the `Checkpoints`."""
+        memory_cls = partial(memory_cls, batch_size=2, **dict(memory))
+        self.checkpoints = Checkpoints(path, **options)
+        self.alive.append(self.checkpoints)
+        try:
+            make = partial(TrainingOffline, CountingEnv, memory_cls, CountingAgent)
+            self.training = self.checkpoints.build(make, resume)
+        except BaseException:
+            self.kill()
+            raise
+        self.receiver, self.memory, self.now = self.checkpoints.receiver, self.training.memory, 0.0
+
+    def take(self, *numbers, worker="w", n=10, after_s=1.0, **header):
+        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets that are stored."""
+        self.now += after_s
+        for number in numbers:
+            for new in taken(self.receiver, message(number, worker, n, **header), self.now):
+                self.memory.append(new.buffer)
+                self.training.total_samples += len(new.buffer)
+                self.receiver.confirm([new.receipt])
+        self.receiver.write(self.now)
+        return {ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)}
+
+    def save(self, version=1):
+        self.checkpoints.save(self.training, version, wait=True)
+
+    def kill(self):
+        self.checkpoints.close()
+
+    @classmethod
+    def close_all(cls):
+        while cls.alive:
+            cls.alive.pop().close()
+
+    @property
+    def numbers(self):
+        """Of the samples in the memory, in its order."""
+        return [int(sample.rew) for sample in self.memory.data if not sample.info.is_context]
+
+    @property
+    def counts(self):
+        return self.training.total_samples, self.training.total_updates

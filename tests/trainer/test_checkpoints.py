@@ -3,11 +3,10 @@
 import errno
 import pickle
 import threading
-from typing import ClassVar
 
 import pytest
 import torch
-from kit.trainings import is_gapless, message, taken
+from kit.trainings import Run, is_gapless, message, taken
 
 from tmrl_like.base.files import disk, write_atomically
 from tmrl_like.base.functional import partial
@@ -25,54 +24,10 @@ from tmrl_like.trainer.snapshot import Snapshot
 from tmrl_like.wire import messages as m
 
 
-class Run:
-    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as it is."""
-
-    alive: ClassVar[list[Checkpoints]] = []
-
-    def __init__(self, path, memory_cls=ListMemory, resume="all", dump=None, load=None, small_bytes=1 << 20, **memory):
-        make = partial(TrainingOffline, CountingEnv, partial(memory_cls, batch_size=2, **memory), CountingAgent)
-        self.checkpoints = Checkpoints(path, dump, load, make_store=partial(SampleStore, small_bytes=small_bytes))
-        self.alive.append(self.checkpoints)
-        try:
-            self.training = self.checkpoints.build(make, resume)
-        except BaseException:
-            self.kill()
-            raise
-        self.receiver, self.memory, self.now = self.checkpoints.receiver, self.training.memory, 0.0
-
-    def take(self, *numbers, worker="w", n=10, after_s=1.0, **header):
-        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets that are stored."""
-        self.now += after_s
-        for number in numbers:
-            for delivery in taken(self.receiver, message(number, worker, n, **header), self.now):
-                self.memory.append(delivery.buffer)
-                self.training.total_samples += len(delivery.buffer)
-                self.receiver.confirm([delivery.receipt])
-        self.receiver.write(self.now)
-        return {ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)}
-
-    def save(self, version=1):
-        self.checkpoints.save(self.training, version, wait=True)
-
-    def kill(self):
-        self.checkpoints.close()
-
-    @property
-    def numbers(self):
-        """Of the samples in the memory, in its order."""
-        return [int(sample.rew) for sample in self.memory.data if not sample.info.is_context]
-
-    @property
-    def counts(self):
-        return self.training.total_samples, self.training.total_updates
-
-
 @pytest.fixture(autouse=True)
 def runs_end():
     yield
-    while Run.alive:
-        Run.alive.pop().close()
+    Run.close_all()
 
 
 def run_before(path, *packets, updates=0, **options):
@@ -138,12 +93,12 @@ def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(t
 
 
 def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path):
-    first = Run(tmp_path, memory_size=25, small_bytes=1)  # a file per packet
+    first = Run(tmp_path, {"memory_size": 25}, make_store=partial(SampleStore, small_bytes=1))  # a file per packet
     for number in range(1, 9):
         first.take(number)
     assert len(list((tmp_path / "log").glob("*.log"))) == 3
     first.kill()
-    second = Run(tmp_path, memory_size=25)
+    second = Run(tmp_path, {"memory_size": 25})
     assert second.take(8) == {"w": 8}
     assert (second.numbers, second.counts) == (list(range(55, 80)), (80, 0))
 
@@ -155,7 +110,7 @@ def test_what_was_dropped_as_stale_is_not_joined_over_a_restart(tmp_path):
     first.receiver.confirm([dropped.receipt])
     assert first.take() == {"w": 2}
     first.kill()
-    second = Run(tmp_path, ReplayMemory)
+    second = Run(tmp_path, memory_cls=ReplayMemory)
     second.take(3, oldest=21)  # the worker has forgotten what was acknowledged
     ends = [second.memory.get_transition(k).obs[0] for k in range(len(second.memory))]
     assert ends == [*range(1, 10), *range(21, 30)]
@@ -222,7 +177,7 @@ def test_what_is_there_stays_where_a_new_training_cannot_begin(tmp_path, monkeyp
     path = tmp_path / "run"
     run_before(path, 1, 2, updates=7, **formats)
     if fails == "the training":
-        refuse(path, "memory_size", ConfigError, resume="none", memory_size=0, **formats)
+        refuse(path, "memory_size", ConfigError, resume="none", memory={"memory_size": 0}, **formats)
     else:
         with monkeypatch.context() as patch:
             patch.setattr(disk, "remove", refuse_to)
@@ -248,16 +203,17 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_the_agent_befor
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("memory", "resume", "reason"),
     [
-        ({"act_buf_len": 2}, "obs is not a tuple"),
-        ({"act_buf_len": 2, "resume": "memory"}, "obs is not a tuple"),
-        ({"frame_stack": {"camera": 4}}, "frame_stack"),
+        ({"act_buf_len": 2}, "all", "obs is not a tuple"),
+        ({"act_buf_len": 2}, "memory", "obs is not a tuple"),
+        ({"frame_stack": {"camera": 4}}, "all", "frame_stack"),
     ],
 )
-def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, options, reason):
+def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, memory, resume, reason):
     run_before(tmp_path, 1, updates=7)
-    refuse(tmp_path, f"do not fit the memory.*{reason}.*restore the settings", memory_cls=ReplayMemory, **options)
+    match = f"do not fit the memory.*{reason}.*restore the settings"
+    refuse(tmp_path, match, memory=memory, memory_cls=ReplayMemory, resume=resume)
     second = Run(tmp_path)
     assert (second.numbers, second.counts) == (list(range(10)), (10, 7))
 

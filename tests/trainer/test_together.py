@@ -5,12 +5,10 @@ import itertools
 import pytest
 import torch
 from in_threads import LateRanks, ThreadRanks, all_at_once, epochs_of
-from kit.trainings import Network, delivery, message, taken, training
+from kit.trainings import Network, Run, delivery, message, taken, training
 
-from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt
@@ -123,72 +121,62 @@ class Together:
     """Several trainers without a network: trainings, logs and one checkpoint.
 
     Attributes:
+        runs: by rank.
         errors: of the ranks that could not begin.
     """
 
-    def __init__(self, path, size, resume="all", **options):
-        make = partial(TrainingOffline, CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
-        self.checkpoints, self.trainings, self.errors = [], [], []
+    def __init__(self, path, size, **options):
+        self.runs, self.errors = [], []
 
         def build(rank):
             torch.manual_seed(rank.rank)
-            kept = Checkpoints(path, ranks=rank, **options)
-            self.checkpoints.append(kept)
-            one = kept.build(make, resume)
-            kept.gather_receipts(m.share_of)
-            return one
+            run = Run(path, ranks=rank, **options)
+            run.checkpoints.gather_receipts(m.share_of)
+            return run
 
         for result in all_at_once(ThreadRanks.of(size), build):
-            (self.errors if isinstance(result, Exception) else self.trainings).append(result)
-        self.checkpoints.sort(key=lambda kept: kept.ranks.rank)
+            (self.runs if isinstance(result, Run) else self.errors).append(result)
 
     def take(self, rank, worker, *numbers):
         """Packets come to a rank, where others have stored what is before the first of them, and are stored."""
-        self.checkpoints[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
+        self.runs[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
         self.send(rank, worker, *numbers)
 
     def send(self, rank, worker, *numbers):
-        receiver, one = self.checkpoints[rank].receiver, self.trainings[rank]
-        for number in numbers:
-            for new in taken(receiver, message(number, worker)):
-                one.memory.append(new.buffer)
-                receiver.confirm([new.receipt])
-                for each in self.trainings:
-                    each.total_samples += len(new.buffer)
-        receiver.write(0.0)
+        training = self.runs[rank].training
+        self.runs[rank].take(*numbers, worker=worker)
+        for each in self.trainings:
+            each.total_samples = training.total_samples
 
     def save(self):
-        for kept, one in zip(self.checkpoints, self.trainings, strict=True):
-            kept.save(one, 3, wait=True)
+        for run in self.runs:
+            run.save(version=3)
 
     def close(self):
-        for kept in self.checkpoints:
-            kept.close()
+        for run in self.runs:
+            run.kill()
 
     @property
-    def rewards(self):
-        """What the memories hold, by rank: the rewards count up."""
-        for one in self.trainings:
-            one.memory.flush()
-        return [sorted(sample.rew for sample in one.memory.data) for one in self.trainings]
+    def trainings(self):
+        return [run.training for run in self.runs]
+
+    @property
+    def numbers(self):
+        """Of the samples in the memories, by rank."""
+        for run in self.runs:
+            run.memory.flush()
+        return [sorted(int(sample.rew) for sample in run.memory.data) for run in self.runs]
 
 
-def rewards(*numbers):
-    return [10.0 * (number - 1) + k for number in numbers for k in range(10)]
+def numbers_of(*packets):
+    return [10 * (packet - 1) + k for packet in packets for k in range(10)]
 
 
 @pytest.fixture
 def together(tmp_path):
     """Begins a group of this size in a folder."""
-    groups = []
-
-    def make(size, folder="training", **options):
-        groups.append(Together(tmp_path / folder, size, **options))
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.close()
+    yield lambda size, folder="training", **options: Together(tmp_path / folder, size, **options)
+    Run.close_all()
 
 
 def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(together):
@@ -200,7 +188,7 @@ def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(together
     group.take(1, "w", 4)
     group.close()
     group = together(2)
-    assert group.rewards == [rewards(1, 2), rewards(3, 4)]
+    assert group.numbers == [numbers_of(1, 2), numbers_of(3, 4)]
     assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [(5, 5, 40)] * 2
     assert [t.kept.version for t in group.trainings] == [3, 3]
 
@@ -216,7 +204,7 @@ def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(togethe
     workers = [f"worker-{number}" for number in range(1, 6)]
     for number, size in enumerate((2, 3, 1, 4, 2)):
         group = together(size)
-        assert sorted(itertools.chain(*group.rewards)) == sorted(rewards(*range(1, 1 + 2 * number)) * len(workers))
+        assert sorted(itertools.chain(*group.numbers)) == sorted(numbers_of(*range(1, 1 + 2 * number)) * len(workers))
         assert {one.total_samples for one in group.trainings} == {20 * number * len(workers)}
         for worker in workers:
             group.send(m.share_of(worker, size), worker, *range(1, 3 + 2 * number))
@@ -224,8 +212,8 @@ def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(togethe
 
 
 def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(together):
-    for kept in together(3).checkpoints[:2]:
-        kept.close()
+    for run in together(3).runs[:2]:
+        run.kill()
     errors = [error for error in together(2, lock_within_s=0.1).errors if isinstance(error, CheckpointError)]
     assert "is in use by another trainer" in str(errors[0])
 
@@ -237,7 +225,7 @@ def test_starting_over_removes_the_samples_of_all_ranks(together):
     group.close()
     for size, resume in ((2, "none"), (3, "all")):
         group = together(size, resume=resume)
-        assert group.rewards == [[]] * size
+        assert group.numbers == [[]] * size
         group.close()
 
 

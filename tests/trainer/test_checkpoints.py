@@ -103,6 +103,12 @@ def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_
     assert (second.numbers, second.counts) == (list(range(55, 80)), (80, 0))
 
 
+def test_another_kind_of_memory_goes_on_with_the_samples_and_the_checkpoint(tmp_path):
+    run_before(tmp_path, 1, 2, updates=7, memory_cls=ReplayMemory)
+    second = Run(tmp_path)
+    assert (second.numbers, second.counts) == (list(range(20)), (20, 7))
+
+
 def test_what_was_dropped_as_stale_is_not_joined_over_a_restart(tmp_path):
     first = Run(tmp_path)
     first.take(1)

@@ -227,8 +227,8 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
         to.publish(network)
     now[0] = 1e9
     record = feed(to, network)
-    assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
-    assert record["policy_staleness_p50_versions"] == 1.0
+    assert (record["sample_age_p50_s"], record["policy_age_p50_s"], record["policy_age_p999_s"]) == (2.0, 5.0, 5.0)
+    assert record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 1.0
 
 
 @pytest.mark.parametrize(("training_steps", "starts_well"), [(0, False), (900, True)])

@@ -21,20 +21,6 @@ def in_float64(act, obs, rew, terminated, truncated, info):
     return act, obs.astype(np.float64), rew, terminated, truncated, info
 
 
-class Ended:
-    """What a worker's `run` raised."""
-
-    def __init__(self, worker):
-        self.worker = worker
-        self.error = None
-
-    def __call__(self):
-        try:
-            self.worker.run()
-        except RefusedError as error:
-            self.error = error
-
-
 def kept_in(folder):
     """The entries that each process left and nobody has stored: (first, last) by incarnation."""
     kept = {}
@@ -71,11 +57,9 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_pat
 
     spool = {"name": "bad", "outbox": SOON, "spool": tmp_path / "spool"}
     bad = house.worker(ENV, sample_compressor=in_float64, **spool)
-    ended = Ended(bad)
-    house.start(ended)
-    until(lambda: ended.error is not None)
-    assert "obs began as float32 (2,) and is now float64 (2,)" in str(ended.error)
-    assert "start both with the same environment and sample_compressor" in str(ended.error)
+    with pytest.raises(RefusedError, match=r"obs began as float32 \(2,\) and is now float64 \(2,\)") as ended:
+        bad.run()
+    assert "start both with the same environment and sample_compressor" in str(ended.value)
     until(lambda: server.workers() == ["good"])
     bad.close()
     of_bad = bad.loop.samples.incarnation

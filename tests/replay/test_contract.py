@@ -233,6 +233,13 @@ def test_a_new_stream_begins_with_context_and_a_returning_one_repeats_its_own():
     assert memory.data[84 + 7].info.is_reset, "the past looks as it was"
 
 
+def test_a_stream_of_few_samples_gets_the_rest_of_its_context_from_what_follows():
+    memory = filled(5)
+    memory.append(Buffer(samples(64, 1), "b"))
+    memory.append(Buffer(samples(64, 0, first=5), "a"))
+    assert held_by(memory)[69:] == [(0, k, k < 16) for k in range(69)]
+
+
 def test_flush_puts_everything_in():
     memory = filled(20)
     memory.append(Buffer(samples(3, 1), "b"))

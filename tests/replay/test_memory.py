@@ -189,7 +189,6 @@ def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batc
         memory.sample()
     for one in (memory, other):
         one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", lambda sample: DropHistory(LENGTH)(*sample)))
-        one.batch_size = 20
     assert 2.0 in memory.sample().next_obs[0][:, 0]
     memory.batch_size = other.batch_size = 30
     assert len(memory.sample().rew) == 30

@@ -102,7 +102,7 @@ class Faulty:
     """An environment with something wrong with it: `step` changes what it gets and what it returns."""
 
     def __init__(self, env: Any, **changes: Any) -> None:
-        """`observe`, `reward`: functions; `limit`: steps after which an episode is cut, or terminated if
+        """`act`, `observe`, `reward`: functions; `limit`: steps after which an episode is cut, or terminated if
         `limit_terminates`; `observation_space`: another one.
         """
         self._env, self._changes = env, changes
@@ -117,7 +117,8 @@ class Faulty:
         return self._observe(obs), info
 
     def step(self, action: Any) -> Any:
-        obs, rew, terminated, truncated, info = self._env.step(action)
+        act = self._changes.get("act", lambda action: action)
+        obs, rew, terminated, truncated, info = self._env.step(act(action))
         self._num_steps += 1
         rew = np.float32(self._changes.get("reward", lambda rew, terminated: rew)(rew, terminated))
         if self._num_steps >= self._changes.get("limit", np.inf):
@@ -227,6 +228,12 @@ FAULTS = {
     "reward is the same in each step": Case(
         "robot", ("reward",), {"reward": lambda rew, terminated: -1.0}, without=("augment",)
     ),
+    "rewards of a millionth": Case(
+        "drone", ("reward too small",), {"reward": lambda rew, terminated: 1e-6 * rew}, without=("augment",)
+    ),
+    "rewards of ten thousand": Case(
+        "robot", ("reward too large",), {"reward": lambda rew, terminated: 1e4 * rew}, without=("augment",)
+    ),
     "sensor is dead": Case("drone", ("still",), {"observe": lambda obs: (*(0 * o for o in obs[:4]), *obs[4:])}),
     "millimetres, bounds in metres": Case(
         "robot",
@@ -240,11 +247,15 @@ FAULTS = {
         {"observation_space": _boxes(1e3, (1, 1, 1, 1), *[_boxes(1e3, (2,))[0]] * 4)},
     ),
     "actor learns too fast": Case("drone", ("ignores",), agent={"lr_actor": 0.3}),
-    "entropy target far too low": Case("robot", ("entropy collapsed",), agent={"target_entropy": -30.0}),
     "entropy coefficient far too large": Case(
-        "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}, samples=1800
+        "drone",
+        ("random", "reward too small"),
+        agent={"entropy_coef": 20.0, "learn_entropy_coef": False},
+        samples=1800,
     ),
-    "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.1}),
+    "actions do nothing": Case("robot", ("flat",), {"act": lambda action: 0.0 * action}, samples=3600),
+    "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.3}),
+    "critics do not learn": Case("robot", ("critics stay",), agent={"lr_critic": 0.0}),
     "episodes are cut after three steps": Case("robot", ("short episodes",), {"limit": 3}),
     "time limit is said to terminate": Case(
         "robot", ("time limit",), {"limit": 12, "limit_terminates": True}, without=("augment",)
@@ -326,8 +337,10 @@ def lines_of(records: list[Record]) -> list[str]:
 
 
 def sign_in(line: str) -> str:
-    """The name of the sign that a line names; empty: none."""
+    """The name of the sign that a line names, or "flat" for returns that do not rise; empty: none."""
     said = line.removeprefix(NOT_LEARNING)
+    if said.startswith("the return does not rise"):
+        return "flat"
     return next((name for name, (_, text) in SIGNS.items() if said.startswith(text.partition("{")[0])), "")
 
 

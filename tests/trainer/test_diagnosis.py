@@ -29,6 +29,7 @@ WELL = {  # a round of the drone after half a minute
     "observation_largest": 1.5,
     "observation_spread": 1.49,
     "critic_spread": 0.9,
+    "critic_change": 0.04,
     "reward_recent_mean": -0.6,
     "reward_low": -1.3,
     "reward_high": -0.005,
@@ -64,6 +65,8 @@ FAULTS = {
     "safe action": {"safe_action_share": 1.0},
     "still": {"observation_moves_share": 0.0},
     "reward": {"reward_low": 0.0, "reward_high": 0.0},
+    "reward too small": {"reward_low": -1e-5, "reward_high": -1e-6},
+    "reward too large": {"value_low": -26_000.0},
     "observation too large": {"observation_largest": 1640.0},
     "observation too small": {"observation_spread": 1.2e-6},
     "short episodes": {"of_episodes": {"steps": 3}},
@@ -75,6 +78,7 @@ FAULTS = {
     "few training steps": {"training_steps_per_env_step_round": 0.01},
     "values": {"q_mean": 210.0},
     "critics": {"critic_spread": 0.0},
+    "critics stay": {"critic_change": 0.0},
     "entropy collapsed": {"entropy_nats": -11.0},
     "random": {"entropy_nats": 1.37, "training_steps_total": 5000},
     "ignores": {"action_spread": 0.0},
@@ -102,6 +106,13 @@ def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_con
     assert diagnosis.judge(WELL | {"training_steps_total": 10**6}).startswith(
         "not learning because the return has fallen: -55 in the"
     )
+
+
+def test_episodes_that_a_fault_cut_short_do_not_raise_the_return():
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.add(episodes(FLAT[:2]))
+    diagnosis.add(episodes([-2.0] * 20, steps=5, fault="RuntimeError: no answer"))
+    assert [diagnosis.judge(WELL) for _ in range(3)][-1].startswith("not learning because the environment fails in")
 
 
 def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for():

@@ -103,6 +103,14 @@ def test_of_the_critics_the_one_that_tells_least_apart_is_seen():
         assert torch.equal(state, torch.get_rng_state())
 
 
+def test_of_the_critics_it_is_seen_whether_training_changes_what_they_say():
+    sac, figures = agent(), ActorFigures()
+    assert "critic_change" not in figures.figures(sac, batch())
+    assert figures.figures(sac, batch())["critic_change"] == 0.0
+    sac.train(batch())
+    assert figures.figures(sac, batch())["critic_change"] > 1e-5
+
+
 def test_rewards_of_several_steps_are_those_of_one():
     figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
     assert figures["value_low"] == pytest.approx(-1 / 0.19)

@@ -85,11 +85,12 @@ class BatchNormMLP(nn.Module):
 def renormalise(x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_renormed: Tensor) -> Tensor:
     """Normalise by the batch, and move the running statistics, [N, 1, H] each, in place; [N, B, H].
 
-    Ioffe and Szegedy, "Batch Normalization", 2015:  (x - E[x]) / std,  std = sqrt(Var[x] + EPS). Where `is_renormed`
-    [] says so, this is brought towards the running statistics, so that training sees what acting will: Ioffe, "Batch
-    Renormalization", 2017:  r (x - E[x]) / std + d,
+    Ioffe and Szegedy, "Batch Normalization", 2015; and where `is_renormed` [] says so, brought towards
+    the running statistics, so that training sees what acting will: Ioffe, "Batch Renormalization", 2017:
 
-        r = std / running std within [1 / MAX_R, MAX_R],    d = (E[x] - running mean) / running std within +- MAX_D,
+        r (x - E[x]) / std + d,                  std = sqrt(Var[x] + EPS)
+        r = std / running std                within [1 / MAX_R, MAX_R]
+        d = (E[x] - running mean) / running std  within +- MAX_D,
 
     through neither of which gradients flow.
     """

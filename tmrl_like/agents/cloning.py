@@ -2,10 +2,11 @@
 
 Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in the form for stochastic policies:
 
-    max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],  (s, a) drawn from what was recorded,
+    max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],
 
-with independent standard normal noise on each float. Its standard deviation in the recording is sigma, of an action at
-least an eighth of the range; k is `NOISE`, and 1 for past actions in s.
+(s, a) drawn from what was recorded, with independent standard normal noise on each float. Its
+standard deviation in the recording is sigma, of an action at least an eighth of the range; k is
+`NOISE`, and 1 for past actions in s.
 
 The noise on actions leaves the policy wide enough to explore from. An actor that sees what
 it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting Copycat Agents in

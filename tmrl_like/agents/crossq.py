@@ -60,7 +60,8 @@ class CrossQAgent(SACAgent):
     Critics and actor are normalised in training by each batch (`BatchNormMLP`). The critics see (s, a) and (s', a') in
     one pass, so that the same statistics normalise what they say and what they should say:
 
-        Q(s, a), Q(s', a') = critics([s; s'], [a; a']),    y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …),
+        Q(s, a), Q(s', a') = critics([s; s'], [a; a'])
+        y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …),
 
     and no gradient flows through y; so there are no target networks. Where the next actions are drawn, where the actor
     is told what its actions are worth, and on the workers, the running statistics normalise, folded into the weights of

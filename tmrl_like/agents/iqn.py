@@ -32,7 +32,7 @@ from tmrl_like.types import Batch
 
 
 def quantile_target(rew_B: Tensor, terminated_B: Tensor, next_z_BM: Tensor, gamma: float | Tensor) -> Tensor:
-    """What the quantiles should say, [B, M]:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*)       eq. 2
+    """What the quantiles should say, [B, M], eq. 2:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*).
 
     A terminal state has no value beyond it. A `gamma` [B] discounts each transition by its own factor (n-step returns).
     """
@@ -44,7 +44,7 @@ def quantile_huber_loss(z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: 
 
         delta_ij = y_j - z_i
         L_kappa(delta) = delta^2 / 2  where |delta| <= kappa,  else kappa (|delta| - kappa / 2)
-        loss = sum_i 1/M sum_j |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa                     eq. 3
+        loss = sum_i 1/M sum_j |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa   eq. 3
 
     Its minimum is where z_i is the tau_i-quantile of what the targets are drawn from; for a kappa that is large beside
     their differences, the expectile.

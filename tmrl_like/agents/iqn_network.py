@@ -34,14 +34,14 @@ class IQNActor(ActorModule):
     The state psi(s) [D] is made of what is seen and of the time that is left, multiplied by the embedding phi(tau) [D]
     of each quantile, and valued by two heads (Wang et al. 2016, arXiv:1511.06581, eq. 9):
 
-        phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1                             eq. 4
+        phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1      eq. 4
         Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
 
     It acts by the mean of the K quantiles tau_k = eta (k + 1/2) / K: by the mean of the returns, or, with eta below 1,
     by the mean of the worst share eta of them (CVaR, section 3.2). Then, while it explores, in one step it takes
 
         a uniformly random action, with probability `epsilon`
-        argmax_a Q(s, a) + `boltzmann_noise` n_a,  n_a ~ N(0, 1), with probability `epsilon_boltzmann`
+        argmax_a Q(s, a) + `boltzmann_noise` N(0, 1), with probability `epsilon_boltzmann`
         argmax_a Q(s, a) otherwise.
 
     Attributes:

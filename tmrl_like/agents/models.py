@@ -200,8 +200,12 @@ class EnsembleCritic(EnsembleMLP):
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:
     """Log-density of tanh(u), u = mean + std * noise; [B].
 
-    Haarnoja et al. 2018, appendix C, eq. 21:  log pi(a|s) = log mu(u|s) - sum_i log(1 - tanh(u_i)^2),
-    with  log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)),  which is exact where 1 - tanh^2 rounds to 0.
+    Haarnoja et al. 2018, appendix C, eq. 21:
+
+        log pi(a|s) = log mu(u|s) - sum_i log(1 - tanh(u_i)^2)
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)),
+
+    which is exact where 1 - tanh^2 rounds to 0.
     """
     log_jacobian_BA = torch.sub(u_BA, F.softplus(u_BA, beta=-2.0), alpha=2.0)  # torch divides softplus by its beta
     per_dimension_BA = torch.addcmul(log_jacobian_BA * 2.0 - log_std_BA, noise_BA, noise_BA, value=-0.5)

@@ -53,7 +53,10 @@ def td_target(
 ) -> Tensor:
     """What the critics should say; [B].
 
-    Eq. 3 and the sampled form of eq. 6:  y = r + gamma (1 - terminated) (min_i Q_i(s', a') - alpha log pi(a'|s')).
+    Eq. 3 and the sampled form of eq. 6:
+
+        y = r + gamma (1 - terminated) (min_i Q_i(s', a') - alpha log pi(a'|s')).
+
     A terminal state has no value beyond it; a truncated episode has, so `truncated` does not appear. With the
     M critics drawn out of N, this is line 8 of algorithm 1 in Chen et al., "Randomized Ensembled Double
     Q-Learning", 2021 (REDQ). A `gamma` [B] discounts each transition by its own factor (n-step returns).
@@ -83,17 +86,19 @@ def temperature_loss(
 ) -> float | Tensor:
     """Moves alpha up while the policy's entropy is below the target (nats), down while it is above; [].
 
-    Eq. 18:  J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place, as implementations
-    have it: the same fixed point, and steps whose size does not shrink with alpha. The entropy is E[ -log pi(a|s) ].
+    Eq. 18: J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place,
+    as implementations have it: the same fixed point, and steps whose size does not shrink with
+    alpha. The entropy is E[ -log pi(a|s) ].
     """
     return log_entropy_coef * (entropy - target_entropy)
 
 
 @torch.no_grad()
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
-    """Exponential moving average (EMA), in place:  average <- polyak * average + (1 - polyak) * parameter.
+    """Exponential moving average (EMA), in place.
 
-    The target's update in algorithm 1, with tau = 1 - polyak.
+    average <- polyak * average + (1 - polyak) * parameter:  the target's update in algorithm 1, with
+    tau = 1 - polyak.
     """
     average.lerp_(parameter, 1.0 - polyak)
 

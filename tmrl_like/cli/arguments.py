@@ -42,14 +42,15 @@ An experiment is one YAML file that every command reads:
   tmrl-like trainer my_arm.yaml
   tmrl-like worker my_arm.yaml
 
-`tmrl-like init my_arm --kind robot` writes one of your own, beside its environment. These ship, and are found by name:
+`tmrl-like init my_arm --kind robot` writes one of your own, beside its environment. These ship, and
+are found by name:
 
   {shipped}
 
 EXPERIMENT and RUN are one of these, in all commands:
 
   my_arm.yaml      a file
-  my_arm           my_arm.yaml of the working folder, an experiment that ships, or a run of this machine
+  my_arm           my_arm.yaml of the working folder, an experiment that ships, or a run
   my_arm@best      a run, with one of its policies: a version (1200), a tag (best), or newest
 
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.

@@ -5,7 +5,7 @@
     FOLDER/
       lock              held by the process that writes
       0000000001.log    a group of packets
-      0000000065.log    files are in order; many small ones become one, which has the name of the first
+      0000000065.log    many small files become one, which has the name of the first
 
 A file::
 

@@ -3,7 +3,7 @@
     tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN keeps
     tmrl.RUN.b.SITE.WORKER.SHARE   signs of life
     tmrl.RUN.a.SITE                acknowledgements and dismissals for a site's workers
-    tmrl.RUN.p                     policies, for all gateways; each second which training takes samples
+    tmrl.RUN.p                     policies; each second which training takes samples
     tmrl.RUN.g.SITE                the state of a site's gateway
 
 RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's user, so that its

@@ -24,7 +24,8 @@ from tmrl_like.errors import EnvironmentFaultError, expect
 class ResidualEnv(Float32Env):
     """An environment whose actions are corrections of what a base controller does.
 
-    For each observation o the base chooses an action, and the environment gets  clip(base(o) + correction).
+    For each observation o the base chooses an action, and the environment gets
+    clip(base(o) + correction).
 
     An action is a correction, in the unit of the environment's actions: `scale` times half of their range, to either
     side; the default action is none. An observation is `(*o, base(o), *corrections)`: the parts of the environment's

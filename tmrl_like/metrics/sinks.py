@@ -46,7 +46,7 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
         "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
         "fleet": " ".join(figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed)
         + " workers deadline_miss_ lost_samples_ policy_lag_ refused_packets_ rejected_workers_ log_fails",
-        "diagnosis": "learning observation_ action_spread policy_change critic_spread reward_low reward_high value_",
+        "diagnosis": "learning observation_ action_spread policy_change critic_ reward_low reward_high value_",
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",
     }.items()

@@ -54,7 +54,9 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class GaussianOptions(NetworkOptions, Options):
-    """What an actor with a squashed Gaussian policy takes: actions  center + half * tanh(u),  u ~ N(mean, std).
+    """What an actor with a squashed Gaussian policy takes.
+
+    Its actions are  center + half * tanh(u),  u ~ N(mean, std).
 
     Attributes:
         log_std_min: lower bound of the logarithm of u's standard deviation.

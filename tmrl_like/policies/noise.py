@@ -18,7 +18,8 @@ class ColouredNoise:
     through the filter of Kasdin, "Discrete Simulation of Colored Noise and Stochastic Processes and 1/f^alpha Power Law
     Noise Generation", 1995, cut off behind K terms, so that a sequence has no end:
 
-        x[t] = sum_k h[k] w[t - k] / |h|,    h[0] = 1,    h[k] = h[k - 1] (k - 1 + beta / 2) / k,    k < K
+        x[t] = sum_k h[k] w[t - k] / |h|,  k < K
+        h[0] = 1,  h[k] = h[k - 1] (k - 1 + beta / 2) / k
     """
 
     def __init__(self, beta: float, steps: int, size: int, random: np.random.Generator) -> None:

@@ -124,6 +124,16 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
         "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what leads to the goal as "
         "well, or begin with demonstrations",
     ),
+    "reward too small": (
+        lambda v: v["entropy_bonus"] > 10 * v["reward_range"] > 0,
+        "rewards are lost beside the bonus for entropy: that is {entropy_bonus:.2g} in each step, and rewards differ "
+        "by {reward_range:.2g}; enlarge the rewards, or lower agent.entropy_coef",
+    ),
+    "reward too large": (
+        lambda v: max(abs(v["value_low"]), abs(v["value_high"])) > 10_000,
+        "rewards are too large: returns would lie between {value_low:.3g} and {value_high:.3g} if all were alike, and "
+        "critics learn a hundred well; divide the rewards, or set agent.scale_rewards",
+    ),
     "observation too large": (
         lambda v: v["observation_largest"] > 20,
         "observations are not normalised: one is {observation_largest:.3g} where the first layer expects 1 to 3; "
@@ -174,6 +184,10 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
         "a critic values all observations and actions alike: its values differ by {critic_spread:.1g}; lower "
         "agent.lr_critic, and start again",
     ),
+    "critics stay": (
+        lambda v: v["critic_change"] < 1e-5,
+        "critics do not change ({critic_change:.1g} in 500 training steps): raise agent.lr_critic",
+    ),
     "entropy collapsed": (
         lambda v: v["entropy_per_action"] < -3.5,
         "entropy has collapsed: {entropy_per_action:.2f} nats for each number of an action; raise agent.target_entropy "
@@ -217,7 +231,7 @@ class Diagnosis:
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
         """Episodes that were reported."""
         for stats in episodes:
-            if stats.policy_version:  # else an expert drove, or what was there before
+            if stats.policy_version and not stats.fault:  # else an expert drove, or it was cut short
                 self.returns.add(stats)
             self._terminated |= stats.terminated
             if not stats.test:
@@ -248,12 +262,15 @@ class Diagnosis:
         self._rewards = min(self._rewards[0], values["reward_low"]), max(self._rewards[1], values["reward_high"])
         low, high = self._rewards
         gamma, entropy = values["gamma"], values["entropy_nats"]
-        bonus = values["entropy_coef"] * entropy / max(1.0 - gamma, 1e-6)
+        step_bonus = values["entropy_coef"] * entropy
+        bonus = step_bonus / max(1.0 - gamma, 1e-6)
         highest, lowest = max(0.0, values["value_high"]), min(0.0, values["value_low"])
         beyond = max(values["q_mean"] - highest - max(0.0, bonus), lowest + min(0.0, bonus) - values["q_mean"])
         training_share = 1.0 - values["idle_s"] / max(values["round_duration_s"], 1e-9)
         values.update(
             reward_high=high,
+            reward_range=high - low,
+            entropy_bonus=abs(step_bonus),
             reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
             observation_still_share=1.0 - values["observation_moves_share"],

@@ -29,7 +29,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.tuning import discount_of
 from tmrl_like.trainer.watch import Listener, RecentRewards, StepMetrics
-from tmrl_like.types import Batch, Buffer, Delivery, Observation
+from tmrl_like.types import Action, Batch, Buffer, Delivery, Observation
 from tmrl_like.wire.columns import Columns
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -133,6 +133,8 @@ class ActorFigures:
     def __init__(self) -> None:
         self._obs: Observation = None  # always the same ones
         self._act: torch.Tensor | None = None  # what it did on them
+        self._valued: tuple[Observation, Action] | None = None  # always the same ones
+        self._values: torch.Tensor | None = None  # what critics said of them
 
     @torch.no_grad()
     def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
@@ -143,8 +145,7 @@ class ActorFigures:
         if len(batch.rew) < _LEAST_PROBED:
             return figures
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
-            with same_noise(agent.device):
-                figures["critic_spread"] = float(agent.critic(obs, batch.act[:_PROBED]).std(1).min())
+            figures |= self._of_critics(agent, agent.critic, obs, batch.act[:_PROBED])
         space = actor.action_space
         if not isinstance(actor, SamplingActor) or not isinstance(space, spaces.Box) or not space.is_bounded():
             return figures
@@ -153,6 +154,13 @@ class ActorFigures:
         self._obs = obs if self._obs is None else self._obs
         before, self._act = self._act, _sample(actor, self._obs)
         return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}
+
+    def _of_critics(self, agent: SACAgent, critic: EnsembleMLP, obs: Observation, act: Action) -> Figures:
+        with same_noise(agent.device):
+            figures = {"critic_spread": float(critic(obs, act).std(1).min())}
+            self._valued = self._valued or (obs, act)
+            before, self._values = self._values, critic(*self._valued)
+        return figures if before is None else figures | {"critic_change": float((self._values - before).abs().mean())}
 
 
 def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:

@@ -5,7 +5,7 @@ A message on the wire::
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes; only SamplePacket, PolicyFrame, Report, View and Probe have one
+    body     raw bytes that the structure describes, of those that have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
 types is refused; no length is used before it was compared with its limit. Names and texts come out as one line

@@ -7,7 +7,7 @@ rows, many at a time and elsewhere, into the buffers of a packet.
 A row of fixed size::
 
     26 bytes  `TIMING`
-    leaves    left to right, those of 1 KiB and more behind the others; padded to a multiple of 8 bytes
+    leaves    left to right, those of 1 KiB and more last; padded to a multiple of 8 bytes
 
 A row with text or bytes is msgpack: such a row of what has a fixed size, and a list of the rest.
 """

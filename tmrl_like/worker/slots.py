@@ -2,8 +2,8 @@
 
 A file that both map::
 
-    head      words of 8 bytes: which policy is ready, which one each lane took, and what is known of each
-    input     float32 [R], the newest observation as the network sees it; R is 0 for an actor in torch
+    head      words of 8 bytes: which policy is ready, which one each lane took, what is known of it
+    input     float32 [R], the newest observation as the network sees it; R is 0 for one in torch
     slots     3 policies and one for each lane: the actor's parameters, raw, in the actor's order
 
 A policy has a word that names it and its slot. The word of the newest one is written by the link, the word of the one

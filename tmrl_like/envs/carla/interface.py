@@ -10,10 +10,10 @@
 
 | observation of `carla` | shape | dtype | range | unit |
 |---|---|---|---|---|
-| speed forward, to the right; turn to the right | [3] | float32 | -60, -20, -180 to 60, 20, 180 | m/s, m/s, deg/s |
-| the points `ahead_m` on the route: how far forward, then how far to the right | [8] | float32 | -44 to 44 | m |
+| speed ahead, to the right; turn | [3] | float32 | -60, -20, -180 to 60, 20, 180 | m/s, m/s, deg/s |
+| points `ahead_m` on the route: how far ahead, then to the right | [8] | float32 | -44 to 44 | m |
 | picture, RGB, with `sensors.camera` | [64, 64, 3] | uint8 | 0 to 255 | |
-| ranges, clockwise from straight ahead, without the road; with `sensors.lidar_bins` | [32] | float32 | 0 to 40 | m |
+| ranges, clockwise from straight ahead, with `sensors.lidar_bins` | [32] | float32 | 0 to 40 | m |
 | the last 2 actions | [2] | float32 | -1 to 1 | |
 
 | action of `carla` | shape | dtype | range | unit |

@@ -13,12 +13,12 @@ with `judge`, which says what a step was worth.
 
 | observation of `my_game` | shape | dtype | range | unit |
 |---|---|---|---|---|
-| the last four pictures of the window, grey and smaller, newest last | [4, 64, 64] | uint8 | 0 to 255 | |
+| the last four pictures of the window, grey, newest last | [4, 64, 64] | uint8 | 0 to 255 | |
 | the last 2 actions | [2] | float32 | -1 to 1 | |
 
 | action of `my_game` | shape | dtype | range | unit |
 |---|---|---|---|---|
-| for each pair of keys: beyond a third of the way to either side that key is held | [2] | float32 | -1 to 1 | |
+| for each pair of keys: beyond a third, that key is held | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 
 | action of `racing_lidar` | shape | dtype | range | unit |
 |---|---|---|---|---|
-| steering, left to right; one pedal, from full brake over nothing (-0.5) to full gas | [2] | float32 | -1 to 1 | |
+| steering, left to right; pedal: full brake, nothing (-0.5), full gas | [2] | float32 | -1 to 1 | |
 """
 
 from __future__ import annotations

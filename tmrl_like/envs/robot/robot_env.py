@@ -17,7 +17,7 @@ begin an environment of your own, copy this file. Reward per step: minus the dis
 | positions of shoulder and elbow | [2] | float32 | -3.142 to 3.142 | rad |
 | their velocities | [2] | float32 | -2.4 to 2.4 | rad/s |
 | the tip's place, x and y, seen from the shoulder | [2] | float32 | -1 to 1 | m |
-| the way to the target, along the forearm and to its left, seen from the tip | [2] | float32 | -1.4 to 1.4 | m |
+| the way from tip to target, along the forearm and to its left | [2] | float32 | -1.4 to 1.4 | m |
 | the last 2 actions | [2] | float32 | -1.2 to 1.2 | rad/s |
 
 | action of `robot` | shape | dtype | range | unit |

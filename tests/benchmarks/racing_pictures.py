@@ -9,30 +9,24 @@ whole lap. The variant's name stands for the code that PYTHONPATH leads to, and 
 `tmrl-like record` writes frames for that, and `tmrl-like trainer config/racing_image.yaml --encoder FILE` trains it.
 """
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 import yaml
-from _harness import TESTS, Row, benchmark
-from _runs import OPTIONS, Point, Run, learned, practise
+from _harness import TESTS, benchmark
+from _runs import OPTIONS, learned, practise
 
 from tmrl_like import load_experiment
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
-from tmrl_like.envs.racing import MirroredLaps, RacingEnv, racing_env
+from tmrl_like.envs.racing import MirroredLaps, racing_env
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.replay import ReplayMemory
 
 EXPERIMENT = TESTS.parent / "config" / "racing_image.yaml"
 FIRST_STEPS = 300
-TOLD: dict[str, Any] = {"act_buf_len": 1, "frame_stack": {1: 4}}  # to the memory, of the environment
+TOLD = {"act_buf_len": 1, "frame_stack": {1: 4}}  # to the memory, of the environment
 
 
 class SimulatedGame(Simulation):
@@ -40,19 +34,19 @@ class SimulatedGame(Simulation):
 
     now_s = 0.0
 
-    def __init__(self, track: int) -> None:
+    def __init__(self, track):
         self._controls, self._over_s = (0.0, 0.0, 0.0), 0.0
         super().__init__(track)
 
-    def drive(self, *controls: float) -> None:
+    def drive(self, *controls):
         self._controls = controls
 
-    def look(self) -> Any:
+    def look(self):
         return self.state
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now_s += seconds
         self._over_s += seconds
         while self._over_s >= TICK_S - 1e-9:
@@ -60,16 +54,15 @@ class SimulatedGame(Simulation):
             self._over_s -= TICK_S
 
 
-def make_env() -> RacingEnv:
+def make_env():
     """`RacingEnv` in simulated time."""
     game = SimulatedGame(1)
-    racing_env.RacingGame = lambda track: game  # type: ignore[assignment,misc]
-    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)  # type: ignore[assignment,misc]
-    env: RacingEnv = load_experiment(EXPERIMENT, parts=("env",)).env()
-    return env
+    racing_env.RacingGame = lambda track: game
+    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)
+    return load_experiment(EXPERIMENT, parts=("env",)).env()
 
 
-def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
+def learn(options, run, steps):
     _, _, seed = run
     experiment = yaml.safe_load(EXPERIMENT.read_text())
     torch.manual_seed(seed)
@@ -91,13 +84,13 @@ def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
         **TOLD,
     )
     memory.seed(seed)
-    compress: Any = ReplayMemory.compressor(**TOLD)
+    compress = ReplayMemory.compressor(**TOLD)
     actor = made.get_actor()
 
-    def choose(step: int, obs: Any) -> Any:
+    def choose(step, obs):
         return env.action_space.sample() if step <= FIRST_STEPS // 3 else actor.act_(obs)
 
-    def train(step: int) -> None:
+    def train(step):
         if step > FIRST_STEPS:
             made.train(memory.sample())
 
@@ -105,7 +98,7 @@ def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
     return practise(env, memory, choose, train, steps, options.every, lambda: test_share(env, actor), **how)
 
 
-def test_share(env: RacingEnv, actor: Any) -> float:
+def test_share(env, actor):
     over = False
     obs, _ = env.reset()
     while not over:
@@ -114,7 +107,7 @@ def test_share(env: RacingEnv, actor: Any) -> float:
     return float(info["progress"])
 
 
-def measure(options: argparse.Namespace) -> Iterator[Row]:
+def measure(options):
     options.tasks, options.variants = ["racing"], [options.variant]
     yield from learned(options, learn, {"racing": 10_000}, {"racing": {"goal": 1.0}})
 

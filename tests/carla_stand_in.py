@@ -32,7 +32,7 @@ _DESTROYED = (
 )
 _SENSOR = {"role_name": "front", "sensor_tick": "0.0"}
 _LIDAR = ("channels", "range", "rotation_frequency", "points_per_second", "upper_fov", "lower_fov")
-_BLUEPRINTS = {
+BLUEPRINTS = {
     "vehicle.tesla.model3": {"role_name": "autopilot", "color": "255,0,0"},
     "sensor.camera.rgb": {**_SENSOR, "image_size_x": "800", "image_size_y": "600", "fov": "90.0"},
     "sensor.lidar.ray_cast": {**_SENSOR, **dict.fromkeys(_LIDAR, "0")},
@@ -292,7 +292,7 @@ class BlueprintLibrary:
     """What can be made."""
 
     def find(self, id):
-        if id not in _BLUEPRINTS:
+        if id not in BLUEPRINTS:
             raise IndexError(f"blueprint '{id}' not found")
         return ActorBlueprint(id)
 
@@ -302,7 +302,7 @@ class ActorBlueprint:
 
     def __init__(self, id):
         self.id = id
-        self._attributes = dict(_BLUEPRINTS[id])
+        self._attributes = dict(BLUEPRINTS[id])
 
     @property
     def attributes(self):

@@ -19,9 +19,9 @@ import shutil
 import threading
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from tmrl_like.base.files import Disk
 from tmrl_like.base.files import disk as product
 
 SECTOR = 512
@@ -109,37 +109,36 @@ class State:
         return folder
 
     def apply(self, operation):
-        kind, *what = operation
-        if kind == "open":
-            number, path, is_new = what
-            folder, name = self._folder(Path(path).parent), Path(path).name
-            if is_new:
-                self._change([(folder, name, File())])
-            node = folder.names[name]
-            assert isinstance(node, File)
-            self.files[number] = node
-        elif kind == "write":
-            number, at, data = what
-            self.files[number].pending.append((at, data))
-        elif kind == "truncate":
-            number, at = what
-            self.files[number].pending.append((at, None))
-        elif kind == "sync":
-            self.files[what[0]].sync()
-        elif kind == "sync_folder":
-            self._sync_folder(self._folder(Path(what[0])))
-        elif kind == "make_folder":
-            self._change([(self._folder(Path(what[0]).parent), Path(what[0]).name, Folder())])
-        else:
-            self._rename(kind, *map(Path, what))
+        match operation:
+            case "open", number, path, is_new:
+                folder, name = self._place(path)
+                if is_new:
+                    self._change([(folder, name, File())])
+                self.files[number] = folder.names[name]
+            case "write", number, at, data:
+                self.files[number].pending.append((at, data))
+            case "truncate", number, at:
+                self.files[number].pending.append((at, None))
+            case "sync", number:
+                self.files[number].sync()
+            case "sync_folder", path:
+                self._sync_folder(self._folder(Path(path)))
+            case "make_folder", path:
+                self._change([(*self._place(path), Folder())])
+            case "link", source, path:
+                self._change([(*self._place(path), self._at(source))])
+            case "rename", source, path:
+                self._change([(*self._place(source), None), (*self._place(path), self._at(source))])
+            case "remove", path:
+                self._change([(*self._place(path), None)])
 
-    def _rename(self, kind, source, path=None):
-        folder = self._folder(source.parent)
-        node = folder.names.get(source.name)
-        changes = [] if kind == "link" or node is None else [(folder, source.name, None)]
-        if path is not None:
-            changes.append((self._folder(path.parent), path.name, node))
-        self._change(changes)
+    def _place(self, path):
+        """The folder that a path is in, and its name there."""
+        return self._folder(Path(path).parent), Path(path).name
+
+    def _at(self, path):
+        folder, name = self._place(path)
+        return folder.names.get(name)
 
     def _change(self, changes):
         """Names that change in one step: folder, name, and what that is then; None: it is gone."""
@@ -155,11 +154,6 @@ class State:
                     _put(changed.synced, name, node)
             else:
                 self._pending.append(changes)
-
-    def write_back(self):
-        """The system has written all there is."""
-        self._sync_all(self.root)
-        self._pending.clear()
 
     def seen(self):
         """What a process finds that is started after the one before was killed."""
@@ -242,14 +236,6 @@ class PowerDisk:
         self.operations = []
         self.state = State(read_tree(self.root))
 
-    def states(self):
-        """The disk after each number of operations; one and the same object, which goes on."""
-        state = State(self._first)
-        yield 0, state
-        for number, operation in enumerate(self.operations, start=1):
-            state.apply(operation)
-            yield number, state
-
     def cut(self, rng):
         """Cut the power: leave the folder as the next process may find it. Nobody may use what was open."""
         tree = self.state.after_a_cut(rng)
@@ -264,9 +250,12 @@ class PowerDisk:
         self.begin()
 
     def __enter__(self):
-        self._before_us = {name: getattr(product, name) for name in vars(Disk) if name[0] != "_"}
-        for name in self._before_us:
-            setattr(product, name, getattr(self, f"_{name}"))
+        own = {"open": self._open, "write": self._write, "make_folder": self._make_folder}
+        own |= {name: partial(self._on_file, name) for name in ("truncate", "sync")}
+        own |= {name: partial(self._on_paths, name) for name in ("sync_folder", "rename", "link", "remove")}
+        self._before_us = {name: getattr(product, name) for name in own}
+        for name, method in own.items():
+            setattr(product, name, method)
         return self
 
     def __exit__(self, *exc):
@@ -321,25 +310,20 @@ class PowerDisk:
             finally:  # of what failed a part may be there
                 self._note(("write", number, at, bytes(data[: file.tell() - at])))
 
-    def _truncate(self, file, size):
-        self._do("truncate", self._of(file, "truncate", size), file, size)
-
-    def _sync(self, file):
-        self._do("sync", self._of(file, "sync"), file)
-
-    def _of(self, file, kind, *more):
+    def _on_file(self, name, file, *more):
         number = self._numbers.get(file)
-        return None if number is None else (kind, number, *more)
+        self._do(name, None if number is None else (name, number, *more), file, *more)
 
-    def _sync_folder(self, path):
-        self._do("sync_folder", self._with_paths("sync_folder", path), path)
+    def _on_paths(self, name, *paths):
+        ours = [self._path(path) for path in paths]
+        self._do(name, None if None in ours else (name, *ours), *paths)
 
     def _make_folder(self, path, mode=0o777):
         """As the real one, which calls this one for what is above."""
         if not path.is_dir():
             self._make_folder(path.parent)
             self._do_make(path, mode)
-            self._sync_folder(path.parent)
+            self._on_paths("sync_folder", path.parent)
 
     def _do_make(self, path, mode):
         ours = self._path(path)
@@ -349,19 +333,6 @@ class PowerDisk:
             path.mkdir(mode, exist_ok=True)
             if ours is not None and not self.is_off:
                 self._note(("make_folder", ours))
-
-    def _rename(self, source, path):
-        self._do("rename", self._with_paths("rename", source, path), source, path)
-
-    def _link(self, source, path):
-        self._do("link", self._with_paths("link", source, path), source, path)
-
-    def _remove(self, path):
-        self._do("remove", self._with_paths("remove", path), path)
-
-    def _with_paths(self, kind, *paths):
-        ours = [self._path(path) for path in paths]
-        return None if None in ours else (kind, *ours)
 
 
 class Ended(BaseException):

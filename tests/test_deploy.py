@@ -1,4 +1,4 @@
-"""The example files of docs/deploy, and the commands that the guides to them give."""
+"""The example files of docs/deploy, and the commands that one begins with."""
 
 import os
 import re
@@ -20,7 +20,11 @@ from engine_nodes import Nodes, certificate, nats_server
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FILES = sorted((DOCS / "deploy").iterdir())
-GUIDES = [DOCS / "guide" / name for name in ("engine.md", "deploy.md")]
+GUIDES = [
+    ROOT / "README.md",
+    DOCS / "quickstart.md",
+    *(DOCS / "guide" / name for name in ("engine.md", "deploy.md", "windows.md")),
+]
 
 
 def commands(text):

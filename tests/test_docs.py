@@ -102,15 +102,23 @@ def test_the_script_in_the_readme_trains(tmp_path):
         '"test_episode_interval": 10': '"test_episode_interval": 0',
         "    trainer={": f'    server={{"port": {free_port()}}},\n    trainer={{',
     }
-    for long, short in shorter.items():
+    _, said = python("-c", replaced(script, shorter), cwd=tmp_path, TMRL_LIKE_HOME=str(tmp_path))
+    *_, newest = rounds_in(tmp_path / "runs" / "default_run" / "metrics.jsonl")
+    assert newest["training_steps_total"] > 0
+    assert math.isfinite(newest["loss_critic"])
+    assert re.search(r"^trained for \d:\d\d: training return -[\d.]+ at first, -[\d.]+ in the end", said, re.M)
+
+
+def replaced(script, texts):
+    for long, short in texts.items():
         assert long in script
         script = script.replace(long, short)
-    _, said = python("-c", script, cwd=tmp_path, TMRL_LIKE_HOME=str(tmp_path))
-    lines = (tmp_path / "runs" / "default_run" / "metrics.jsonl").read_text().splitlines()
-    rounds = [record for record in map(json.loads, lines) if record["kind"] == "round"]
-    assert rounds[-1]["training_steps_total"] > 0
-    assert math.isfinite(rounds[-1]["loss_critic"])
-    assert re.search(r"^trained for \d:\d\d: training return -[\d.]+ at first, -[\d.]+ in the end", said, re.M)
+    return script
+
+
+def rounds_in(path):
+    records = map(json.loads, path.read_text().splitlines())
+    return [record for record in records if record["kind"] == "round"]
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # a browser shows what it draws
@@ -120,9 +128,7 @@ def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypa
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     whole = "\n\n".join("".join(cell["source"]) for cell in cells)
-    short = whole.replace("STEPS = 5000", "STEPS = 20").replace('"start_training": 500', '"start_training": 20')
-    assert "STEPS = 20" in short
-    assert '"start_training": 20,' in short
+    short = replaced(whole, {"STEPS = 5000": "STEPS = 20", '"start_training": 500': '"start_training": 20'})
     monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path))
     matplotlib.use("agg")
     exec(compile(short, path, "exec"), {})
@@ -130,20 +136,6 @@ def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypa
     printed = [line for cell in cells for output in cell["outputs"] for line in output.get("text", ())]
     assert len(capsys.readouterr().out.splitlines()) == len(printed)
     assert printed[0].startswith("5000 training steps")
-
-
-BEGINNINGS = (ROOT / "README.md", DOCS / "quickstart.md", DOCS / "guide" / "windows.md")
-
-
-@pytest.mark.parametrize("path", BEGINNINGS, ids=lambda p: p.name)
-def test_the_commands_that_one_begins_with_exist(path):
-    shown = "\n".join(fences(read(path), "console") + fences(read(path), "powershell"))
-    lines = re.findall(r"tmrl-like (.*?)(?:  +#| &|$)", shown, re.M)
-    assert len(lines) > 8
-    for line in lines:
-        arguments = parse(shlex.split(line))
-        if arguments.place == "drone" and arguments.overrides:
-            load_experiment("drone", arguments.overrides)
 
 
 def command_in(folder, *arguments):
@@ -230,12 +222,23 @@ SUMMED = {figure.metric_of(field) for field, figure in FIGURES.items() if figure
 """What of the fleet is explained where workers count it."""
 
 
-def test_every_metric_of_a_round_is_explained_and_no_other(records):
+SECTIONS_OF_METRICS = {  # of the page, with their groups in TensorBoard
+    "The schedule": {"schedule"},
+    "Freshness and timing": {"timing"},
+    "Episodes": {"episodes"},
+    "The fleet": {"fleet"},
+    "The diagnosis": {"diagnosis"},
+    "Of the agent": {"losses", "agent"},
+}
+
+
+def test_every_metric_of_a_round_is_explained_in_its_group_and_no_other(records):
     produced = {name for record in records if record["kind"] == "round" for name in record} - {"kind", "time_s"}
-    text = page("metrics.md")
-    sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "The diagnosis", "Of the agent")
-    explained = set().union(*(table_names(text, heading) for heading in sections))
-    assert produced == explained | SUMMED
+    explained = {heading: table_names(page("metrics.md"), heading) for heading in SECTIONS_OF_METRICS}
+    assert produced == SUMMED.union(*explained.values())
+    for heading, groups in SECTIONS_OF_METRICS.items():
+        assert {tag_of(name).partition("/")[0] for name in explained[heading]} == groups
+    assert {tag_of(name).partition("/")[0] for name in SUMMED} == {"fleet"}
 
 
 def test_every_metric_of_quantiles_is_explained_and_no_other():
@@ -251,43 +254,19 @@ def test_every_field_of_an_episode_record_is_explained_and_no_other(records):
     assert produced == table_names(page("metrics.md"), "Episode records")
 
 
-def test_every_metric_is_in_its_group_in_tensorboard():
-    groups = {
-        "The schedule": {"schedule"},
-        "Freshness and timing": {"timing"},
-        "Episodes": {"episodes"},
-        "The fleet": {"fleet"},
-        "The diagnosis": {"diagnosis"},
-        "Of the agent": {"losses", "agent"},
-    }
-    assert {tag_of(name).partition("/")[0] for name in SUMMED} == {"fleet"}
-    for heading, tags in groups.items():
-        assert {tag_of(name).partition("/")[0] for name in table_names(page("metrics.md"), heading)} == tags
-
-
 def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_metric():
-    (text,) = fences(page("guide/sweeps.md"), "yaml")
+    (text,), (loop,) = (fences(page("guide/sweeps.md"), language) for language in ("yaml", "bash"))
     sweep = yaml.safe_load(text)
     assert sweep["metric"]["name"] in table_names(page("metrics.md"), "Episodes")
+    chosen = [f"--{key}={spec.get('values', [spec.get('min')])[-1]}" for key, spec in sweep["parameters"].items()]
+    assert "--agent.gamma=0.98" in chosen
     (line,) = [words for words in sweep["command"] if "tmrl-like" in words]
-    chosen = {key: spec.get("values", [spec.get("min")])[-1] for key, spec in sweep["parameters"].items()}
-    words = shlex.split(line.replace("$WANDB_RUN_ID", "x").replace('"$@"', ""))[1:]
-    arguments = parse([*words, *(f"--{key}={value}" for key, value in chosen.items())])
-    (loop,) = fences(page("guide/sweeps.md"), "bash")
-    (command,) = re.findall("tmrl-like (.*)", loop)
-    for given in (arguments, parse(shlex.split(command.replace("$lr", "1e-3").replace("$seed", "1")))):
-        experiment = load_experiment(ROOT / given.place, given.overrides)
-        assert experiment.run_name != "drone"
-    assert load_experiment(ROOT / arguments.place, arguments.overrides).agent.keywords["gamma"] == 0.98
-
-
-def test_the_hooks_before_a_commit_check_what_make_checks():
-    (own,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
-    checked = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ncheck:")[2].partition("\ntest:")[0]
-    programs = re.findall(r"\$\(BIN\)/(ruff check|ruff format|mypy)", checked)
-    assert [hook["entry"].partition(" --")[0] for hook in own["hooks"]] == programs
-    for name in re.findall(r"make ([\w-]+)", page("CONTRIBUTING.md")):
-        assert f"\n{name}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), name
+    values = {"$WANDB_RUN_ID": "x", '"$@"': " ".join(chosen), "$lr": "1e-3", "$seed": "1"}
+    for command in re.findall("tmrl-like (.*)", f"{line}\n{loop}"):
+        for variable, value in values.items():
+            command = command.replace(variable, value)
+        arguments = parse(shlex.split(command))
+        assert load_experiment(ROOT / arguments.place, arguments.overrides).run_name != "drone"
 
 
 # -- errors ------------------------------------------------------------------------------------------

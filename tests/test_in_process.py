@@ -23,68 +23,60 @@ from tmrl_like.worker.options import WorkerOptions
 TINY = Path(__file__).parent / "cli" / "tiny.yaml"
 
 
+class Noting:
+    """What the environments and agents of a test note."""
+
+    def __init__(self):
+        self.seeds = []  # of resets
+        self.threads = set()  # that step or train
+        self.others = set()  # that there are meanwhile
+        self.cores = set()  # that torch computes with
+        self.trained = 0
+
+
 class Seeds(CountingEnv):
     """Notes the seeds of its resets, and the threads that step it."""
 
-    seeds: list
-    threads: set
-    real_time = 0.0
-    interrupts = False
-
-    @property
-    def time_step_s(self):
-        return self.real_time
+    notes: Noting
+    time_step_s = 0.0
 
     def reset(self, *, seed=None, options=None):
-        type(self).seeds.append(seed)
+        self.notes.seeds.append(seed)
         return super().reset()
 
     def step(self, action):
-        type(self).threads.add(threading.get_ident())
-        if self.interrupts and self.total_steps == 30:
-            signal.raise_signal(signal.SIGINT)
+        self.notes.threads.add(threading.get_ident())
         return super().step(action)
 
 
 class Threads(CountingAgent):
-    """Notes the threads that train it, and those that there are."""
+    """Notes the threads that train it, those that there are, and how many torch computes with."""
 
-    seen: set
-    trained = 0
-
-    def train(self, batch):
-        type(self).trained += 1
-        type(self).seen |= set(threading.enumerate())
-        Seeds.threads.add(threading.get_ident())
-        return super().train(batch)
-
-
-class Cores(CountingAgent):
-    """Notes with how many threads torch computes while it is trained."""
-
-    threads: set
+    notes: Noting
 
     def train(self, batch):
-        type(self).threads.add(torch.get_num_threads())
+        self.notes.trained += 1
+        self.notes.threads.add(threading.get_ident())
+        self.notes.others |= set(threading.enumerate())
+        self.notes.cores.add(torch.get_num_threads())
         return super().train(batch)
 
 
 @pytest.fixture
-def cores(monkeypatch):
-    """A machine with four of them; torch's own number comes back."""
+def four_cores(monkeypatch):
+    """What the machine has; torch's own number comes back."""
     before = torch.get_num_threads()
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    monkeypatch.setattr(Cores, "threads", set(), raising=False)
-    yield Cores.threads
+    yield
     torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
 def notes(monkeypatch):
-    monkeypatch.setattr(Seeds, "seeds", [], raising=False)
-    monkeypatch.setattr(Seeds, "threads", set(), raising=False)
-    monkeypatch.setattr(Threads, "seen", set(), raising=False)
-    monkeypatch.setattr(Threads, "trained", 0)
+    notes = Noting()
+    for cls in (Seeds, Threads):
+        monkeypatch.setattr(cls, "notes", notes, raising=False)
+    return notes
 
 
 def run(tmp_path, env_cls=Seeds, actor_cls=LinearActor, envs=1, seed=None, interval=0, checkpoint=None, **fields):
@@ -98,35 +90,36 @@ def run(tmp_path, env_cls=Seeds, actor_cls=LinearActor, envs=1, seed=None, inter
     )
 
 
-def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
+def test_the_environment_steps_in_the_thread_that_trains(tmp_path, notes):
     before = set(threading.enumerate())
     training = run(tmp_path, interval=1)
-    assert Seeds.threads == {threading.get_ident()}
+    assert notes.threads == {threading.get_ident()}
     ours = {"tmrl-control", "tmrl-link", "tmrl-server", "tmrl-link-worker", "tmrl-link-trainer"}
-    assert not ours & {thread.name for thread in Threads.seen - before}
+    assert not ours & {thread.name for thread in notes.others - before}
     assert training.total_updates == training.pacer.tasked_steps == 40
-    assert Seeds.seeds == [None] * len(Seeds.seeds)
+    assert set(notes.seeds) == {None}
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize(("of_torch", "of_environment", "used"), [(4, "", 3), (2, "", 2), (4, "4", 4)])
 def test_training_leaves_a_core_to_others_unless_it_was_said_how_many(
-    tmp_path, monkeypatch, cores, of_torch, of_environment, used
+    tmp_path, monkeypatch, notes, of_torch, of_environment, used
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", of_environment)
     torch.set_num_threads(of_torch)
-    run(tmp_path, training_agent_cls=Cores)
-    assert cores == {used}
+    run(tmp_path)
+    assert notes.cores == {used}
     assert torch.get_num_threads() == of_torch
 
 
-def test_the_newest_policy_chooses_the_next_action(tmp_path):
+def test_the_newest_policy_chooses_the_next_action(tmp_path, notes):
     """A `CountingAgent` counts its training steps in the actor's bias."""
     actions = []
 
     class Watched(Seeds):
         def step(self, action):
-            actions.append((float(action[0]), math.tanh(Threads.trained)))
+            actions.append((float(action[0]), math.tanh(notes.trained)))
             return super().step(action)
 
     run(tmp_path, Watched)
@@ -135,18 +128,19 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path):
 
 
 def test_the_trainer_knows_what_its_worker_drives(tmp_path):
-    run(tmp_path, checkpoint=None, epochs=2)
-    rounds = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines() if '"round"' in line]
-    assert len(rounds) == 4
-    assert max(record["policy_lag_versions"] for record in rounds) <= 2
+    run(tmp_path, epochs=2)
+    records = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
+    lags = [record["policy_lag_versions"] for record in records if record["kind"] == "round"]
+    assert len(lags) == 4
+    assert max(lags) <= 2
 
 
-def test_beside_recorded_samples_the_environment_steps_as_well(tmp_path):
-    act, obs = np.zeros(1, np.float32), np.zeros(2, np.float32)
-    write_data_set(tmp_path / "log", [Buffer([(act, obs, 0.0, False, False, {})] * 5, "w")])
+def test_beside_recorded_samples_the_environment_steps_as_well(tmp_path, notes):
+    sample = np.zeros(1, np.float32), np.zeros(2, np.float32), 0.0, False, False, {}
+    write_data_set(tmp_path / "log", [Buffer([sample] * 5, "w")])
     memory = partial(ListMemory, batch_size=4, dataset_path=tmp_path / "log")
     training = run(tmp_path, memory_cls=memory, update_buffer_interval=5)
-    assert Threads.trained == 40
+    assert notes.trained == 40
     assert training.pacer.in_lockstep
     assert 30 <= training.total_samples <= 50
 
@@ -173,9 +167,15 @@ def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was
 
 def parameters(tmp_path, seed, envs):
     actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
-    fields = {"training_agent_cls": partial(SACAgent, actor_cls=actor), "device": "cpu"}
-    fields |= {"memory_cls": partial(ReplayMemory, batch_size=16)}
-    fields |= {"rounds": 1, "steps": 40, "start_training": 30, "update_model_interval": 3}
+    fields = {
+        "training_agent_cls": partial(SACAgent, actor_cls=actor),
+        "memory_cls": partial(ReplayMemory, batch_size=16),
+        "device": "cpu",
+        "rounds": 1,
+        "steps": 40,
+        "start_training": 30,
+        "update_model_interval": 3,
+    }
     done = run(tmp_path, partial(GenericGymEnv, id="Pendulum-v1"), actor, envs, seed, interval=2, **fields)
     return done.agent.get_actor().weights()
 
@@ -187,15 +187,14 @@ def test_equal_seeds_give_equal_parameters_bit_for_bit_and_others_do_not(tmp_pat
     assert parameters(tmp_path, 2, envs) != first
 
 
-def test_each_environment_has_a_seed_for_its_first_reset(tmp_path):
+def test_each_environment_has_a_seed_for_its_first_reset(tmp_path, notes):
     run(tmp_path, envs=3, seed=5)
-    seeds = Seeds.seeds
-    given = {seed for seed in seeds if seed is not None}
-    assert len(given) == sum(seed is not None for seed in seeds) == 3
-    assert len(seeds) > 3
-    seeds.clear()
+    given = {seed for seed in notes.seeds if seed is not None}
+    assert len(given) == sum(seed is not None for seed in notes.seeds) == 3
+    assert len(notes.seeds) > 3
+    notes.seeds.clear()
     run(tmp_path, envs=3, seed=6)
-    assert given.isdisjoint(seeds)
+    assert given.isdisjoint(notes.seeds)
 
 
 def test_an_environment_that_takes_no_seed_gets_none(tmp_path):
@@ -211,13 +210,16 @@ def test_an_environment_that_raises_is_made_again(tmp_path, monkeypatch):
     assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
 
 
-def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(Seeds, "interrupts", True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
-    stopped = run(tmp_path, checkpoint=tmp_path / "checkpoint")
-    signal.signal(signal.SIGINT, before)
+def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signals_stay):
+    class Interrupted(Seeds):
+        def step(self, action):
+            if self.total_steps == 30:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    stopped = run(tmp_path, Interrupted, checkpoint=tmp_path / "checkpoint")
     assert 10 < stopped.total_updates < 40
-    monkeypatch.setattr(Seeds, "interrupts", False)
     resumed = run(tmp_path, checkpoint=tmp_path / "checkpoint")
     assert (resumed.epoch, resumed.round) == (1, 0)
     assert resumed.total_updates >= 40
@@ -225,7 +227,7 @@ def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkey
 
 
 def test_an_environment_in_real_time_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(Seeds, "real_time", 0.05)
+    monkeypatch.setattr(Seeds, "time_step_s", 0.05)
     with pytest.raises(ConfigError, match="runs in real time"):
         run(tmp_path)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 TESTS = (
     "tests/roles/test_roles.py::test_everything_runs_from_construction_to_the_last_epoch",
-    "tests/transport/test_contract.py::TestTlspyo::test_messages_of_all_sizes_arrive_unchanged_both_ways",
+    "tests/transport/test_contract.py::test_messages_of_all_sizes_arrive_unchanged_both_ways[tlspyo]",
     "tests/transport/test_tlspyo.py",
     "tests/config",
     "tests/wire",

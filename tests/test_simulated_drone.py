@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from simulated_drone import Link, SimulatedDroneEnv
+from simulated_drone import SimulatedDroneEnv
 
 
 def proportional(gain):
@@ -44,20 +44,3 @@ def test_an_action_is_applied_one_step_after_it_was_chosen():
         assert 0.0 <= env.drone.position[0] <= 0.08
         env.step(np.array([0.0, 0.0], np.float32))
         assert env.drone.position[0] >= 0.04 - 1e-9
-
-
-def test_a_newer_message_is_never_replaced_by_an_older_one_that_arrives_late():
-    class Delays:
-        def __init__(self, *delays):
-            self.delays = list(delays)
-
-        def uniform(self, low, high):
-            assert (low, high) == (0.02, 0.05)
-            return self.delays.pop(0)
-
-    link = Link(Delays(0.05, 0.02))
-    link.send(0.00, 1.0, 1.0)
-    link.send(0.01, 2.0, 2.0)
-    assert link.read(0.029) == (0.0, 0.0)
-    assert link.read(0.031) == (2.0, 2.0)
-    assert link.read(0.060) == (2.0, 2.0)

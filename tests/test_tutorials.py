@@ -4,17 +4,17 @@ import importlib
 import re
 import runpy
 import sys
-import threading
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from kit.clocks import Clock
 from kit.pythons import python
-from kit.waiting import until
 
 from tmrl_like import load_experiment, load_policy
 from tmrl_like.agents import SquashedGaussianActor
@@ -160,12 +160,12 @@ class _Robot:
 
     def __init__(self):
         self.action_features = {**{f"joint_{k}.pos": float for k in range(3)}, "speed": float}
-        self.is_connected, self.at, self.calls = False, [0.0, 0.0, 90.0], []
+        self.is_connected, self.at = False, [0.0, 0.0, 90.0]
 
     def connect(self, calibrate=True):
         assert not self.is_connected
+        assert not calibrate
         self.is_connected = True
-        self.calls.append(f"connect, calibrate={calibrate}")
 
     def get_observation(self):
         assert self.is_connected
@@ -174,25 +174,22 @@ class _Robot:
     def send_action(self, action):
         assert self.is_connected
         self.at = [at + min(max(action[f"joint_{k}.pos"] - at, -2.0), 2.0) for k, at in enumerate(self.at)]
-        return {f"joint_{k}.pos": at for k, at in enumerate(self.at)}
+        return self.get_observation()
 
     def disconnect(self):
         assert self.is_connected
         self.is_connected = False
 
 
-def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(
-    arm_tutorial,
-):
+def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(arm_tutorial):
     robot = _Robot()
     with closing(arm_tutorial.ReachPose(lambda: robot)) as task:
         (position, way), _ = task.reset(seed=0)
-        assert robot.calls == ["connect, calibrate=False"]
         assert position.tolist() == [0.0, 0.0, 90.0]
+        terminated = False
         for _ in range(80):
             task.send_control(np.clip(way / arm_tutorial.MAX_MOVE, -1.0, 1.0))
-            before, (obs, reward, terminated, _) = way, task.get_obs_rew_terminated_info()
-            position, way = obs
+            before, ((position, way), reward, terminated, _) = way, task.get_obs_rew_terminated_info()
             assert np.abs(way).max() <= np.abs(before).max()
             if terminated:
                 break
@@ -214,93 +211,50 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
 
 
 def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch):
-    now, where = [10.0], [0.0, 0.0]
-    monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    calls = []
-    leader = SimpleNamespace(
-        connect=lambda calibrate: calls.append(calibrate),
-        get_action=lambda: {"a.pos": where[0], "b.pos": where[1], "gripper.current": 7.0},
-        disconnect=lambda: calls.append("disconnected"),
-    )
+    clock, leader = Clock(10.0), MagicMock()
+    monkeypatch.setattr(arm_tutorial, "time", SimpleNamespace(monotonic=clock))
+
+    def drives(at):
+        leader.get_action.return_value = {"a.pos": at, "b.pos": 0.0, "gripper.current": 7.0}
+        action = driver((np.zeros(2, np.float32), np.float32([5.0, 5.0])))
+        return None if action is None else action.tolist()
+
+    leader.get_action.return_value = {"a.pos": 0.0, "b.pos": 0.0, "gripper.current": 7.0}
     driver = arm_tutorial.LeaderArm(None, None, lambda: leader)
-    obs = (np.float32([0.0, 0.0]), np.float32([5.0, 5.0]))
-    assert driver(obs) is None
-    where[0] = 2.0
-    assert driver(obs).tolist() == [0.5, 0.0]
-    now[0] += 0.9
-    assert driver(obs) is not None
-    now[0] += 0.2
-    assert driver(obs) is None
-    where[0] = 60.0
-    assert driver(obs).tolist() == [1.0, 0.0]
+    assert drives(0.0) is None
+    assert drives(2.0) == [0.5, 0.0]
+    clock.now += 0.9
+    assert drives(2.0) == [0.5, 0.0]
+    clock.now += 0.2
+    assert drives(2.0) is None
+    assert drives(60.0) == [1.0, 0.0]
     driver.close()
-    assert calls == [False, "disconnected"]
-
-
-class _Ros:
-    """What `ros2_device` takes of rclpy: a node whose topics a test feeds and reads."""
-
-    def __init__(self, monkeypatch):
-        self.published = []
-        self.calls = []
-        self.is_over = threading.Event()
-        note = self.calls.append
-        context = SimpleNamespace(shutdown=lambda: note("context"))
-        node = SimpleNamespace(
-            create_publisher=lambda kind, topic, depth: SimpleNamespace(publish=self.published.append),
-            create_subscription=lambda kind, topic, callback, qos: setattr(self, "say", callback),
-            destroy_node=lambda: note("node"),
-        )
-        executor = SimpleNamespace(
-            add_node=lambda node: None, spin=self.is_over.wait, shutdown=lambda: (note("executor"), self.is_over.set())
-        )
-        modules = {
-            "rclpy": {
-                "Context": lambda: context,
-                "init": lambda context: note("init"),
-                "create_node": lambda name, context: node,
-            },
-            "rclpy.executors": {"SingleThreadedExecutor": lambda context: executor},
-            "rclpy.qos": {"qos_profile_sensor_data": "sensor data"},
-            "sensor_msgs": {},
-            "sensor_msgs.msg": {"JointState": SimpleNamespace},
-            "std_msgs": {},
-            "std_msgs.msg": {"Float64MultiArray": SimpleNamespace},
-        }
-        for name, members in modules.items():
-            module = ModuleType(name)
-            vars(module).update(members)
-            monkeypatch.setitem(sys.modules, name, module)
-
-    def say(self, state):
-        raise AssertionError("nobody listens")
+    leader.connect.assert_called_once_with(calibrate=False)
+    leader.disconnect.assert_called_once()
 
 
 def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch):
-    monkeypatch.syspath_prepend(str(TUTORIAL.parent))
-    ros = _Ros(monkeypatch)
-    device = importlib.import_module("ros2_device").Ros2Device(["shoulder", "elbow"])
+    ros = MagicMock(Float64MultiArray=SimpleNamespace)
+    for name in ("rclpy", "rclpy.executors", "rclpy.qos", "sensor_msgs", "sensor_msgs.msg", "std_msgs", "std_msgs.msg"):
+        monkeypatch.setitem(sys.modules, name, ros)
     state = SimpleNamespace(name=["elbow", "gripper", "shoulder"], position=[2.0, 9.0, 1.0], velocity=[0.2, 0.9, 0.1])
-    speaking = threading.Thread(target=_say_when_asked, args=(ros, state))
-    speaking.start()
+    node, executor = ros.create_node.return_value, ros.SingleThreadedExecutor.return_value
+    node.create_subscription.side_effect = lambda kind, topic, arrived, qos: arrived(state)
+    published = node.create_publisher.return_value.publish
+    monkeypatch.syspath_prepend(str(TUTORIAL.parent))
+    device = importlib.import_module("ros2_device").Ros2Device(["shoulder", "elbow"])
     device.connect()
     device.connect()
-    speaking.join()
     (sensor,) = device.sensors
     assert sensor.age_s < 10.0
     angle, speed = device.read()
     assert (angle.tolist(), speed.tolist()) == ([1.0, 2.0], [0.1, 0.2])
     device.order(np.float32([0.5, -0.5]))
-    assert ros.published[-1].data == [0.5, -0.5]
     device.close()
     device.close()
-    assert ros.published[-1].data == [0.0, 0.0]
-    assert ros.calls == ["init", "executor", "node", "context"]
-
-
-def _say_when_asked(ros, state):
-    until(lambda: "say" in vars(ros))
-    ros.say(state)
+    assert [call.args[0].data for call in published.call_args_list] == [[0.5, -0.5], [0.0, 0.0]]
+    for once in (ros.init, executor.spin, executor.shutdown, node.destroy_node, ros.Context.return_value.shutdown):
+        once.assert_called_once()
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,14 @@
 """Steps on flat parameters; graphs with a stand-in for CUDA's."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
-from gymnasium import spaces
-from kit.learners import assert_same, batch_of, small, tensors_of, train
+from kit.learners import assert_same, batch_of, tensors_of, train
+from test_as_before import BOX, CASES, OBS
 
-from tmrl_like.agents import (
-    CategoricalActor,
-    DiscreteEnsembleCritic,
-    DiscreteSACAgent,
-    IQNActor,
-    IQNAgent,
-    REDQAgent,
-    SACAgent,
-)
+from tmrl_like.agents import iqn, sac
 from tmrl_like.agents.acceleration import Flat, Graphed, accelerate, adam_step
-
-OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))))
-SPACES = OBS, spaces.Box(-2.0, 2.0, (2,))
 
 
 class StandIn:
@@ -38,25 +26,23 @@ class StandIn:
         return call
 
 
-def sac(cls=SACAgent):
-    return small(cls, SPACES, acceleration="off")
-
-
-def discrete():
-    choices = OBS, spaces.MultiDiscrete([2, 3])
-    return small(DiscreteSACAgent, choices, CategoricalActor, DiscreteEnsembleCritic, acceleration="off")
-
-
-def quantiles():
-    torch.manual_seed(0)
-    return IQNAgent(OBS, spaces.Discrete(2), actor_cls=partial(IQNActor, width=16, hidden_size=16), target_interval=2)
-
-
-def graphed(agent):
-    optimizers = [value for value in vars(agent).values() if isinstance(value, torch.optim.Adam)]
+@pytest.fixture
+def backend(monkeypatch):
+    """What agents that are made with acceleration replay their steps from."""
     backend = StandIn()
-    agent._step = Graphed(agent._update, backend, optimizers, agent._numbers)
-    return agent, backend
+
+    def replayed(step, device, optimizers, numbers):
+        return Graphed(step, backend, optimizers, numbers)
+
+    for module in (sac, iqn):
+        monkeypatch.setattr(module, "accelerate", replayed)
+    monkeypatch.setattr(sac, "compiled_or_none", lambda make: None)
+    return backend
+
+
+def made(case="SAC", acceleration="auto"):
+    torch.manual_seed(0)
+    return CASES[case](acceleration=acceleration)
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
@@ -67,43 +53,39 @@ def test_a_step_is_torch_s_step_with_every_option(cls, options):
     theirs = torch.nn.Linear(3, 2)
     ours = copy.deepcopy(theirs)
     optimizer, flat = cls(theirs.parameters(), lr=0.1, **options), Flat(ours).adam(cls, lr=0.1, **options)
-    for model, made, step in ((theirs, optimizer, cls.step), (ours, flat, adam_step)):
+    for model, stepped, step in ((theirs, optimizer, cls.step), (ours, flat, adam_step)):
         for i in range(5):
-            made.zero_grad(set_to_none=False)
+            stepped.zero_grad(set_to_none=False)
             (model(torch.full((1, 3), float(i))) ** 2).sum().backward()
-            step(made)
+            step(stepped)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
-    trained = sac()
+    trained = made(acceleration="off")
     schedule = torch.optim.lr_scheduler.StepLR(trained.critic_optimizer, step_size=1, gamma=0.5)
     train(trained, 1)
     schedule.step()
-    assert trained.critic_optimizer.param_groups[0]["lr"] == pytest.approx(1.5e-4)
+    assert trained.lr_critic == pytest.approx(0.5e-3)
 
 
-@pytest.mark.parametrize(
-    ("make", "captures"),
-    [(sac, 1), (partial(sac, partial(REDQAgent, n_critics=4, policy_delay=3)), 2), (discrete, 1), (quantiles, 2)],
-    ids=["SAC", "REDQ", "discrete", "IQN"],
-)
-def test_graphs_change_no_result(make, captures):
-    plain, (replayed, backend) = make(), graphed(make())
+@pytest.mark.parametrize(("case", "captures"), [("SAC", 1), ("REDQ", 2), ("discrete SAC", 1), ("IQN", 2)])
+def test_graphs_change_no_result(backend, case, captures):
+    plain, replayed = made(case, "off"), made(case)
     assert train(plain, 20) == train(replayed, 20)
     assert backend.captures == captures
     assert_same(plain, replayed)
 
 
-def test_a_replay_s_metrics_are_the_caller_s_to_keep():
-    replayed, _ = graphed(sac())
-    results = [replayed.train(batch_of(SPACES, seed)) for seed in range(6)]
+def test_a_replay_s_metrics_are_the_caller_s_to_keep(backend):
+    replayed = made()
+    results = [replayed.train(batch_of((OBS, BOX), seed)) for seed in range(6)]
     assert len({metrics["loss_critic"].data_ptr() for metrics in results}) == 6
 
 
-def test_another_form_of_batch_gets_a_graph_of_its_own():
-    replayed, backend = graphed(sac())
+def test_another_form_of_batch_gets_a_graph_of_its_own(backend):
+    replayed = made()
     train(replayed, 6)
     train(replayed, 6, rows=16)
     train(replayed, 6, discount=torch.ones(32))
@@ -111,29 +93,34 @@ def test_another_form_of_batch_gets_a_graph_of_its_own():
     assert train(replayed, 1) != train(replayed, 1, discount=torch.zeros(32))
 
 
-def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs():
-    replayed, backend = graphed(sac())
+def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs(backend):
+    replayed = made()
     train(replayed, 6)
     replayed.critic_optimizer.param_groups[0]["lr"] = 0.0
     before = tensors_of(replayed)
     train(replayed, 6)
     after = tensors_of(replayed)
-    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("critic "))
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("critic head"))
     assert backend.captures == 2
     replayed.critic_optimizer.load_state_dict(copy.deepcopy(replayed.critic_optimizer.state_dict()))
     train(replayed, 6)
     assert backend.captures == 3
 
 
-@pytest.mark.parametrize(
-    "tuned", [{"gamma": 0.5}, {"polyak": 0.5}, {"actor_polyak": 0.5}, {"target_entropy": 3.0}, {"lr_critic": 0.1}, {}]
-)
-def test_what_is_tuned_makes_a_new_graph_at_once(tuned):
-    replayed, backend = graphed(sac())
-    train(replayed, 6)
+TUNED = {
+    "SAC": ({"gamma": 0.5}, {"polyak": 0.5}, {"actor_polyak": 0.5}, {"target_entropy": 3.0}, {"lr_critic": 0.1}, {}),
+    "IQN": ({"gamma": 0.5}, {"kappa": 0.1}, {"polyak": 0.25}, {"max_gradient_norm": 2.0}, {"lr": 0.1}, {}),
+}
+
+
+@pytest.mark.parametrize(("case", "tuned"), [(case, tuned) for case, table in TUNED.items() for tuned in table])
+def test_what_is_tuned_makes_new_graphs_at_once(backend, case, tuned):
+    replayed = made(case)
+    train(replayed, 12)
+    before = backend.warm_ups, backend.captures
     replayed.tune(**tuned)
     train(replayed, 2)
-    assert (backend.warm_ups, backend.captures) == (3, 2 if tuned else 1)
+    assert (backend.warm_ups, backend.captures) == (before[0], before[1] * (2 if tuned else 1))
 
 
 def test_on_a_processor_a_step_stays_as_it_is():

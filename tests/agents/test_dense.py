@@ -10,7 +10,7 @@ from gymnasium import spaces
 from kit.learners import assert_same, batch_of, small, tensors_of, train
 from threadpoolctl import ThreadpoolController
 
-from tmrl_like.agents import CrossQAgent, EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor, dense, dense_sac
+from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor, dense, dense_sac
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.dense import forward, network_of
 
@@ -135,11 +135,10 @@ def test_what_differs_from_the_page_trains_by_the_page(cls, space, networks):
 
 def test_a_parameter_that_is_frozen_before_the_start_stays_as_it_is():
     agent = SACAgent(FREE, BOX, actor_cls=half_frozen)
-    before = tensors_of(agent)
+    weight, bias = (p.detach().clone() for p in agent.actor.hidden[0].parameters())
     train(agent, 5)
-    after = tensors_of(agent)
-    assert torch.equal(after["actor hidden.0.weight"], before["actor hidden.0.weight"])
-    assert not torch.equal(after["actor hidden.0.bias"], before["actor hidden.0.bias"])
+    assert torch.equal(agent.actor.hidden[0].weight, weight)
+    assert not torch.equal(agent.actor.hidden[0].bias, bias)
 
 
 class Own(SACAgent):
@@ -158,21 +157,10 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way():
     own = small(Own, (FREE, BOX))
     before = tensors_of(own)
     train(own, 2)
-    after = tensors_of(own)
-    assert not torch.equal(after["critic head.weight"], before["critic head.weight"])
-    assert torch.equal(after["critic_target head.weight"], before["critic_target head.weight"])
+    changed = {name for name, value in tensors_of(own).items() if not torch.equal(value, before[name])}
+    assert "critic head.weight" in changed
+    assert "critic_target head.weight" not in changed
     assert own.averaged
-
-
-@pytest.mark.parametrize("how", ["off", "auto"])
-def test_a_deep_copy_of_an_agent_trains_by_itself(how):
-    one = small(SACAgent, (FREE, BOX), acceleration=how)
-    train(one, 2)
-    twin = copy.deepcopy(one)
-    assert (twin.compiled is not None) == (how == "auto")
-    for made in (twin, one):
-        train(made, 3, first=5)
-    assert_same(twin, one)
 
 
 def test_an_error_that_is_not_finite_stays_one():
@@ -239,32 +227,12 @@ def test_a_training_starts_from_a_policy_and_goes_on_with_its_statistics_as_the_
     weights = donor.get_actor().weights()
     page, compiled = both()
     for one in (compiled, page):
-        before = tensors_of(one)
+        value = one.critic.head.weight.clone()
         one.start_from(weights, training_steps=20)
         assert one.get_actor().weights() == one.actor.weights() == weights
-        after = tensors_of(one)
-        changed = [name for name in before if "critic" in name and not torch.equal(before[name], after[name])]
-        assert all("rescale" in name for name in changed)
-        for name in ("mean", "mean_square", "count"):
-            torch.testing.assert_close(getattr(one.obs_norm, name), getattr(donor.obs_norm, name), rtol=1e-5, atol=1e-6)
+        assert torch.equal(one.critic.head.weight, value)
+        for ours, theirs in zip(one.obs_norm.buffers(), donor.obs_norm.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         train(one, 5, first=30)
     assert_same(compiled, page, **NEAR)
     assert compiled.get_actor().weights() != weights
-
-
-@pytest.mark.parametrize("how", ["off", "auto"])
-@pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4, scale_rewards=True), CrossQAgent])
-def test_a_batch_that_is_held_out_gives_the_losses_and_changes_nothing(cls, how):
-    critic = partial(EnsembleCritic, layer_norm=False)
-    one = small(cls, (spaces.Box(-1.0, 1.0, (4,)), BOX), critic=critic, acceleration=how)
-    train(one, 4)
-    state = tensors_of(one)
-    torch.manual_seed(50)
-    found = one.evaluate(batch_of((one.observation_space, BOX), 50))
-    assert all(torch.equal(value, state[name]) for name, value in tensors_of(one).items())
-    assert set(found) == {"loss_critic", "loss_actor"}
-    assert np.isfinite(float(found["loss_actor"]))
-    if cls is not CrossQAgent:  # which normalises by the batch, and moves its statistics
-        (trained,) = train(one, 1, first=50)
-        near = 1e-4 if cls is SACAgent else 0.5  # training counts the rewards of the batch first
-        assert float(found["loss_critic"]) == pytest.approx(trained["loss_critic"], rel=near)

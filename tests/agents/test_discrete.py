@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from kit.learners import batch_of, rows_of, small, tensors_of, train
+from kit.learners import batch_of, small, tensors_of, train
 
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import to_batch_of_one
-from tmrl_like.types import Batch
 
 OBS = spaces.Box(-1.0, 1.0, (3,))
 ONE = spaces.Discrete(4, start=-1)
@@ -106,17 +105,12 @@ def test_the_losses_are_those_of_the_paper_written_out(space):
         (spaces.MultiDiscrete([[2], [3]]), {"actor_polyak": 0.9, "scale_rewards": True}),
     ],
 )
-def test_a_step_trains_everything_and_its_weights_drive_a_worker_s_actor(space, options):
+def test_a_step_trains_everything(space, options):
     agent = agent_for(space, **options)
     before = tensors_of(agent)
-    metrics = train(agent, 2)[-1]
-    assert np.isfinite(list(metrics.values())).all()
+    assert np.isfinite(list(train(agent, 2)[-1].values())).all()
     after = tensors_of(agent)
     assert not [name for name, value in before.items() if "weight" in name and torch.equal(value, after[name])]
-    worker = CategoricalActor(OBS, space, **HIDDEN)
-    worker.load_weights(agent.get_actor().weights())
-    obs = OBS.sample()
-    np.testing.assert_array_equal(worker.act_(obs, test=True), agent.get_actor().act_(obs, test=True))
 
 
 def test_the_usual_target_is_half_of_the_largest_entropy():
@@ -128,14 +122,13 @@ def test_the_usual_target_is_half_of_the_largest_entropy():
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
 def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
     """The state says, by its sign, which arm pays; a second choice pays with its value 1."""
-    fast = {"lr_actor": 5e-3, "lr_critic": 5e-3, "entropy_coef": 0.05, "learn_entropy_coef": False}
-    agent = DiscreteSACAgent(OBS, space, **fast)
-    for step in range(300):
-        obs = torch.rand(64, 3) * 2 - 1
-        act = rows_of(space, 64, step)
-        arm = act.reshape(64, -1)[:, 0]
-        rew = (arm == torch.where(obs[:, 0] > 0, 3, 1)).float() + (act.reshape(64, -1)[:, 1:] == 1).sum(1)
-        agent.train(Batch(obs, act, rew, obs, torch.ones(64), torch.zeros(64)))
+    fast = {"lr_actor": 1e-2, "lr_critic": 1e-2, "entropy_coef": 0.05, "learn_entropy_coef": False}
+    agent = agent_for(space, **fast)
+    for step in range(150):
+        batch = batch_of((OBS, space), step, 64, terminated=torch.ones(64))
+        arm, *others = batch.act.reshape(64, -1).T
+        rew = (arm == torch.where(batch.obs[:, 0] > 0, 3, 1)).float() + sum(other == 1 for other in others)
+        agent.train(batch._replace(rew=rew))
     for sign, best in ((1.0, 3), (-1.0, 1)):
         action = np.ravel(agent.get_actor().act_(np.array([0.5 * sign, 0.0, 0.0], np.float32), test=True))
         assert action.tolist() == [best, 1][: len(action)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from kit.learners import assert_same, batch_of, rows_of, small, train
+from kit.learners import batch_of, rows_of, small, train
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -22,11 +22,10 @@ from tmrl_like.agents import (
 from tmrl_like.agents.images import ConvolutionEncoder, shifted
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.agents.pretraining import encoder_of, save_encoder, train_encoder
-from tmrl_like.agents.sac import critic_loss
+from tmrl_like.agents.sac import critic_loss, td_target
 from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.pictures import PICTURE_FEATURES
-from tmrl_like.trainer.snapshot import load_object_state, object_state
 
 GREY = spaces.Box(0, 255, (4, 64, 64), np.uint8)
 ACT = spaces.Box(-2.0, 2.0, (2,))
@@ -34,35 +33,27 @@ CAR = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed":
 
 
 @pytest.mark.parametrize(
-    "space",
+    ("shape", "dtype", "channels"),
     [
-        GREY,
-        spaces.Box(0, 255, (3, 36, 48), np.uint8),
-        spaces.Box(0, 255, (96, 96, 3), np.uint8),
-        spaces.Box(0, 255, (20, 20), np.uint8),
-        spaces.Box(0.0, 1.0, (2, 3, 8, 8), np.float32),
-        spaces.Box(0, 255, (2, 40, 40, 3), np.uint8),
+        ((4, 64, 64), np.uint8, 4),
+        ((3, 36, 48), np.uint8, 3),
+        ((96, 96, 3), np.uint8, 3),
+        ((20, 20), np.uint8, 1),
+        ((2, 3, 8, 8), np.float32, 6),
+        ((2, 40, 40, 3), np.uint8, 6),
     ],
-    ids=lambda s: str(s.shape),
 )
-def test_a_image_of_any_layout_becomes_features(space):
+def test_an_image_of_any_layout_becomes_features(shape, dtype, channels):
+    space = spaces.Box(0, 255, shape, dtype)
     encoder = Encoder(space)
+    assert encoder.images[0].convolutions[0].in_channels == channels
     features = encoder(rows_of(space, 3))
-    assert features.shape == (3, PICTURE_FEATURES)
-    assert features.dtype == torch.float32
+    assert (features.shape, features.dtype) == ((3, PICTURE_FEATURES), torch.float32)
 
 
-def test_channels_are_found_first_and_last():
-    channels = [
-        Encoder(spaces.Box(0, 255, shape, np.uint8)).images[0].convolutions[0].in_channels
-        for shape in ((4, 64, 64), (64, 64, 3), (2, 40, 40, 3), (2, 3, 40, 40), (20, 20))
-    ]
-    assert channels == [4, 3, 6, 6, 1]
-
-
-def test_a_history_of_vectors_is_not_an_image():
-    assert Encoder(spaces.Box(-1.0, 1.0, (4, 19))).size == 76
-    assert Encoder(spaces.Box(0, 255, (4, 19), np.uint8)).size == 76
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_a_history_of_vectors_is_not_an_image(dtype):
+    assert Encoder(spaces.Box(0, 255, (4, 19), dtype)).size == 76
 
 
 def test_images_are_scaled_inside_the_model():
@@ -148,31 +139,24 @@ def test_a_step_is_what_the_losses_say():
     encoder = twin.critic.encoder
     with torch.no_grad():
         next_obs = encoder.see(batch.next_obs, shift=True)
-    seen = batch._replace(obs=encoder.see(batch.obs, shift=True), next_obs=next_obs)
-    q_NB, target_B = twin.critic(seen.obs, seen.act), twin._td_target(seen)
+    obs = encoder.see(batch.obs, shift=True)
+    with torch.no_grad():
+        next_act, log_prob = twin.actor.sample(next_obs)
+        next_q, scaled = twin.critic_target(next_obs, next_act), log_prob + 2 * np.log(2.0)
+        target = td_target(batch.rew, batch.terminated, next_q, scaled, twin.temperature(), twin.gamma)
     twin.critic.zero_grad()
-    critic_loss(q_NB, target_B).backward()
+    critic_loss(twin.critic(obs, batch.act), target).backward()
     for own, other in zip(agent.critic.parameters(), twin.critic.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad)
 
 
 def test_the_target_is_an_average_of_the_critics_behind_the_encoder():
     agent = make_agent(polyak=0.75)
-    before = [p.clone() for p in agent.critic_target.hidden.parameters()]
+    before = deepcopy(agent.critic_target.hidden)
     agent.train(make_batch())
-    for old, new, own in zip(
-        before, agent.critic_target.hidden.parameters(), agent.critic.hidden.parameters(), strict=True
-    ):
-        torch.testing.assert_close(new, 0.75 * old + 0.25 * own.detach())
-
-
-def test_a_training_goes_on_from_its_state():
-    agent, other = make_agent(), make_agent()
-    train(agent, 1)
-    load_object_state(other, deepcopy(object_state(agent)))
-    for each in (agent, other):
-        train(each, 2, first=1)
-    assert_same(other, agent)
+    networks = before, agent.critic.hidden, agent.critic_target.hidden
+    for old, trained, new in zip(*(network.parameters() for network in networks), strict=True):
+        torch.testing.assert_close(new, 0.75 * old + 0.25 * trained.detach())
 
 
 def test_held_out_losses_are_of_pictures_as_they_are():
@@ -198,9 +182,8 @@ def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():
 
     agent = SACAgent(CAR, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(16,)), critic_cls=Blind)
     before = pictures_of(agent.actor)
-    agent.train(make_batch())
-    agent.train(make_batch())
-    assert not any(torch.equal(a, b) for a, b in zip(before, pictures_of(agent.actor), strict=True))
+    train(agent, 2)
+    assert not any(map(torch.equal, before, pictures_of(agent.actor)))
 
 
 # -- shifts
@@ -225,18 +208,16 @@ def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
     assert len(seen) == 25
 
 
-def test_small_pictures_are_shifted_less():
-    shapes = {(4, 64, 64): 4, (84, 84, 3): 4, (3, 36, 48): 2, (20, 20): 1, (8, 8): 0}
-    found = {shape: picture_spec(spaces.Box(0, 255, shape, np.uint8)).largest_shift for shape in shapes}
-    assert found == shapes
-    tiny = torch.rand(3, 1, 8, 8)
-    assert torch.equal(shifted(tiny, 0), tiny)
+@pytest.mark.parametrize(
+    ("shape", "shift"), [((4, 64, 64), 4), ((84, 84, 3), 4), ((3, 36, 48), 2), ((20, 20), 1), ((8, 8), 0)]
+)
+def test_small_pictures_are_shifted_less(shape, shift):
+    assert picture_spec(spaces.Box(0, 255, shape, np.uint8)).largest_shift == shift
 
 
-def test_pictures_are_averaged_to_sides_of_about_sixteen():
-    for shape in ((4, 64, 64), (3, 60, 80), (3, 240, 320), (1, 23, 40), (96, 96, 3)):
-        spec = picture_spec(spaces.Box(0, 255, shape, np.uint8))
-        assert 12 <= min(spec.averaged()) < 24
+@pytest.mark.parametrize("shape", [(4, 64, 64), (3, 60, 80), (3, 240, 320), (1, 23, 40), (96, 96, 3)])
+def test_pictures_are_averaged_to_sides_of_about_sixteen(shape):
+    assert 12 <= min(picture_spec(spaces.Box(0, 255, shape, np.uint8)).averaged()) < 24
 
 
 # -- trained beforehand

@@ -1,7 +1,5 @@
 """A network that learns what success looks like, judged as an environment would judge."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from tmrl_like.policies.success_model import SuccessModel, write_success_model
 from tmrl_like.policies.weights import copied
 
 
-def an_episode(random: np.random.Generator, success: bool, steps: int = 12) -> JudgedEpisode:
+def an_episode(random, success, steps=12):
     """A bright square somewhere, which in the last four pictures of a success has a dark middle."""
     pictures = np.zeros((steps, 20, 24), np.uint8)
     for step in range(steps):
@@ -24,19 +22,19 @@ def an_episode(random: np.random.Generator, success: bool, steps: int = 12) -> J
     return JudgedEpisode(pictures, success)
 
 
-def episodes(num: int) -> list[JudgedEpisode]:
+def episodes(num):
     random = np.random.default_rng(0)
     return [an_episode(random, i % 2 == 0) for i in range(num)]
 
 
-def test_success_is_learnt_wherever_it_is() -> None:
+def test_success_is_learnt_wherever_it_is():
     torch.manual_seed(0)
     learnt, held_out = split(episodes(40), 0.5)
     assert errors_of(train_success(learnt, 150, 2), held_out, 0.5, 2, 2) == (20, 0, 0)
 
 
 @pytest.mark.parametrize("shape", [(8, 9), (20, 24, 3), (4, 16, 16), (2, 32, 32, 3), (130, 140)])
-def test_the_form_without_torch_computes_the_same(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_the_form_without_torch_computes_the_same(shape, tmp_path):
     network, box = SuccessNetwork(shape), spaces.Box(0, 255, shape, np.uint8)
     write_success_model(tmp_path / "a.safetensors", network.spec, copied(network.state_dict()).content)
     history = spaces.Box(0, 255, (3, *shape), np.uint8)
@@ -50,10 +48,10 @@ def test_the_form_without_torch_computes_the_same(shape: tuple[int, ...], tmp_pa
 class Known(SuccessNetwork):
     """Knows the probability: the first pixel, in percent."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__((8, 8))
 
-    def probabilities(self, pictures: np.ndarray) -> torch.Tensor:
+    def probabilities(self, pictures):
         return torch.from_numpy(pictures[:, 0, 0] / 100.0)
 
 
@@ -68,7 +66,7 @@ class Known(SuccessNetwork):
         ([0, 0, 0, 0, 0, 0, 95, 95], False, 1, 0),
     ],
 )
-def test_whole_episodes_are_judged(percents: list[int], success: bool, positives: int, negatives: int) -> None:
+def test_whole_episodes_are_judged(percents, success, positives, negatives):
     pictures = np.zeros((8, 8, 8), np.uint8)
     pictures[:, 0, 0] = percents
     errors = errors_of(Known(), [JudgedEpisode(pictures, success)], 0.9, 2, 2)
@@ -76,7 +74,7 @@ def test_whole_episodes_are_judged(percents: list[int], success: bool, positives
     assert errors.accuracy == 1 - positives - negatives
 
 
-def test_of_either_label_a_share_is_held_out() -> None:
+def test_of_either_label_a_share_is_held_out():
     learnt, held_out = split(episodes(12), 0.3)
     assert [sum(episode.success for episode in part) for part in (learnt, held_out)] == [4, 2]
     assert [len(learnt), len(held_out)] == [8, 4]

@@ -46,65 +46,64 @@ def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_writt
     assert [r.message for r in caplog.records] == ["bad is back", "998 lines about bad were left out"]
 
 
-def take_turns(costs, for_s):
-    """Who was served, when each item of a peer costs so many seconds."""
-    clock, served = Clock(100.0), []
-    turns = Turns(1000, 10_000, clock)
-    for name, (count, _) in costs.items():
-        assert turns.add(name, iter([name] * count), 10)
+class Work:
+    """Turns of items that take their time, and what was served."""
 
-    def do(name):
-        clock.now += costs[name][1]
-        served.append(name)
+    def __init__(self):
+        self.clock, self.served = Clock(100.0), []
+        self.turns = Turns(1000, 10_000, self.clock)
 
-    turns.work(do, for_s)
-    return served
+    def add(self, name, items, takes_s):
+        assert self.turns.add(name, iter([(item, takes_s) for item in items]), 10)
 
+    def go_on(self, for_s):
+        return self.turns.work(self._serve, for_s)
 
-def test_a_peer_whose_work_takes_long_does_not_hold_up_the_others():
-    served = take_turns({"bad": (100, 1.0), "good": (30, 0.01)}, 3.0)
-    assert served.count("good") == 30
-    assert served.index("good") <= 1
-    assert served.count("bad") <= 4
+    def _serve(self, item_and_time):
+        item, takes_s = item_and_time
+        self.clock.now += takes_s
+        self.served.append(item)
 
 
-def test_who_is_alone_is_served_without_waiting():
-    assert take_turns({"only": (50, 0.01)}, 1.0) == ["only"] * 50
+@pytest.fixture
+def work():
+    return Work()
 
 
-def test_work_ends_when_its_time_is_over_and_goes_on_in_order():
-    clock, served = Clock(100.0), []
-    turns = Turns(1000, 10_000, clock)
-    turns.add("a", iter(range(5)), 10)
-    turns.add("a", iter(range(5, 8)), 10)
-
-    def do(item):
-        clock.now += 1.0
-        served.append(item)
-
-    assert turns.work(do, 1.5) == pytest.approx(2.0)
-    assert served == [0, 1]
-    assert turns
-    while turns:
-        turns.work(do, 1.5)
-    assert served == list(range(8))
+def test_a_peer_whose_work_takes_long_does_not_hold_up_the_others(work):
+    work.add("bad", ["bad"] * 100, 1.0)
+    work.add("good", ["good"] * 30, 0.01)
+    work.go_on(3.0)
+    assert work.served.count("good") == 30
+    assert work.served.index("good") <= 1
+    assert work.served.count("bad") <= 4
 
 
-def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead():
-    clock, served = Clock(100.0), []
-    turns = Turns(1000, 10_000, clock)
+def test_who_is_alone_is_served_without_waiting(work):
+    work.add("only", range(50), 0.01)
+    work.go_on(1.0)
+    assert work.served == list(range(50))
 
-    def do(name):
-        clock.now += 1.0 if name == "bad" else 0.1
-        served.append(name)
 
-    turns.add("bad", iter(["bad"] * 5), 10)
-    turns.work(do, 10.0)
-    served.clear()
-    turns.add("good", iter(["good"] * 20), 10)
-    turns.add("bad", iter(["bad"] * 5), 10)
-    turns.work(do, 0.5)
-    assert set(served) == {"good"}
+def test_work_ends_when_its_time_is_over_and_goes_on_in_order(work):
+    work.add("a", range(5), 1.0)
+    work.add("a", range(5, 8), 1.0)
+    assert work.go_on(1.5) == pytest.approx(2.0)
+    assert work.served == [0, 1]
+    assert work.turns
+    while work.turns:
+        work.go_on(1.5)
+    assert work.served == list(range(8))
+
+
+def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead(work):
+    work.add("bad", ["bad"] * 5, 1.0)
+    work.go_on(10.0)
+    work.served.clear()
+    work.add("good", ["good"] * 20, 0.1)
+    work.add("bad", ["bad"] * 5, 1.0)
+    work.go_on(0.5)
+    assert set(work.served) == {"good"}
 
 
 def test_what_waits_of_one_peer_and_of_all_is_bounded():

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
+from kit.pythons import python
 from kit.waiting import until
 
 from tmrl_like.base.device import DeviceProcess
@@ -39,14 +36,14 @@ os._exit(1)
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
+def script(tmp_path):
     file = tmp_path / "arm.py"
     file.write_text(SCRIPT)
     return file
 
 
 @pytest.fixture
-def arm(script: Path) -> Iterator[DeviceProcess]:
+def arm(script):
     arm = DeviceProcess("the arm", script, "", 8, STATE.size, 30.0)
     yield arm
     arm.close()
@@ -54,12 +51,12 @@ def arm(script: Path) -> Iterator[DeviceProcess]:
     assert not psutil.pid_exists(arm.pid)
 
 
-def state(arm: DeviceProcess) -> tuple[int, bytes]:
+def state(arm):
     number, command = STATE.unpack(arm.look(3.0))
     return number, command
 
 
-def test_it_keeps_its_clock_while_nobody_looks_and_a_command_stays_until_the_next(arm: DeviceProcess) -> None:
+def test_it_keeps_its_clock_while_nobody_looks_and_a_command_stays_until_the_next(arm):
     began_at, (first, _) = time.perf_counter(), state(arm)
     for command in (b"forwards", b"back    "):
         arm.command(command)
@@ -69,10 +66,10 @@ def test_it_keeps_its_clock_while_nobody_looks_and_a_command_stays_until_the_nex
     assert 0.09 < (last[0] - first) * 0.005 < time.perf_counter() - began_at + 0.1
 
 
-def test_one_that_has_died_or_was_closed_says_so_at_each_call(arm: DeviceProcess) -> None:
+def test_one_that_has_died_or_was_closed_says_so_at_each_call(arm):
     psutil.Process(arm.pid).kill()
 
-    def has_ended() -> bool:  # its last threads end a moment later
+    def has_ended():  # its last threads end a moment later
         with contextlib.suppress(EnvironmentFaultError):
             arm.command(bytes(8))
             return False
@@ -88,7 +85,7 @@ def test_one_that_has_died_or_was_closed_says_so_at_each_call(arm: DeviceProcess
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be stopped here")
-def test_one_that_hangs_is_silent_and_closes(arm: DeviceProcess) -> None:
+def test_one_that_hangs_is_silent_and_closes(arm):
     psutil.Process(arm.pid).suspend()
     with pytest.raises(EnvironmentFaultError, match=r"^the arm has sent no state for 0\.3 s: its process hangs$"):
         until(lambda: arm.look(0.05, 0.3) is None)
@@ -96,13 +93,12 @@ def test_one_that_hangs_is_silent_and_closes(arm: DeviceProcess) -> None:
         arm.wait_for(lambda state: False, "come home", 0.1)
 
 
-def test_one_that_cannot_start_says_its_last_words(script: Path) -> None:
+def test_one_that_cannot_start_says_its_last_words(script):
     with pytest.raises(EnvironmentFaultError, match=r"^the arm's process ended with 1: no power$"):
         DeviceProcess("the arm", script, "no power", 8, STATE.size, 30.0)
 
 
-def test_it_ends_with_the_process_that_started_it(script: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", ORPHAN, str(script)]
-    pid = int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=60).stdout)
+def test_it_ends_with_the_process_that_started_it(script):
+    out, _ = python("-c", ORPHAN, script, code=1)
+    pid = int(out)
     until(lambda: not psutil.pid_exists(pid) or not is_alive(psutil.Process(pid)))

@@ -1,10 +1,12 @@
 """What a process starts ends with it."""
 
+import os
 import subprocess
 import sys
 
 import psutil
 import pytest
+from kit.pythons import stubborn_child
 
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive
@@ -20,12 +22,13 @@ time.sleep(3600)
 PARENT = """
 import subprocess, sys, time
 from pathlib import Path
+from kit.pythons import stubborn_child
 from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import ProcessGuard
 script = start_script(Path(sys.argv[1]), stdout=subprocess.PIPE)
 script.stdout.readline()
 guard = ProcessGuard()
-other = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+other = stubborn_child()
 guard.add(other.pid)
 print(script.pid, other.pid, guard.pid, flush=True)
 time.sleep(3600)
@@ -38,24 +41,21 @@ print(child.pid, flush=True)
 time.sleep(3600)
 """
 
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
-
 
 @pytest.fixture
 def stubborn():
     """A process that does not end when it is asked to."""
-    with subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield psutil.Process(process.pid)
-        process.kill()
+    process = stubborn_child()
+    yield psutil.Process(process.pid)
+    process.kill()
+    process.wait()
 
 
 def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(tmp_path, until):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(started) == 3
         assert all(map(is_alive, started))
@@ -83,7 +83,6 @@ def test_a_process_that_does_not_end_when_asked_is_killed(stubborn):
 def test_a_process_has_ended_although_its_parent_takes_no_note_of_it():
     command = [sys.executable, "-S", "-c", CARELESS]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as careless:
-        assert careless.stdout is not None
         child = psutil.Process(int(careless.stdout.readline()))
         assert end_processes([child], 5.0, 0.1) == []
         careless.kill()

@@ -9,13 +9,11 @@ A script says what it sets up and what it times::
     if __name__ == "__main__":
         benchmark(__doc__, measure, repeats=5, quick={"repeats": 1})
 
-Each row is printed as it comes, a list in it as its median and, in brackets, its smallest and largest value. The last
-line is all of it in JSON, with the machine, its load, the commit and the date. `--keep` writes that to
-figures/NAME.json, from which `_page.py` makes the tables of docs/benchmarks.md. `--quick` takes other defaults, so that
-the script ends within seconds, on figures that are too small to say anything.
+A row is a dict by column, of which `what` is the first. Each is printed as it comes, a list in it as its median and, in
+brackets, its smallest and largest value. The last line is all of it in JSON, with the machine, its load, the commit and
+the date. `--keep` writes that to figures/NAME.json, from which `_page.py` makes the tables of docs/benchmarks.md.
+`--quick` takes other defaults, so that the script ends within seconds, on figures that are too small to say anything.
 """
-
-from __future__ import annotations
 
 import argparse
 import faulthandler
@@ -29,11 +27,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import psutil
 
@@ -44,12 +40,9 @@ FIGURES = Path(__file__).with_name("figures")
 SPAWN = multiprocessing.get_context("spawn")
 PEERS = "tmrl 0.7.1", "peer"
 QUICK_LIMIT_S = 55.0
-Row: TypeAlias = dict[str, Any]  # by column, of which `what` is the first
 
 
-def benchmark(
-    doc: str | None, measure: Callable[[argparse.Namespace], Iterable[Row]], *, quick: dict[str, Any], **defaults: Any
-) -> None:
+def benchmark(doc, measure, *, quick, **defaults):
     """Run a script: each of `defaults` is an option of its type, a list of words any of these words."""
     options = parse(doc, quick, defaults)
     load_before = os.getloadavg()[0]
@@ -71,7 +64,7 @@ def benchmark(
     print(json.dumps(result))
 
 
-def parse(doc: str | None, quick: dict[str, Any], defaults: dict[str, Any]) -> argparse.Namespace:
+def parse(doc, quick, defaults):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small figures within seconds: does the script run?")
     parser.add_argument("--keep", action="store_true", help="write the figures that the page shows")
@@ -90,14 +83,14 @@ def parse(doc: str | None, quick: dict[str, Any], defaults: dict[str, Any]) -> a
     return parser.parse_args()
 
 
-def summary(cell: Any) -> Any:
+def summary(cell):
     """A cell as it is kept."""
     if isinstance(cell, list):
         return {"median": statistics.median(cell), "low": min(cell), "high": max(cell), "of": len(cell)}
     return cell
 
 
-def text(cell: Any) -> str:
+def text(cell):
     """A cell as it is read."""
     if isinstance(cell, dict):
         middle = text(cell["median"])
@@ -107,7 +100,7 @@ def text(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def keep(name: str, result: dict[str, Any]) -> None:
+def keep(name, result):
     """Write it in place of the figures before; what a peer did, where it was not measured this time, stays."""
     file = FIGURES / f"{name}.json"
     before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
@@ -117,7 +110,7 @@ def keep(name: str, result: dict[str, Any]) -> None:
     file.write_text(lines + "\n", encoding="utf-8")
 
 
-def git(*arguments: str) -> str:
+def git(*arguments):
     """What it says; nothing where the sources are not in a repository."""
     command = ["git", "-C", str(TESTS), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -126,28 +119,28 @@ def git(*arguments: str) -> str:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-def in_turns(times: int, **calls: Callable[[], float]) -> dict[str, list[float]]:
+def in_turns(times, **calls):
     """Call each of `calls` in turn, `times` times: A B A B …; returns what each of them gave."""
-    results: dict[str, list[float]] = {name: [] for name in calls}
+    results = {name: [] for name in calls}
     for _ in range(times):
         for name, call in calls.items():
             results[name].append(call())
     return results
 
 
-def ratios(over: list[float], under: list[float]) -> list[float]:
+def ratios(over, under):
     """Turn by turn."""
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
-def timed(call: Callable[[], Any]) -> float:
+def timed(call):
     """Seconds."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
 
 
-def rate(call: Callable[[], Any], times: int) -> float:
+def rate(call, times):
     """How often it runs in a second."""
     started = time.perf_counter()
     for _ in range(times):
@@ -155,7 +148,7 @@ def rate(call: Callable[[], Any], times: int) -> float:
     return times / (time.perf_counter() - started)
 
 
-def wait_for(condition: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
+def wait_for(condition, what, within_s=120.0):
     """What it returns once that is true. SystemExit: it does not come."""
     until = time.monotonic() + within_s
     while not (found := condition()):
@@ -171,7 +164,7 @@ def wait_for(condition: Callable[[], Any], what: str, within_s: float = 120.0) -
 class Part:
     """A process that calls `target(*args, pipe)`, and is killed at the end; what it does not say ends the run."""
 
-    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+    def __init__(self, target, *args):
         self._name = target.__name__
         self.pipe, child = SPAWN.Pipe()
         self._process = SPAWN.Process(target=target, args=(*args, child), daemon=True)
@@ -179,10 +172,10 @@ class Part:
         child.close()  # the part has the only other end: it is closed when the part has ended
         self.program = psutil.Process(self._process.pid)
 
-    def tell(self, word: str, *arguments: Any) -> None:
+    def tell(self, word, *arguments):
         self.pipe.send((word, *arguments))
 
-    def hear(self, within_s: float = 120.0) -> Any:
+    def hear(self, within_s=120.0):
         """Its next word. SystemExit: it has ended, or says nothing."""
         try:
             if self.pipe.poll(within_s):
@@ -192,20 +185,20 @@ class Part:
         how = f"ended with exit code {self._process.exitcode}" if not self._process.is_alive() else "does not answer"
         sys.exit(f"{self._name} {how}")
 
-    def ask(self, word: str, *arguments: Any) -> Any:
+    def ask(self, word, *arguments):
         self.tell(word, *arguments)
         return self.hear()
 
-    def cpu_s(self) -> float:
+    def cpu_s(self):
         return sum(self.program.cpu_times()[:2])
 
-    def rss_mb(self) -> float:
+    def rss_mb(self):
         return self.program.memory_info().rss / 1e6
 
-    def __enter__(self) -> Part:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         self._process.kill()
         self._process.join(10)
 
@@ -213,7 +206,7 @@ class Part:
 class Peer:
     """Another package in a process under its own Python, which answers lines with "answer NUMBER"."""
 
-    def __init__(self, python: str, script: str, *arguments: str, **environment: str) -> None:
+    def __init__(self, python, script, *arguments, **environment):
         self._process = subprocess.Popen(
             [python, str(Path(__file__).with_name(script)), *arguments],
             stdin=subprocess.PIPE,
@@ -223,7 +216,7 @@ class Peer:
             env=os.environ | environment,
         )
 
-    def ask(self, line: str) -> float:
+    def ask(self, line):
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -232,11 +225,11 @@ class Peer:
                 return float(answer.split()[1])
         sys.exit(f"the peer ended at {line!r}")
 
-    def close(self) -> None:
+    def close(self):
         self._process.communicate()
 
 
-def run_server(options: dict[str, Any], pipe: Any) -> None:
+def run_server(options, pipe):
     """A part that is a server: it says its port, and then, when asked, how many packets there were."""
     from tmrl_like.networking import Server
 
@@ -247,11 +240,11 @@ def run_server(options: dict[str, Any], pipe: Any) -> None:
 
 
 @contextmanager
-def two_hops() -> Iterator[tuple[socket.socket, socket.socket]]:
+def two_hops():
     """What goes into the first comes out of the second, over two hops of plain TCP, through a thread."""
     with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
 
-        def pass_on() -> None:
+        def pass_on():
             with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:
                 out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while data := source.recv(1 << 20):

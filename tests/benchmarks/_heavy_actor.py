@@ -1,9 +1,5 @@
 """An actor with 10 MB of weights, in torch."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 from _recorded import Timed
 
@@ -15,11 +11,11 @@ _WIDTH = 1600  # width**2 float32: 10 MB
 class HeavyActor(Timed, ActorModule):
     """Its action ignores most of the weights and the observation, so that inference does not blur the figures."""
 
-    def __init__(self, observation_space: Any, action_space: Any) -> None:
+    def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
         self.ballast = torch.nn.Parameter(torch.zeros(_WIDTH, _WIDTH))
         self.head = torch.nn.Linear(8, 2)
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         first = obs[0] if isinstance(obs, tuple) else obs
         return torch.tanh(self.head(first.reshape(1, -1)[:, :8].float())).numpy()

@@ -1,12 +1,8 @@
 """What `memory.py` gives to every memory it measures, here and in tmrl's own environment: needs numpy only."""
 
-from __future__ import annotations
-
 import gc
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +13,7 @@ EPISODE = 40
 PAYLOAD_BYTES = 8 + 16 + 4 + 2  # action, four numbers observed, reward, two flags
 
 
-def drone_columns(n: int) -> dict[str, Any]:
+def drone_columns(n):
     """n steps of drone flights, the first of each episode a reset: arrays [n, ...]."""
     rng = np.random.default_rng(0)
     number = np.arange(n) % EPISODE
@@ -31,13 +27,13 @@ def drone_columns(n: int) -> dict[str, Any]:
     }
 
 
-def image_columns(n: int) -> dict[str, Any]:
+def image_columns(n):
     """n steps of an environment that shows its last `FRAMES` frames; the newest of each: uint8 [n, 64, 64]."""
     frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
     return {**drone_columns(n), "obs": frames}
 
 
-def drone_rows(columns: dict[str, Any], whole_obs: bool = False) -> list[tuple[Any, ...]]:
+def drone_rows(columns, whole_obs=False):
     """The same as samples (act, obs, rew, terminated, truncated, info); with action buffer if `whole_obs`."""
     acts = [row.copy() for row in columns["act"]]
     observed = zip(*([row.copy() for row in leaf] for leaf in columns["obs"]), strict=True)
@@ -49,20 +45,20 @@ def drone_rows(columns: dict[str, Any], whole_obs: bool = False) -> list[tuple[A
     return rows
 
 
-def tutorial_memory(base: Any) -> Any:
+def tutorial_memory(base):
     """A memory as users write it: lists, and action buffers joined from them (with no care for resets)."""
 
-    class Memory(base):  # type: ignore[misc]
-        def append_buffer(self, buffer: Any) -> None:
+    class Memory(base):
+        def append_buffer(self, buffer):
             self.data = self.data or [[] for _ in range(6)]
             for column, values in zip(self.data, zip(*buffer.memory, strict=True), strict=True):
                 column.extend(values)
                 del column[: max(0, len(column) - self.memory_size)]
 
-        def __len__(self) -> int:
+        def __len__(self):
             return max(0, len(self.data[0]) - ACT_BUF_LEN - 1) if self.data else 0
 
-        def get_transition(self, item: int) -> tuple[Any, ...]:
+        def get_transition(self, item):
             acts, obs, rews, terminated, truncated, infos = self.data
             new = item + ACT_BUF_LEN + 1
             last_obs = (*obs[new - 1], *acts[new - ACT_BUF_LEN : new])
@@ -74,7 +70,7 @@ def tutorial_memory(base: Any) -> Any:
     return Memory
 
 
-def per_second(call: Callable[[], Any], seconds: float) -> float:
+def per_second(call, seconds):
     """How often `call` runs in a second."""
     call()
     count, started = 0, time.perf_counter()
@@ -84,7 +80,7 @@ def per_second(call: Callable[[], Any], seconds: float) -> float:
     return count / passed
 
 
-def resident_bytes() -> int:
+def resident_bytes():
     """Memory that this process holds; 0 where the system does not say (it does on Linux)."""
     gc.collect()
     statm = Path("/proc/self/statm")

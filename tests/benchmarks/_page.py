@@ -4,13 +4,9 @@ A table stands between `<!-- figures: NAME -->` and `<!-- end -->`; `summary` is
 shows is in `SUMMARY`. A script's `--keep` writes its file anew.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from _harness import FIGURES, text
 
@@ -38,19 +34,18 @@ SUMMARY = (  # what a reader is told, the file, and the row
 )
 
 
-def read(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+def read(name):
+    return json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def table(columns: list[str], rows: list[dict[str, Any]]) -> Iterator[str]:
+def table(columns, rows):
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
     for row in rows:
         yield f"| {' | '.join(text(row.get(column, '')) for column in columns)} |"
 
 
-def block(name: str) -> str:
+def block(name):
     """A file's table, and above it where the figures are from."""
     found = read(name)
     columns = list(dict.fromkeys(column for row in found["rows"] for column in row))
@@ -60,7 +55,7 @@ def block(name: str) -> str:
     return "\n".join([f"{'; '.join(filter(None, origin))}.", "", *table(columns, found["rows"]), ""])
 
 
-def summary() -> str:
+def summary():
     rows = []
     for told, name, what in SUMMARY:
         found = read(name)
@@ -69,10 +64,10 @@ def summary() -> str:
     return "\n".join([*table(["what", *COLUMNS, "date", "commit"], rows), ""])
 
 
-def page() -> str:
+def page():
     """The page with its tables as they are now."""
 
-    def again(found: re.Match[str]) -> str:
+    def again(found):
         name, begin = found.groups()
         return name + begin + (summary() if name == "summary" else block(name))
 

@@ -3,13 +3,9 @@
 Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,18 +15,18 @@ from gymnasium import spaces
 OBS, ACT = 17, 6
 
 
-class Nothing(gymnasium.Env[Any, Any]):
+class Nothing(gymnasium.Env):
     observation_space = spaces.Box(-1.0, 1.0, (OBS,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (ACT,), np.float32)
 
-    def reset(self, **_: Any) -> Any:
+    def reset(self, **_):
         return self.observation_space.sample(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self.observation_space.sample(), 0.5, False, False, {}
 
 
-def sbx(width: int, batch: int, steps: int) -> Callable[[], Any]:
+def sbx(width, batch, steps):
     import jax
     from sbx import SAC
 
@@ -40,19 +36,19 @@ def sbx(width: int, batch: int, steps: int) -> Callable[[], Any]:
     )
     model.learn(150)
 
-    def run() -> None:
+    def run():
         model.train(gradient_steps=steps, batch_size=batch)  # one call of the compiled loop
         jax.block_until_ready(model.policy.qf_state.params)
 
     return run
 
 
-def main() -> None:
+def main():
     threads = int(sys.argv[1])
     torch.set_num_threads(threads)
     if threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA has threads of its own beside that one
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    made: dict[str, Callable[[], Any]] = {}
+    made = {}
     for line in sys.stdin:
         width, batch, steps = map(int, line.split())
         if line not in made:

@@ -6,8 +6,6 @@ Loads tmrl's memory modules without the rest of the package, which would downloa
 numpy and pandas are enough beside `pip install --no-deps tmrl==0.7.1`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import sys
@@ -15,7 +13,6 @@ import time
 import types
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _memory_work import (
@@ -30,7 +27,7 @@ from _memory_work import (
 )
 
 
-def skip_package_setup() -> None:
+def skip_package_setup():
     """Let modules of tmrl be imported without running the package's own first."""
     spec = importlib.util.find_spec("tmrl")
     if spec is None:
@@ -40,20 +37,20 @@ def skip_package_setup() -> None:
     sys.modules["tmrl"] = package
 
 
-def buffer(rows: list[tuple[Any, ...]]) -> Any:
+def buffer(rows):
     class Buffer:
         stat_train_return = stat_test_return = 0.0
         stat_train_steps = stat_test_steps = 0
         memory = rows
 
-        def __len__(self) -> int:
+        def __len__(self):
             return len(rows)
 
     return Buffer()
 
 
-def build(name: str, n: int) -> Any:
-    options: dict[str, Any] = {"memory_size": n, "batch_size": BATCH, "nb_steps": 1, "device": "cpu"}
+def build(name, n):
+    options = {"memory_size": n, "batch_size": BATCH, "nb_steps": 1, "device": "cpu"}
     if name == "images":
         memory = import_module("tmrl.custom.custom_memories").MemoryTMFull(imgs_obs=FRAMES, act_buf_len=1, **options)
         columns = image_columns(n)
@@ -70,10 +67,10 @@ def build(name: str, n: int) -> Any:
     return memory
 
 
-def main() -> None:
+def main():
     skip_package_setup()
     import_module("tmrl.custom.custom_memories")  # before memory is counted
-    memory: Any = None
+    memory = None
     for line in sys.stdin:
         command, *arguments = line.split()
         answer = 0.0

@@ -1,14 +1,10 @@
 """Environments and an actor that note their times; without torch. Each process has one `RECORD`."""
 
-from __future__ import annotations
-
 import math
 import time
 from array import array
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -36,13 +32,13 @@ class Record:
         on_reset: called in each reset, whose time has begun by then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.rows = 0
         self.called, self.returned, self.act_s = (array("d", bytes(8 * _MAX_STEPS)) for _ in range(3))
         self.newest_act_s = 0.0
-        self.on_reset: Callable[[], None] = lambda: None
+        self.on_reset = lambda: None
 
-    def save(self, file: Path) -> None:
+    def save(self, file):
         times = {name: np.array(getattr(self, name)[: self.rows]) for name in ("called", "returned", "act_s")}
         np.savez(file, **times)
 
@@ -50,23 +46,23 @@ class Record:
 RECORD = Record()
 
 
-class Recorded(gymnasium.Env[Any, Any]):
+class Recorded(gymnasium.Env):
     """Beside an environment's class: its resets and steps are in the record. Nothing comes after the last look."""
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         called = time.perf_counter()
         RECORD.on_reset()
         result = super().reset(**options)
         self._note(called, math.nan)
         return result
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         called = time.perf_counter()
         result = super().step(action)
         self._note(called, RECORD.newest_act_s)
         return result
 
-    def _note(self, called: float, act_s: float) -> None:
+    def _note(self, called, act_s):
         row = RECORD.rows
         RECORD.called[row], RECORD.act_s[row], RECORD.rows = called, act_s, row + 1
         RECORD.returned[row] = time.perf_counter()
@@ -75,9 +71,9 @@ class Recorded(gymnasium.Env[Any, Any]):
 class Timed:
     """Beside an actor's class: its decisions are in the record."""
 
-    def act_(self, obs: Any, test: bool = False) -> Any:
+    def act_(self, obs, test=False):
         started = time.perf_counter()
-        action = super().act_(obs, test)  # type: ignore[misc]
+        action = super().act_(obs, test)
         RECORD.newest_act_s = time.perf_counter() - started
         return action
 
@@ -92,27 +88,27 @@ class TimedGaussian(Timed, NumpyGaussianActor):
 class _Still(DroneInterface):
     """Says where the drone is, or shows a picture, without a drone."""
 
-    def __init__(self, pictures: bool) -> None:
+    def __init__(self, pictures):
         super().__init__()
         space = spaces.Tuple((PICTURES,)) if pictures else super().get_observation_space()
         self._space, self._observations, self._steps = space, [list(space.sample()) for _ in range(16)], 0
 
-    def get_observation_space(self) -> spaces.Tuple:
+    def get_observation_space(self):
         return self._space
 
-    def send_control(self, control: Any) -> None:
+    def send_control(self, control):
         pass
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, seed=None, options=None):
         return self._observations[0], {}
 
-    def get_obs_rew_terminated_info(self) -> Any:
+    def get_obs_rew_terminated_info(self):
         self._steps += 1
         return self._observations[self._steps % 16], np.float32(-1.0), False, {}
 
 
 class _StillEnv(RealTimeEnv):
-    def __init__(self, hz: float, pictures: bool = False) -> None:
+    def __init__(self, hz, pictures=False):
         interface, episode_steps = partial(_Still, pictures), int(EPISODE_S * hz)
         super().__init__(interface, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False)
 
@@ -120,12 +116,12 @@ class _StillEnv(RealTimeEnv):
 class _FlatEnv(_StillEnv):
     """Without a clock: its step computes for 0.1 ms."""
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         result = super().reset(**options)
         self._obs, self._until = result[0], time.perf_counter() + EPISODE_S
         return result
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         until = time.perf_counter() + _FLAT_STEP_S
         while time.perf_counter() < until:
             pass
@@ -147,15 +143,15 @@ class Kind(NamedTuple):
     """An environment on a clock of its own."""
 
     hz: float
-    observation: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    observation: spaces.Space = spaces.Box(-1.0, 1.0, (8,), np.float32)
     episode_steps: int = 1000
     spins: bool = False
 
 
-class _TickingEnv(gymnasium.Env[Any, Any]):
+class _TickingEnv(gymnasium.Env):
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind):
         self.observation_space = kind.observation
         self.time_step_s = 1.0 / kind.hz
         self._episode_steps = kind.episode_steps
@@ -163,11 +159,11 @@ class _TickingEnv(gymnasium.Env[Any, Any]):
         values = np.random.default_rng(0).integers(0, 255, (16, *(kind.observation.shape or ())))
         self._observations = list(values.astype(kind.observation.dtype))
 
-    def reset(self, **_: Any) -> Any:
+    def reset(self, **_):
         self._step, self._due = 0, self._clock.now()
         return self._observations[0], {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self._due += self.time_step_s
         self._clock.wait_until(self._due)
         now = self._clock.now()

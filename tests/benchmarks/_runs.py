@@ -1,39 +1,31 @@
 """Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole are not made again.
 
 Each run is on one thread of a process of its own, which ends with the one that started it. A line is a test: task,
-variant, seed, environment steps, seconds of CPU time (of the loop, not of the tests) and what the test gave.
+variant, seed, environment steps, seconds of CPU time (of the loop, not of the tests) and what the test gave. The first
+three name the run, the last three are a point of its curve.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from itertools import product
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from _harness import SPAWN, Row, text
+from _harness import SPAWN, text
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.envs.actions import default_action
-from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer, Info
 
-Point = tuple[int, float, float]  # environment steps, seconds of CPU time, what the test gave
-Run = tuple[str, str, int]  # task, variant, seed
-Learn = Callable[[argparse.Namespace, Run, int], Iterator[Point]]
 KEYS = "task", "variant", "seed", "steps", "seconds", "return"
 EPISODES = 10  # of a test
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "file": "",  # of the lines
     "seeds": [0, 1, 2, 3, 4],
     "steps": 0,  # in place of each task's own
@@ -45,18 +37,18 @@ OPTIONS: dict[str, Any] = {
 
 
 def practise(
-    env: Any,
-    memory: ReplayMemory,
-    choose: Callable[[int, Any], Any],
-    train: Callable[[int], None],
-    steps: int,
-    every: int,
-    test: Callable[[], float],
+    env,
+    memory,
+    choose,
+    train,
+    steps,
+    every,
+    test,
     *,
-    seed: int | None = None,
-    compress: Callable[..., Any] = lambda *sample: sample,
-    tests_in_env: bool = False,
-) -> Iterator[Point]:
+    seed=None,
+    compress=lambda *sample: sample,
+    tests_in_env=False,
+):
     """Act and train in a plain loop, and test every so many steps; the seconds are those of the loop, not of the tests.
 
     Args:
@@ -72,7 +64,7 @@ def practise(
         tests_in_env: the tests use `env`: another episode begins after each.
     """
     spent_s, over = 0.0, True
-    resets: dict[str, Any] = {} if seed is None else {"seed": seed}
+    resets = {} if seed is None else {"seed": seed}
     for step in range(1, steps + 1):
         began_s = time.process_time()
         if over:
@@ -91,7 +83,7 @@ def practise(
             over |= tests_in_env
 
 
-def mean_return(env: Any, actor: Any, seed: int) -> float:
+def mean_return(env, actor, seed):
     """Of the test episodes of a run with this seed, without exploration."""
     total = 0.0
     for episode in range(EPISODES):
@@ -104,9 +96,7 @@ def mean_return(env: Any, actor: Any, seed: int) -> float:
     return total / EPISODES
 
 
-def learned(
-    options: argparse.Namespace, learn: Learn, steps_of: dict[str, int], beside: dict[str, Row] | None = None
-) -> Iterator[Row]:
+def learned(options, learn, steps_of, beside=None):
     """Make the runs of `options` that are not whole in the file; what came out of each task and variant.
 
     Args:
@@ -126,7 +116,7 @@ def learned(
     with ProcessPoolExecutor(options.jobs, SPAWN, max_tasks_per_child=1) as pool:
         for made in as_completed([pool.submit(make, options, learn, run, steps[run[0]], file) for run in wanted]):
             made.result()
-    ended: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    ended = defaultdict(list)
     for (task, variant, seed), curve in sorted(read(file).items()):
         print(f"{task}, {variant}, seed {seed}, {curve[-1][0]:,} steps:", *(text(value) for _, _, value in curve))
         if task in steps and curve[-1][0] >= steps[task]:
@@ -142,7 +132,7 @@ def learned(
         }
 
 
-def make(options: argparse.Namespace, learn: Learn, run: Run, steps: int, file: Path) -> None:
+def make(options, learn, run, steps, file):
     """One run, in a process of its own."""
     give_way(options.autogroup)
     for step, spent_s, value in learn(options, run, steps):
@@ -152,9 +142,9 @@ def make(options: argparse.Namespace, learn: Learn, run: Run, steps: int, file: 
             lines.write(line + "\n")
 
 
-def read(file: Path) -> dict[Run, list[Point]]:
+def read(file):
     """The points of each run; of two runs of the same, the later."""
-    curves: dict[Run, list[Point]] = {}
+    curves = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         task, variant, seed, step, spent_s, value = (json.loads(line)[key] for key in KEYS)
         known = curves.get((task, variant, seed), [])
@@ -163,7 +153,7 @@ def read(file: Path) -> dict[Run, list[Point]]:
     return curves
 
 
-def give_way(autogroup: int) -> None:
+def give_way(autogroup):
     """Leave the cores to everybody else, use one of them, and end with the process that started this one.
 
     Linux shares cores between sessions first (autogroups): the nice value of a process counts only inside its own.
@@ -176,7 +166,7 @@ def give_way(autogroup: int) -> None:
     tune_process(threads=1)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent():
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -7,21 +7,17 @@ meanwhile, over the one before it. To resume is what a trainer does at its start
 `ReplayMemory` (its page cache is warm). The limit reads the log's bytes, and copies as many as the memory holds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import torch
-from _harness import Row, benchmark, in_turns, timed
+from _harness import benchmark, in_turns, timed
 from kit.packets import packet_of
 from simulated_drone import SimulatedDroneEnv
 
@@ -40,7 +36,7 @@ DISTINCT = 20  # packets' samples, over and over
 SAMPLE_BYTES = 30
 
 
-def drone_samples(seed: int) -> list[tuple[Any, ...]]:
+def drone_samples(seed):
     """A packet's; the action buffer has been dropped."""
     rng, samples = np.random.default_rng(seed), []
     for _ in range(PACKET):
@@ -49,7 +45,7 @@ def drone_samples(seed: int) -> list[tuple[Any, ...]]:
     return samples
 
 
-def drone_training(size: int) -> TrainingOffline:
+def drone_training(size):
     env = SimulatedDroneEnv()
     return TrainingOffline(
         (env.observation_space, env.action_space),
@@ -59,7 +55,7 @@ def drone_training(size: int) -> TrainingOffline:
     )
 
 
-def log_of(folder: Path, size: int) -> None:
+def log_of(folder, size):
     """Write the log of a trainer that has received so many samples."""
     lock = lock_folder(folder / "log")
     assert lock is not None
@@ -73,11 +69,11 @@ def log_of(folder: Path, size: int) -> None:
 
 
 @contextmanager
-def peak_rss() -> Iterator[list[int]]:
+def peak_rss():
     """The highest resident set, looked at every millisecond; page cache of mapped files counts."""
     process, highest, done = psutil.Process(), [0], threading.Event()
 
-    def watch() -> None:
+    def watch():
         while not done.wait(0.001):
             highest[0] = max(highest[0], process.memory_info().rss)
 
@@ -90,7 +86,7 @@ def peak_rss() -> Iterator[list[int]]:
         watcher.join()
 
 
-def save_beside_training(one: TrainingOffline, folder: Path) -> tuple[float, float]:
+def save_beside_training(one, folder):
     """A checkpoint while training goes on: milliseconds that it is held, and percent of RAM more."""
     for _ in range(20):  # the first one compiles
         one.agent.train(one.memory.sample())
@@ -107,7 +103,7 @@ def save_beside_training(one: TrainingOffline, folder: Path) -> tuple[float, flo
     return 1e3 * held_s, 100 * (highest[0] - before) / before
 
 
-def resumed(make: Callable[[], TrainingOffline], folder: Path) -> TrainingOffline:
+def resumed(make, folder):
     """As the trainer does it when it starts, with a training that is built already."""
     checkpoints, training = Checkpoints(folder), make()
     checkpoints.build(lambda: training, "all")
@@ -115,14 +111,14 @@ def resumed(make: Callable[[], TrainingOffline], folder: Path) -> TrainingOfflin
     return training
 
 
-def read_and_copy(folder: Path, held: np.ndarray[Any, Any]) -> None:
+def read_and_copy(folder, held):
     """The log's bytes, and as many as the memory holds."""
     for path in sorted((folder / "log").glob("*.log")):
         path.read_bytes()
     held[:] = 0
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     torch.manual_seed(0)
     count = options.transitions
     with tempfile.TemporaryDirectory() as name:

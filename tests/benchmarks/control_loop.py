@@ -20,8 +20,6 @@ counts, when it takes two time-steps. *Outside* is what a step takes beside `env
 `env.step` to the next call, minus `act_`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -31,23 +29,19 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
-from _harness import CONFIG, SPAWN, Part, Row, benchmark, run_server
+from _harness import CONFIG, SPAWN, Part, benchmark, run_server
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking, TimedGaussian
-from gymnasium import spaces
 from link_proxy import LinkProxy
 
 LATE_SHARE = 0.2  # of a time-step
 OVERRUN_SHARE = 2 * 0.99  # 1 %: the clock's own noise
 SLICE_S = 2.0  # before it is the other one's turn
-Times = dict[str, Any]  # what a record saved
 
 
 @dataclass(frozen=True)
@@ -56,22 +50,22 @@ class Case:
 
     name: str
     hz: float
-    env: Callable[[], Any]
-    bare: Callable[[], Any]
+    env: Callable
+    bare: Callable
     heavy: bool = False
 
 
-def flat() -> Case:
+def flat():
     return Case("flat", 1000.0, partial(Flat, 1000.0), partial(Flat, 1000.0))
 
 
-def clocked(hz: float, pictures: bool) -> Case:
+def clocked(hz, pictures):
     bare = Kind(hz, episode_steps=int(EPISODE_S * hz), spins=True)
     name = f"{hz:,.0f} Hz" + pictures * ", pictures and 10 MB of weights a second"
     return Case(name, hz, partial(Clocked, hz, pictures), partial(Ticking, bare), heavy=pictures)
 
 
-def images() -> Case:
+def images():
     env = partial(Ticking, Kind(200.0, PICTURES))
     return Case("200 Hz, pictures", 200.0, env, env, heavy=True)
 
@@ -79,28 +73,26 @@ def images() -> Case:
 # -- processes -------------------------------------------------------------------------------------
 
 
-def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
+def run_trainer(case, keys, port, pipe):
     """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second when told to."""
     import torch
     from _heavy_actor import HeavyActor
+    from learner import SPACES, batch
 
     from tmrl_like.agents import SACAgent, SquashedGaussianActor
     from tmrl_like.session.ring import connect_to_one
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder
-    from tmrl_like.types import Batch
     from tmrl_like.wire.spaces import describe_spaces
 
     torch.set_num_threads(1)
-    observation = spaces.Box(-1.0, 1.0, (12,), np.float32)
-    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(64, 64))
-    agent = SACAgent(observation, Ticking.action_space, "cpu", actor_cls=actor_cls)
-    obs, act, flag = torch.randn(128, 12), torch.randn(128, 2), torch.zeros(128)
-    batch = Batch(obs, act, flag, obs, flag, flag)
+    agent = SACAgent(*SPACES, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(64, 64)))
+    trained_on = batch(64)
     env = case.env()
-    heavy = HeavyActor(env.observation_space, env.action_space)
-    described = describe_spaces(env.observation_space, env.action_space)
-    link = TrainerLink(connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys)), "t", described)
+    spaces = env.observation_space, env.action_space
+    heavy = HeavyActor(*spaces)
+    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    link = TrainerLink(ring, "t", describe_spaces(*spaces))
     link.session.wait_connected(20)
     pipe.send("ready")
     publishing, published_at = False, 0.0
@@ -109,12 +101,12 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
         if publishing and time.monotonic() - published_at >= 1.0:
             published_at = time.monotonic()
             link.broadcast_model(heavy)
-        agent.train(batch)
+        agent.train(trained_on)
         link.confirm(link.retrieve())
 
 
 @contextlib.contextmanager
-def drone_trainer(folder: Path, port: int) -> Iterator[None]:
+def drone_trainer(folder, port):
     """`tmrl-like trainer` as a user starts it, but with nothing that would make it pause."""
     command = [sys.executable, "-m", "tmrl_like", "trainer", str(CONFIG), "--server.port", str(port)]
     command += ["--server.keys_dir", str(folder / "keys"), "--trainer.epochs", ".inf", "--trainer.max_minutes", "100"]
@@ -131,7 +123,7 @@ def drone_trainer(folder: Path, port: int) -> Iterator[None]:
         trainer.wait()
 
 
-def run_worker(case: Case, keys: Path, port: int, priority: int, file: Path, turns: Any, pipe: Any) -> None:
+def run_worker(case, keys, port, priority, file, turns, pipe):
     """Step until told to stop; with `turns`, a pipe to the bare loop, in slices."""
     be_quiet()
     from tmrl_like.worker.options import WorkerOptions
@@ -151,7 +143,7 @@ def run_worker(case: Case, keys: Path, port: int, priority: int, file: Path, tur
         pipe.send("saved")
 
 
-def drone_worker(case: Case, options: dict[str, Any]) -> Any:
+def drone_worker(case, options):
     """As `tmrl-like worker` makes it, without torch."""
     from tmrl_like import load_experiment
 
@@ -160,7 +152,7 @@ def drone_worker(case: Case, options: dict[str, Any]) -> Any:
     return experiment.make_worker(env_cls=case.env, actor_module_cls=actor, **options)
 
 
-def heavy_worker(case: Case, options: dict[str, Any]) -> Any:
+def heavy_worker(case, options):
     import torch
     from _heavy_actor import HeavyActor
 
@@ -170,7 +162,7 @@ def heavy_worker(case: Case, options: dict[str, Any]) -> Any:
     return RolloutWorker(case.env, HeavyActor, server_ip="127.0.0.1", model_path=None, **options)
 
 
-def _take_turns(bare: Any, begun: list[Any]) -> None:
+def _take_turns(bare, begun):
     """In a reset: after a slice, have the bare loop do as many steps."""
     row, at = begun
     if time.perf_counter() - at >= SLICE_S:
@@ -179,13 +171,13 @@ def _take_turns(bare: Any, begun: list[Any]) -> None:
         begun[:] = RECORD.rows, time.perf_counter()
 
 
-def _stop_when_told(pipe: Any, stop: Callable[[], None]) -> None:
+def _stop_when_told(pipe, stop):
     with contextlib.suppress(EOFError):
         pipe.recv()
     stop()
 
 
-def run_bare(make_env: Callable[[], Any], priority: int, file: Path, turns: Any, pipe: Any) -> None:
+def run_bare(make_env, priority, file, turns, pipe):
     """The environment alone, scheduled like the worker, until told to stop.
 
     It does as many steps as `turns`, a pipe, says, and then answers; without it, it never waits.
@@ -212,13 +204,13 @@ def run_bare(make_env: Callable[[], Any], priority: int, file: Path, turns: Any,
     pipe.send("saved")
 
 
-def be_quiet() -> None:
+def be_quiet():
     """Overruns are counted here; environment and worker need not report each."""
     warnings.filterwarnings("ignore", message="Time-step timed out")
     logging.getLogger("tmrl_like").setLevel(logging.ERROR)
 
 
-def link_of(worker: Part) -> psutil.Process:
+def link_of(worker):
     """The process of the worker's link."""
     return next(p for p in worker.program.children() if "link_process.py" in " ".join(p.cmdline()))
 
@@ -226,12 +218,12 @@ def link_of(worker: Part) -> psutil.Process:
 # -- what the times say ----------------------------------------------------------------------------
 
 
-def within(times: Times, start: float, end: float) -> Times:
+def within(times, start, end):
     chosen = (times["returned"] >= start) & (times["returned"] < end)
     return {name: values[chosen] for name, values in times.items()}
 
 
-def late_per_1000(times: Times, time_step_s: float) -> float:
+def late_per_1000(times, time_step_s):
     """Of 1,000 observations, how many came too long after they were due.
 
     After a reset, and after an observation that came a whole time-step late, time-steps are counted from the
@@ -250,19 +242,19 @@ def late_per_1000(times: Times, time_step_s: float) -> float:
     return 1e3 * late / steps
 
 
-def overruns_per_1000(times: Times, time_step_s: float) -> float:
+def overruns_per_1000(times, time_step_s):
     periods_s = np.diff(times["returned"])[~np.isnan(times["act_s"])[1:]]
     return 1e3 * float(np.mean(periods_s >= OVERRUN_SHARE * time_step_s))
 
 
-def outside_us(times: Times) -> Any:
+def outside_us(times):
     """What each step took beside `env.step` and `act_`; resets left out."""
     is_step = ~np.isnan(times["act_s"])
     outside_s = times["called"][1:] - times["returned"][:-1] - times["act_s"][1:]
     return 1e6 * outside_s[is_step[1:] & is_step[:-1]]
 
 
-def costs(what: str, own: Times) -> Iterator[Row]:
+def costs(what, own):
     """What a step takes that is the worker's."""
     act_us = 1e6 * own["act_s"][~np.isnan(own["act_s"])]
     values = {"outside": (outside_us(own), 4.0, 100.0), "act": (act_us, 12.0, 50.0)}
@@ -271,7 +263,7 @@ def costs(what: str, own: Times) -> Iterator[Row]:
             yield {"what": f"{what}: {name}, p{q:g}, µs", "ours": float(np.percentile(values_us, q)), "goal": goal}
 
 
-def deadlines(what: str, own: Times, bare: Times, hz: float) -> Row:
+def deadlines(what, own, bare, hz):
     """What was missed, beside the bare loop."""
     (ours, late), (limit, late_bare) = (
         (overruns_per_1000(times, 1 / hz), late_per_1000(times, 1 / hz)) for times in (own, bare)
@@ -283,7 +275,7 @@ def deadlines(what: str, own: Times, bare: Times, hz: float) -> Row:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def in_slices(case: Case, seconds: float, priority: int) -> Iterator[Row]:
+def in_slices(case, seconds, priority):
     """Worker and bare loop step for so many seconds each, in turns."""
     turns, turns_of_bare = SPAWN.Pipe()
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as running:
@@ -310,15 +302,13 @@ def in_slices(case: Case, seconds: float, priority: int) -> Iterator[Row]:
         yield deadlines(case.name, own, alone, case.hz)
 
 
-def disturb(
-    case: Case, folder: Path, seconds: float, cut_s: float, stop_s: float, priority: int
-) -> dict[str, tuple[float, float]]:
+def disturb(case, folder, seconds, cut_s, stop_s, priority):
     """One worker through all disturbances; returns which phase was when."""
     keys = folder / "keys"
-    phases: dict[str, tuple[float, float]] = {}
+    phases = {}
 
     @contextlib.contextmanager
-    def phase(name: str) -> Iterator[None]:
+    def phase(name):
         started = time.perf_counter()
         yield
         time.sleep(stop_s / 2)  # what was held back flows again
@@ -361,7 +351,7 @@ def disturb(
     return phases
 
 
-def disturbed(case: Case, seconds: float, cut_s: float, stop_s: float, priority: int) -> Iterator[Row]:
+def disturbed(case, seconds, cut_s, stop_s, priority):
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         phases = disturb(case, folder, seconds, cut_s, stop_s, priority)
@@ -379,7 +369,7 @@ def disturbed(case: Case, seconds: float, cut_s: float, stop_s: float, priority:
     }
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     priority = options.realtime_priority
     if "flat" in options.only:
         yield from in_slices(flat(), options.seconds, priority)

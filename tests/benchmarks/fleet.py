@@ -14,8 +14,6 @@ passed from its step to the memory. CPU and memory are each process's own, from 
 is late makes fewer packets than it is asked for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import logging
@@ -23,17 +21,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from _harness import TESTS, Part, Row, benchmark, run_server, wait_for
-from _sending import Sending
+from _harness import TESTS, Part, benchmark, run_server, wait_for
+from kit.light_worker import LightDelivery
 
 import tmrl_like
-from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.folder import open_folder
 from tmrl_like.session.conversation import Conversation
 from tmrl_like.session.ring import connect_to_one
 from tmrl_like.transport import KeyFolder
@@ -48,7 +44,7 @@ SPACES = ("o", "a")
 WEIGHTS = 25_000
 
 
-def engine_options(nodes: list[str]) -> Any:
+def engine_options(nodes):
     """None: no engine."""
     if not nodes:
         return None
@@ -57,7 +53,7 @@ def engine_options(nodes: list[str]) -> Any:
     return EngineOptions(nodes=tuple(nodes), run="fleet")
 
 
-def ring_to(keys: Path, port: int, nodes: list[str]) -> Any:
+def ring_to(keys, port, nodes):
     """A trainer's connection."""
     if not nodes:
         return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
@@ -67,7 +63,7 @@ def ring_to(keys: Path, port: int, nodes: list[str]) -> Any:
     return Ring(["fleet"], lambda _: Reader(engine_options(nodes)), is_quiet=True)
 
 
-def run_trainer(keys: Path, port: int, nodes: list[str], pipe: Any) -> None:
+def run_trainer(keys, port, nodes, pipe):
     import torch
 
     from tmrl_like.base.files import lock_folder
@@ -77,7 +73,7 @@ def run_trainer(keys: Path, port: int, nodes: list[str], pipe: Any) -> None:
     from tmrl_like.trainer.trainer_link import TrainerLink
 
     class Actor:
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {"weights": torch.zeros(WEIGHTS)}
 
     torch.set_num_threads(1)
@@ -88,7 +84,7 @@ def run_trainer(keys: Path, port: int, nodes: list[str], pipe: Any) -> None:
     receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
     link = TrainerLink(ring_to(keys, port, nodes), f"trainer-{port}", m.Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(30))
-    given: Counter[tuple[str, int]] = Counter()
+    given = Counter()
     wrong, ages_s = 0, []
     while True:
         deliveries = link.retrieve(0.02)
@@ -108,46 +104,44 @@ def run_trainer(keys: Path, port: int, nodes: list[str], pipe: Any) -> None:
                 pipe.send((dict(given), wrong, ages_s) if question == "given" else link.broadcast_model(Actor()))
 
 
-class LightWorker:
+class Worker(LightDelivery):
     """What a worker has, but for an environment and threads; its owner calls `turn` for each packet."""
 
-    def __init__(self, name: str, port: int, keys: KeyFolder, samples: list[tuple[Any, ...]]) -> None:
-        self.sending = Sending(name, OutboxOptions(max_age_s=0.0, max_bytes=4 << 20))
-        self.incarnation = self.sending.log.incarnation
+    def __init__(self, name, port, keys, samples):
+        super().__init__(open_folder(None, name), log_bytes=4 << 20)
         self.collects = False
         self._samples = samples
-        hello = m.Hello("worker", name, self.incarnation, tmrl_like.__version__, m.Spaces(*SPACES))
+        hello = m.Hello("worker", name, self.log.incarnation, tmrl_like.__version__, m.Spaces(*SPACES))
         ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
-        self._conversation = Conversation(ring, self.sending, hello, time.monotonic)
+        self._conversation = Conversation(ring, self, hello, time.monotonic)
 
     @property
-    def is_connected(self) -> bool:
+    def is_connected(self):
         return self._conversation.welcomed.is_set()
 
-    def turn(self) -> None:
+    def turn(self):
         for sample in self._samples if self.collects else ():
-            self.sending.log.append(sample, time.time(), 1e-4, 1e-5, 3, 0)
-        self.sending.log.refill()
+            self.append(sample, time.time())
         self._conversation.turn(0.0)
 
 
-def make_room_for_links(links: int) -> None:
+def make_room_for_links(links):
     """Let this process have so many links over zmq: descriptors for all, and one context, whose threads they share."""
     import zmq
 
     from tmrl_like.transport.base import raise_descriptor_limit
 
-    class Shared(zmq.Context):  # type: ignore[type-arg]
-        def term(self) -> None:
+    class Shared(zmq.Context):
+        def term(self):
             """Each link ends the context that it made; here it is everybody's."""
 
     raise_descriptor_limit()
     shared = Shared()
     shared.max_sockets = 16 * links + 100
-    zmq.Context = lambda: shared  # type: ignore[assignment,misc]
+    zmq.Context = lambda: shared
 
 
-def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s: float, pipe: Any) -> None:
+def run_workers(keys_folder, names, samples, packet_s, pipe):
     """`names`: of the workers, with the port that each dials."""
     logging.disable()
     make_room_for_links(len(names))
@@ -156,15 +150,15 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
     pipe.send("ready")
     pipe.recv()
     keys, began = KeyFolder(keys_folder), time.monotonic()
-    workers: list[LightWorker] = []
-    connected_s: float | None = None
-    due: list[tuple[float, int]] = []
+    workers = []
+    connected_s = None
+    due = []
     coming = list(names.items())[::-1]
     turns = 0
     while True:
         now = time.monotonic()
         if coming and now >= began + ARRIVES_EVERY_S * len(workers):
-            workers.append(LightWorker(*coming.pop(), keys, of_a_packet))
+            workers.append(Worker(*coming.pop(), keys, of_a_packet))
             heapq.heappush(due, (now, len(workers) - 1))
         at, i = due[0]
         if at <= now:
@@ -182,18 +176,16 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
         elif question == "collect":
             for worker in workers:
                 (worker.collects,) = arguments
-            pipe.send({(w.sending.outbox.worker, w.incarnation): w.sending.log.entries for w in workers})
+            pipe.send({(w.outbox.worker, w.log.incarnation): w.made for w in workers})
         elif question == "kept":
-            pipe.send(sum(w.sending.outbox.unacknowledged_samples() for w in workers))
+            pipe.send(sum(w.kept for w in workers))
 
 
 class Fleet:
     """Servers, trainers and light workers, all of them connected; they end with `stack`."""
 
-    def __init__(
-        self, stack: contextlib.ExitStack, keys: Path, workers: int, servers: int, nodes: list[str], hz: float
-    ) -> None:
-        def part(target: Callable[..., None], *args: Any) -> Part:
+    def __init__(self, stack, keys, workers, servers, nodes, hz):
+        def part(target, *args):
             return stack.enter_context(Part(target, *args))
 
         options = {"keys_dir": keys, "max_workers": workers, "engine": engine_options(nodes)}
@@ -217,25 +209,25 @@ class Fleet:
         waits = [wait_for(lambda share=share: share.ask("connected"), "all workers") for share in self.generators]
         self.connected_s = max(waits)
 
-    def servers_mb(self) -> float:
+    def servers_mb(self):
         return sum(server.rss_mb() for server in self.servers)
 
-    def packets(self) -> int:
+    def packets(self):
         return sum(server.ask("packets") for server in self.servers)
 
-    def cpu_s(self) -> dict[str, float]:
+    def cpu_s(self):
         groups = {"servers": self.servers, "trainers": self.trainers, "generators": self.generators}
         return {name: sum(part.cpu_s() for part in group) for name, group in groups.items()}
 
-    def collect(self, on: bool) -> dict[Any, int]:
+    def collect(self, on):
         """Samples that each worker has made."""
-        made: dict[Any, int] = {}
+        made = {}
         for share in self.generators:
             made |= share.ask("collect", on)
         return made
 
 
-def one_fleet(fleet: Fleet, seconds: float) -> Row:
+def one_fleet(fleet, seconds):
     """What it carries, and what that costs."""
     fleet.collect(True)
     time.sleep(min(3.0, seconds))
@@ -252,7 +244,7 @@ def one_fleet(fleet: Fleet, seconds: float) -> Row:
     grown_mb = fleet.servers_mb() - fleet.idle_mb
     made = fleet.collect(False)
     wait_for(lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept")
-    given: Counter[Any] = Counter()
+    given = Counter()
     wrong, ages_s = 0, []
     for trainer in fleet.trainers:
         its_own, its_wrong, its_ages_s = trainer.ask("given")
@@ -273,10 +265,10 @@ def one_fleet(fleet: Fleet, seconds: float) -> Row:
     }
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     for workers, nodes in product(options.workers, options.nodes):
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-            urls: list[str] = []
+            urls = []
             if nodes:
                 sys.path.append(str(TESTS / "engine"))
                 from engine_nodes import Nodes

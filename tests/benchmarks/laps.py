@@ -11,21 +11,15 @@ the game's ticks, and waits are late by 3 ms on average, so that they differ. `-
 the experiment: `agent.picture_encoder=FILE` begins with an encoder that was trained beforehand.
 """
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
-from _harness import TESTS, Row, benchmark
-from _runs import OPTIONS, Point, Run, learned, practise
+from _harness import TESTS, benchmark
+from _runs import OPTIONS, learned, practise
 
 from tmrl_like import load_experiment
 from tmrl_like.envs import real_time
 from tmrl_like.envs.clock import Clock
-from tmrl_like.envs.racing import RacingEnv, racing_env
+from tmrl_like.envs.racing import racing_env
 from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 
 STEPS = {"racing_lidar": 5000, "racing_image": 10_000, "racing_iqn": 10_000}
@@ -35,24 +29,24 @@ LATE_S = 0.003
 class SimulatedGame(Simulation):
     """The game on a clock of its own, which goes while somebody sleeps."""
 
-    def __init__(self, track: int, seed: int) -> None:
+    def __init__(self, track, seed):
         self.now_s, self._random = 0.0, np.random.default_rng(seed)
         self.drive(0.0, 0.0, 0.0)
         super().__init__(track)
 
-    def restart(self) -> None:
+    def restart(self):
         super().restart()
         self._started_s, self._ticks_since = self.now_s - self._random.uniform(0.0, TICK_S), 0
 
-    def drive(self, *controls: float) -> None:
+    def drive(self, *controls):
         self._controls = controls
 
-    def look(self) -> Any:
+    def look(self):
         return self.state
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now_s += seconds
         seen_s = self.now_s + self._random.exponential(LATE_S)
         for _ in range(self._ticks_since, int((seen_s - self._started_s) / TICK_S)):
@@ -60,13 +54,13 @@ class SimulatedGame(Simulation):
             self._ticks_since += 1
 
 
-def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
+def learn(options, run, steps):
     task, _, seed = run
     torch.manual_seed(seed)
     np.random.seed(seed)
     game = SimulatedGame(1, seed)
-    racing_env.RacingGame = lambda track: game  # type: ignore[assignment,misc]
-    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)  # type: ignore[assignment,misc]
+    racing_env.RacingGame = lambda track: game
+    real_time.Clock = lambda spin_s: Clock(0.0, lambda: game.now_s, game.sleep)
     changes = [change.split("=", 1) for change in options.change.split()]
     overrides = [(tuple(key.split(".")), text) for key, text in changes]
     experiment = load_experiment(TESTS.parent / "config" / f"{task}.yaml", overrides)
@@ -74,12 +68,12 @@ def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
     agent, memory = training.agent, training.memory
     env.action_space.seed(seed)
     memory.seed(seed)
-    actor: Any = agent.get_actor()
+    actor = agent.get_actor()
     actor = getattr(actor, "in_numpy", lambda: None)() or actor
-    compress: Any = experiment.compressor or (lambda *sample: sample)
+    compress = experiment.compressor or (lambda *sample: sample)
     steps_per_epoch, trained = training.steps * training.rounds, 0
 
-    def train(step: int) -> None:
+    def train(step):
         nonlocal trained
         while trained < (step - training.start_training) * training.max_training_steps_per_env_step:
             if training.agent_scheduler is not None and trained % steps_per_epoch == 0:
@@ -87,14 +81,14 @@ def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
             agent.train(memory.sample())
             trained += 1
 
-    def test() -> float:
+    def test():
         return float(np.mean([test_share(env, actor) for _ in range(options.tests)]))
 
     how = {"compress": compress, "tests_in_env": True}
     return practise(env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how)
 
 
-def test_share(env: RacingEnv, actor: Any) -> float:
+def test_share(env, actor):
     over = False
     obs, _ = env.reset()
     while not over:
@@ -103,7 +97,7 @@ def test_share(env: RacingEnv, actor: Any) -> float:
     return float(info["progress"])
 
 
-def measure(options: argparse.Namespace) -> Iterator[Row]:
+def measure(options):
     options.variants = [options.variant]
     yield from learned(options, learn, STEPS, {task: {"goal": 1.0} for task in STEPS})
 

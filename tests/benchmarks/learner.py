@@ -8,18 +8,12 @@ best rate that `torch.mm` reaches in this run. `--peer` names the Python of a vi
 which then runs in a process of its own, with as many threads.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import torch
-from _harness import Peer, Row, benchmark, in_turns, rate, ratios, timed
+from _harness import Peer, benchmark, in_turns, rate, ratios, timed
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
@@ -33,7 +27,7 @@ SPACES = spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
 SAMPLES = 100_000
 
 
-def filled_memory(nb_steps: int, device: str, batch_size: int) -> ReplayMemory:
+def filled_memory(nb_steps, device, batch_size):
     memory = ReplayMemory(device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=batch_size)
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((SAMPLES, OBS), np.float32)
@@ -44,7 +38,7 @@ def filled_memory(nb_steps: int, device: str, batch_size: int) -> ReplayMemory:
     return memory
 
 
-def flop(width: int, critics: int) -> float:
+def flop(width, critics):
     """Of a step's matrix products, for one transition; two critics in the target."""
     inputs, outputs, square = OBS + ACT, 2 * ACT, width * width
     actor, critic = OBS * width + square + width * outputs, inputs * width + square + width
@@ -54,19 +48,19 @@ def flop(width: int, critics: int) -> float:
     return 2.0 * (forward + backward)
 
 
-def best_mm() -> Callable[[], float]:
+def best_mm():
     """FLOP/s of a matrix product of the size that a step is made of."""
     a, b, c = torch.randn(256, 256), torch.randn(256, 256), torch.empty(256, 256)
     return lambda: 2.0 * 256**3 * rate(lambda: torch.mm(a, b, out=c), 50)
 
 
-def batch(width: int) -> Batch:
+def batch(width):
     size = BATCHES[width]
     zeros, (obs, next_obs) = torch.zeros(size), torch.rand(2, size, OBS) * 2 - 1
     return Batch(obs, torch.rand(size, ACT) * 2 - 1, torch.rand(size), next_obs, zeros, zeros)
 
 
-def agents(width: int) -> dict[str, TrainingAgent]:
+def agents(width):
     actor = partial(SquashedGaussianActor, hidden_sizes=(width, width))
     plain = {
         "actor_cls": partial(actor, normalize_obs=False),
@@ -81,7 +75,7 @@ def agents(width: int) -> dict[str, TrainingAgent]:
     }
 
 
-def training_of(width: int, steps: int) -> TrainingOffline:
+def training_of(width, steps):
     """A round of it is what the trainer does: sampling, training, counting, looking for samples."""
     return TrainingOffline(
         env_cls=SPACES,
@@ -94,9 +88,9 @@ def training_of(width: int, steps: int) -> TrainingOffline:
     )
 
 
-def compared(width: int, steps: int, rounds: int, peer: Peer | None) -> dict[str, list[float]]:
+def compared(width, steps, rounds, peer):
     """Rates, turn by turn."""
-    calls: dict[str, Callable[[], float]] = {"mm": best_mm()}
+    calls = {"mm": best_mm()}
     of_all = batch(width)
     for name, agent in agents(width).items():
         calls[name] = partial(rate, partial(agent.train, of_all), steps)
@@ -109,7 +103,7 @@ def compared(width: int, steps: int, rounds: int, peer: Peer | None) -> dict[str
     return in_turns(rounds, **calls)
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     tune_process()
     for threads in options.threads:
         torch.set_num_threads(threads)

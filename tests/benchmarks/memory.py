@@ -11,16 +11,12 @@ With `--peer` the same runs on tmrl's memories under another Python (torch, nump
 dependencies), taking turns with ours.
 """
 
-from __future__ import annotations
-
 import tracemalloc
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from _harness import Peer, Row, benchmark, in_turns, timed
+from _harness import Peer, benchmark, in_turns, timed
 from _memory_work import (
     ACT_BUF_LEN,
     BATCH,
@@ -43,7 +39,7 @@ from tmrl_like.wire.schema import schema_of
 BLOCK = 10_000
 
 
-def block_of(columns: dict[str, Any], start: int, end: int) -> SampleBlock:
+def block_of(columns, start, end):
     """Samples as they come out of a packet."""
     obs = columns["obs"]
     leaves = list(obs) if len(obs) == 4 else [obs]
@@ -57,7 +53,7 @@ def block_of(columns: dict[str, Any], start: int, end: int) -> SampleBlock:
     return SampleBlock(segments, columns["is_reset"][start:end], np.zeros(end - start, np.uint8), timing)
 
 
-def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
+def filled(columns, **options):
     """Our memory, full of these samples."""
     n = len(columns["rew"])
     memory = ReplayMemory(memory_size=n, batch_size=BATCH, **options)
@@ -66,7 +62,7 @@ def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
     return memory
 
 
-def filled_tutorial(columns: dict[str, Any]) -> MemoryDataloading:
+def filled_tutorial(columns):
     memory = tutorial_memory(MemoryDataloading)(memory_size=len(columns["rew"]), batch_size=BATCH)
     resets = columns["is_reset"].tolist()
     rows = [(*row[:5], Info(is_reset=reset)) for row, reset in zip(drone_rows(columns), resets, strict=True)]
@@ -75,13 +71,13 @@ def filled_tutorial(columns: dict[str, Any]) -> MemoryDataloading:
     return memory
 
 
-def drone_gather(columns: dict[str, Any]) -> Callable[[], Any]:
+def drone_gather(columns):
     """One gather per column, to tensors."""
     rng = np.random.default_rng(0)
     flags = columns["rew"], columns["terminated"].astype(np.float32), columns["truncated"].astype(np.float32)
     observed, acts = np.ascontiguousarray(columns["obs"][:, :, 0].T), columns["act"]
 
-    def batch() -> list[torch.Tensor]:
+    def batch():
         rows = rng.integers(ACT_BUF_LEN + 1, len(flags[0]), BATCH)
         obs = observed.take(np.stack((rows - 1, rows)), axis=0)
         buffered = acts.take(rows - np.arange(ACT_BUF_LEN + 1)[:, None], axis=0)
@@ -90,28 +86,28 @@ def drone_gather(columns: dict[str, Any]) -> Callable[[], Any]:
     return batch
 
 
-def image_gather(columns: dict[str, Any]) -> Callable[[], Any]:
+def image_gather(columns):
     rng = np.random.default_rng(0)
 
-    def batch() -> torch.Tensor:
+    def batch():
         rows = rng.integers(FRAMES, len(columns["obs"]), (BATCH, 1)) + np.arange(1 - FRAMES, 1)
         return torch.from_numpy(columns["obs"].take(np.stack((rows - 1, rows)), axis=0))
 
     return batch
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     torch.set_num_threads(1)
     peer = Peer(options.peer, "_peer_memory.py") if options.peer else None
 
-    def compared(**calls: Callable[[], Any]) -> dict[str, list[float]]:
+    def compared(**calls):
         """Batches per second of each, and of tmrl's memory that was built before."""
         rates = {name: partial(per_second, call, options.seconds) for name, call in calls.items()}
         if peer is not None:
             rates["tmrl 0.7.1"] = partial(peer.ask, f"rate {options.seconds}")
         return in_turns(options.repeats, **rates)
 
-    def built(line: str) -> dict[str, float]:
+    def built(line):
         """Bytes of a transition in tmrl's memory."""
         return {"tmrl 0.7.1": peer.ask(f"build {line}")} if peer is not None else {}
 

@@ -7,8 +7,6 @@ once, and the worker gives up a minute later: there the first line counts. A mis
 own process (a package that is not there) pays for pytest's import as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -16,11 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from _harness import TESTS, Row, benchmark
+from _harness import TESTS, benchmark
 
 sys.path[:0] = [str(TESTS), str(TESTS / "cli")]
 
@@ -36,7 +32,7 @@ PATCHED = (
 
 
 @contextlib.contextmanager
-def prepared(mistake: Any) -> Iterator[None]:
+def prepared(mistake):
     """What leads to it, in a folder and a home of its own."""
     with contextlib.ExitStack() as until_end, pytest.MonkeyPatch.context() as patch:
         folder = Path(until_end.enter_context(tempfile.TemporaryDirectory()))
@@ -47,7 +43,7 @@ def prepared(mistake: Any) -> Iterator[None]:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), *sys.path[:2]]))
 
-        def full_disk() -> Any:
+        def full_disk():
             return until_end.enter_context(small_disk(folder / "disk"))
 
         with contextlib.redirect_stdout(sys.stderr):
@@ -55,7 +51,7 @@ def prepared(mistake: Any) -> Iterator[None]:
         yield
 
 
-def make(name: str) -> tuple[float, bool]:
+def make(name):
     """Seconds until the line with the cause, infinite if it never came; and whether there was a traceback."""
     mistake = mistakes.MISTAKES[name]
     is_doubted = mistake.patch is mistakes.gives_up_soon
@@ -85,7 +81,7 @@ def make(name: str) -> tuple[float, bool]:
     return seconds, any("Traceback" in line for line in lines)
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     made = {name: make(name) for name in mistakes.MISTAKES if options.only in name}
     seconds = [took_s for took_s, _ in made.values()]
     slowest = max(made, key=lambda name: made[name][0])

@@ -7,28 +7,23 @@ when it ends at its target. Seconds count from the start of training. The limit 
 proportional controller on the same drone, in the same run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from _harness import CONFIG, Row, benchmark
+from _harness import CONFIG, benchmark
 from kit.ports import free_port
 
 GAIN = 4.0  # 1/s
 GOOD = {"drone": -7.0, "robot": -10.0}  # the return of a test episode
 AGES = ("sample_age_p50_s", "sample_age_p99_s", "policy_age_p50_s", "policy_age_p99_s")
-Record = dict[str, Any]
 
 
-def controllers_return(episodes: int) -> float:
+def controllers_return(episodes):
     """A proportional controller flies the drone to its target."""
     from tmrl_like.envs.drone import DroneEnv
 
@@ -47,7 +42,7 @@ def controllers_return(episodes: int) -> float:
     return total / episodes
 
 
-def run(experiment: str, seed: int, minutes: float, has_proof: bool) -> tuple[list[Record], list[Record]]:
+def run(experiment, seed, minutes, has_proof):
     """One run; its records, and the episodes of its proof."""
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "tmrl_like", "run", str(CONFIG.with_name(f"{experiment}.yaml"))]
@@ -63,11 +58,11 @@ def run(experiment: str, seed: int, minutes: float, has_proof: bool) -> tuple[li
         return records, json.loads(proof.read_text())["trained"] if has_proof else []
 
 
-def first_good_s(tests: list[Record], good: float) -> float:
+def first_good_s(tests, good):
     return next((test["time_s"] for test in tests if test["return"] > good), float("inf"))
 
 
-def all_succeed_from_s(tests: list[Record]) -> float:
+def all_succeed_from_s(tests):
     """The first test episode from which on each one succeeded."""
     from_s = float("inf")
     for test in reversed(tests):
@@ -77,11 +72,11 @@ def all_succeed_from_s(tests: list[Record]) -> float:
     return from_s
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     for experiment in options.experiments:
-        found: dict[str, list[float]] = {}
+        found = {}
 
-        def note(what: str, value: float, of: dict[str, list[float]] = found) -> None:
+        def note(what, value, of=found):
             of.setdefault(what, []).append(float(value))
 
         for seed in options.seeds:

@@ -9,25 +9,18 @@ published returns (version 4, ten seeds) are those of SimbaV2's authors (arXiv:2
 results/baseline).
 """
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
-from _harness import Row, benchmark
-from _runs import OPTIONS, Point, Run, learned, mean_return, practise
+from _harness import benchmark
+from _runs import OPTIONS, learned, mean_return, practise
 
 from tmrl_like.agents import CrossQAgent, EnsembleCritic, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.replay import ReplayMemory
 
 STEPS = {"Hopper-v5": 50_000, "Walker2d-v5": 50_000, "HalfCheetah-v5": 50_000}
-BESIDE: dict[str, Row] = {
+BESIDE = {
     "Hopper-v5": {"peer": "SAC 530, CrossQ 1,421", "goal": 2000},
     "Walker2d-v5": {"peer": "SAC 384, CrossQ 1,096", "goal": 1500},
     "HalfCheetah-v5": {"peer": "SAC 4,212, CrossQ 6,345", "goal": 6000},
@@ -44,11 +37,11 @@ PLAIN = {
 }  # as in stable-baselines3 and Spinning Up
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}
 RECIPE = AS_IT_SHIPS | {"scale_rewards": True, "n_steps": 3, "updates": 4}
-VARIANTS: dict[str, dict[str, Any]] = {"plain": PLAIN, "as it ships": AS_IT_SHIPS, "recipe": RECIPE, "crossq": PLAIN}
+VARIANTS = {"plain": PLAIN, "as it ships": AS_IT_SHIPS, "recipe": RECIPE, "crossq": PLAIN}
 VARIANTS |= {f"without {part}": RECIPE | {part: value} for part, value in PLAIN.items()}
 
 
-def make_agent(env: GenericGymEnv, name: str) -> TrainingAgent:
+def make_agent(env, name):
     spaces, variant = (env.observation_space, env.action_space), VARIANTS[name]
     if name == "crossq":
         return CrossQAgent(*spaces, gamma=GAMMA)
@@ -64,7 +57,7 @@ def make_agent(env: GenericGymEnv, name: str) -> TrainingAgent:
     )
 
 
-def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
+def learn(options, run, steps):
     task, name, seed = run
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -74,22 +67,22 @@ def learn(options: argparse.Namespace, run: Run, steps: int) -> Iterator[Point]:
     batch_size = 128 if name == "crossq" else 256
     memory = ReplayMemory(memory_size=2 * steps, batch_size=batch_size, n_steps=variant["n_steps"], gamma=GAMMA)
     memory.seed(seed)
-    actor: Any = agent.get_actor().in_numpy()
+    actor = agent.get_actor().in_numpy()
 
-    def choose(step: int, obs: Any) -> Any:
+    def choose(step, obs):
         return env.action_space.sample() if step <= FIRST_STEPS else actor.act_(obs)
 
-    def train(step: int) -> None:
+    def train(step):
         for _ in range(variant["updates"] if step > FIRST_STEPS else 0):
             agent.train(memory.sample())
 
-    def test() -> float:
+    def test():
         return mean_return(tests, actor, seed)
 
     return practise(env, memory, choose, train, steps, options.every, test, seed=seed)
 
 
-def measure(options: argparse.Namespace) -> Iterator[Row]:
+def measure(options):
     return learned(options, learn, STEPS, BESIDE)
 
 

@@ -13,22 +13,18 @@ The limit sends frames of the same size over two hops of plain TCP (no encryptio
 all three processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from _harness import Part, Row, benchmark, in_turns, run_server, two_hops, wait_for
-from _sending import Sending
+from _harness import Part, benchmark, in_turns, run_server, two_hops, wait_for
+from kit.light_worker import LightDelivery
 
 PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
 KEPT_BYTES = 8 << 30
@@ -37,7 +33,7 @@ SPACES = ("o", "a")
 GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
 
 
-def drone_samples(n: int) -> list[tuple[Any, ...]]:
+def drone_samples(n):
     """Samples as the drone's worker produces them: a flight towards a target, then the next."""
     rng = np.random.default_rng(0)
     samples = []
@@ -52,7 +48,7 @@ def drone_samples(n: int) -> list[tuple[Any, ...]]:
     return samples
 
 
-def image_samples(n: int, noise: bool) -> list[tuple[Any, ...]]:
+def image_samples(n, noise):
     rng = np.random.default_rng(0)
     picture = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
     samples = []
@@ -66,7 +62,7 @@ def image_samples(n: int, noise: bool) -> list[tuple[Any, ...]]:
     return samples
 
 
-def spaces_of(kind: str) -> tuple[Any, Any]:
+def spaces_of(kind):
     """Observation and action space of the samples, without the action buffer."""
     from gymnasium import spaces
 
@@ -75,7 +71,7 @@ def spaces_of(kind: str) -> tuple[Any, Any]:
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
-def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> None:
+def run_trainer(port, keys, transport, kind, pipe):
     from tmrl_like.agents.process import tune_process
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
@@ -106,25 +102,39 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> 
             pipe.send((received, ended_at))
 
 
-def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pipe: Any) -> None:
+class Sending(LightDelivery):
+    """Sends when it is told to, and counts the bytes."""
+
+    is_open = False
+    sent_bytes = 0
+
+    def on_tick(self, send, connected):
+        def count(data):
+            is_sent = send(data)
+            self.sent_bytes += len(data) * is_sent
+            return is_sent
+
+        super().on_tick(count, connected and self.is_open)
+        return 0.01  # as a worker's link
+
+
+def run_worker(port, keys, transport, kind, count, pipe):
     from tmrl_like.base.processes import keep_freed_memory
+    from tmrl_like.delivery.folder import open_folder
     from tmrl_like.delivery.options import OutboxOptions
     from tmrl_like.session.ring import connect_to_one
     from tmrl_like.session.session import Session
     from tmrl_like.transport import KeyFolder
-    from tmrl_like.types import StepTiming
     from tmrl_like.wire.messages import Spaces
 
     keep_freed_memory(64 << 20)  # as the link's process
-    worker = Sending("bench", OutboxOptions(max_bytes=KEPT_BYTES))
+    worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
     ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    worker.is_open = False
     session = Session(ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation)
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
-    timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
-    for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
-        worker.log.append(sample, *timing)
+    for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
+        worker.log.append(sample, 1e9 + i * 0.05, 1e-4 + i % 4000 * 1e-9, 1e-5, 3, 0)
         if i % REFILL_EVERY == 0:
             worker.log.refill()
     pipe.send("ready")
@@ -138,7 +148,7 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pip
     worker.close()
 
 
-def way(kind: str, seconds: float, transport: str, found: dict[str, list[float]]) -> float:
+def way(kind, seconds, transport, found):
     """Samples per second; what they took on the way is appended to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -161,13 +171,13 @@ def way(kind: str, seconds: float, transport: str, found: dict[str, list[float]]
     return count / (ended_at - started_at)
 
 
-def two_tcp_hops(found: dict[str, list[float]], seconds: float) -> float:
+def two_tcp_hops(found, seconds):
     """Samples per second, in frames of the size that the newest way had."""
     frame_bytes = int(found["bytes"][-1] * PACKET)
     frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
     with two_hops() as (begin, end):
 
-        def send() -> None:
+        def send():
             while time.perf_counter() < stop:
                 begin.sendall(frame)
             begin.shutdown(socket.SHUT_WR)
@@ -179,9 +189,9 @@ def two_tcp_hops(found: dict[str, list[float]], seconds: float) -> float:
         return got / frame_bytes * PACKET / (time.perf_counter() - started)
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     for kind in options.kinds:
-        found: dict[str, list[float]] = {"bytes": [], "cpu_us": []}
+        found = {"bytes": [], "cpu_us": []}
         turns = in_turns(
             options.repeats,
             ours=partial(way, kind, options.seconds, options.transport, found),

@@ -7,21 +7,17 @@ one that makes the drone's environment and steps it (worker). Memory is that whi
 after the first step, of the process that drives the environment and of its link.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
-from _harness import CONFIG, Row, benchmark, in_turns, timed
+from _harness import CONFIG, benchmark, in_turns, timed
 from kit.ports import free_port
 
 BIND = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)"
@@ -40,13 +36,13 @@ BARE = (
 )
 
 
-def ends(*command: str) -> float:
+def ends(*command):
     """Seconds from the start of a Python to its end."""
     program = [sys.executable, *command]
     return timed(lambda: subprocess.run(program, check=True, stdout=subprocess.DEVNULL))
 
 
-def listens(home: str, port: int, *command: str) -> float:
+def listens(home, port, *command):
     """Seconds from the start of a Python until its port accepts."""
     quiet = subprocess.DEVNULL
     environment = os.environ | {"TMRL_LIKE_HOME": home}
@@ -65,7 +61,7 @@ def listens(home: str, port: int, *command: str) -> float:
         process.wait()
 
 
-def steps(home: str, own_mb: list[float], children_mb: list[float], *command: str) -> float:
+def steps(home, own_mb, children_mb, *command):
     """Seconds from the start of a Python until its first step; notes its memory, and that of its children."""
     environment = {**os.environ, "TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
     environment["PYTHONPATH"] = os.pathsep.join((home, os.environ.get("PYTHONPATH", "")))
@@ -89,7 +85,7 @@ def steps(home: str, own_mb: list[float], children_mb: list[float], *command: st
         process.communicate(timeout=20)
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     found = in_turns(
         3 * options.repeats,
         bare=partial(ends, "-c", "pass"),
@@ -107,9 +103,9 @@ def measure(options: Any) -> Iterator[Row]:
         found = in_turns(options.repeats, ours=server, limit=partial(listens, home, port, "-c", BIND, str(port)))
         yield {"what": "server, until it accepts connections, s", **found, "goal": 0.7, "the first time": first_s}
         work = ["-m", "tmrl_like", "worker", str(CONFIG), "--env.class_path=steps_first.StepsFirst", "--server.port=1"]
-        env_mb: list[float] = []
-        link_mb: list[float] = []
-        bare_mb: list[float] = []
+        env_mb = []
+        link_mb = []
+        bare_mb = []
         first_s = steps(home, [], [], *work)  # which compiles
         found = in_turns(
             options.repeats,

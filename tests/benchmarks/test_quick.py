@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _harness import Part, in_turns, keep, summary, text
@@ -18,7 +17,7 @@ SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.sta
 @pytest.mark.long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script: Path, tmp_path: Path) -> None:
+def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script, tmp_path):
     command, pipe = [sys.executable, str(script), "--quick"], subprocess.PIPE
     process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:
@@ -32,10 +31,10 @@ def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script
     assert all("what" in row for row in said["rows"])
 
 
-def test_calls_take_turns_and_are_told_by_median_and_spread() -> None:
-    order: list[str] = []
+def test_calls_take_turns_and_are_told_by_median_and_spread():
+    order = []
 
-    def call(name: str) -> float:
+    def call(name):
         order.append(name)
         return 1000.0 * len(order)
 
@@ -45,7 +44,7 @@ def test_calls_take_turns_and_are_told_by_median_and_spread() -> None:
     assert text(summary(turns["a"])) == "3,000 (1,000 to 5,000)"
 
 
-def test_what_a_peer_did_stays_where_it_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_peer_did_stays_where_it_is_not_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr("_harness.FIGURES", tmp_path)
     keep("x", {"rows": [{"what": "a", "ours": 1, "tmrl 0.7.1": 9}]})
     keep("x", {"rows": [{"what": "a", "ours": 2}, {"what": "b", "ours": 3}]})
@@ -53,15 +52,15 @@ def test_what_a_peer_did_stays_where_it_is_not_measured_again(tmp_path: Path, mo
     assert rows == [{"what": "a", "ours": 2, "tmrl 0.7.1": 9}, {"what": "b", "ours": 3}]
 
 
-def ends(pipe: Any) -> None:
+def ends(pipe):
     sys.exit(3)
 
 
-def says_nothing(pipe: Any) -> None:
+def says_nothing(pipe):
     time.sleep(60)
 
 
-def test_a_part_that_ends_or_says_nothing_ends_the_run() -> None:
+def test_a_part_that_ends_or_says_nothing_ends_the_run():
     with Part(ends) as part, pytest.raises(SystemExit, match="ends ended with exit code 3"):
         part.hear()
     with Part(says_nothing) as part, pytest.raises(SystemExit, match="says_nothing does not answer"):

@@ -8,16 +8,12 @@ average can be faster. Beside it, how long an all-reduce of the gradients takes,
 way over the loopback at once. `--realtime` keeps other work of the machine out of it (Linux, root).
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from _harness import Part, Row, benchmark, in_turns, ratios, timed
+from _harness import Part, benchmark, in_turns, ratios, timed
 from kit.ports import free_port
 
 OBS, ACT = 17, 6
@@ -26,14 +22,14 @@ OBS, ACT = 17, 6
 class Waiting:
     """An average that waits for the other one, and leaves each its own."""
 
-    def __init__(self, ranks: Any) -> None:
+    def __init__(self, ranks):
         self._ranks = ranks
 
-    def mean(self, tensor: Any) -> None:
+    def mean(self, tensor):
         self._ranks.sum(1)
 
 
-def sac(width: int) -> Any:
+def sac(width):
     from gymnasium import spaces
 
     from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
@@ -44,7 +40,7 @@ def sac(width: int) -> Any:
     return SACAgent(spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,)), actor_cls=actor, critic_cls=critic)
 
 
-def run_rank(rank: int, port: int, options: Any, pipe: Any) -> None:
+def run_rank(rank, port, options, pipe):
     """One of the two; says what came out, by turns."""
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     os.environ |= there | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -65,10 +61,10 @@ def run_rank(rank: int, port: int, options: Any, pipe: Any) -> None:
     zeros, (obs, next_obs) = torch.zeros(rows), torch.randn(2, rows, OBS)
     batch = Batch(obs, torch.rand(rows, ACT) * 2 - 1, torch.randn(rows), next_obs, zeros, zeros)
 
-    def train(agent: Any) -> float:
+    def train(agent):
         """Samples per second of both."""
 
-        def all_steps() -> None:
+        def all_steps():
             for _ in range(steps):
                 if agent is both:
                     ranks.vote(Vote(), may_be_late=True)
@@ -82,7 +78,7 @@ def run_rank(rank: int, port: int, options: Any, pipe: Any) -> None:
     gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (both.critic, both.actor)]
     exchange = exchange_of(ranks, sum(4 * gradient.numel() for gradient in gradients))
 
-    def all_reduce() -> None:
+    def all_reduce():
         for gradient in gradients:
             ranks.mean(gradient)
 
@@ -104,7 +100,7 @@ def run_rank(rank: int, port: int, options: Any, pipe: Any) -> None:
     ranks.leave()
 
 
-def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
+def exchange_of(ranks, size_bytes):
     """What sends so many bytes to the other process and takes as many from it, at the same time."""
     if ranks.rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -115,7 +111,7 @@ def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     outgoing, incoming = bytes(size_bytes), bytearray(size_bytes)
 
-    def exchange() -> None:
+    def exchange():
         sender = threading.Thread(target=link.sendall, args=(outgoing,))
         sender.start()
         view = memoryview(incoming)
@@ -126,7 +122,7 @@ def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
     return exchange
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     port = free_port()
     with Part(run_rank, 0, port, options) as first, Part(run_rank, 1, port, options) as second:
         found = first.hear(3600.0)

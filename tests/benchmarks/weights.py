@@ -10,22 +10,18 @@ Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: 
 one `memcpy` of the same bytes right before it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from _harness import Part, Row, benchmark, in_turns, rate, run_server, timed, two_hops
+from _harness import Part, benchmark, in_turns, rate, run_server, timed, two_hops
 from gymnasium import spaces
 from kit.rings import ring_of
 from learner import SPACES, batch
@@ -37,17 +33,17 @@ from tmrl_like.policies.actor import ActorModule
 SIZES = {"0.28": (256, 2), "10": (1570, 30), "50": (3530, 150)}  # MB: width of a two-layer network, goal in ms
 
 
-class Pulse(gymnasium.Env[Any, Any]):
+class Pulse(gymnasium.Env):
     """Steps every 0.2 ms."""
 
     observation_space = spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     obs = np.zeros(8, np.float32)
 
-    def reset(self, **_: Any) -> Any:
+    def reset(self, **_):
         return self.obs, {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         time.sleep(0.0002)
         return self.obs, 0.0, False, False, {}
 
@@ -55,17 +51,17 @@ class Pulse(gymnasium.Env[Any, Any]):
 class Wide(ActorModule):
     """Holds `width` x `width` weights; its action ignores them, so that inference does not blur the figure."""
 
-    def __init__(self, observation_space: Any, action_space: Any, width: int) -> None:
+    def __init__(self, observation_space, action_space, width):
         super().__init__(observation_space, action_space)
         self.a = torch.nn.Linear(8, width)
         self.b = torch.nn.Linear(width, width)
         self.c = torch.nn.Linear(width, 2)
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs, test=False):
         return np.zeros(2, np.float32)
 
 
-def run_worker(port: int, keys: Path, width: int, pipe: Any) -> None:
+def run_worker(port, keys, width, pipe):
     from tmrl_like.networking import RolloutWorker
 
     torch.set_num_threads(1)
@@ -84,7 +80,7 @@ def run_worker(port: int, keys: Path, width: int, pipe: Any) -> None:
             pipe.send((time.time(), took_s))
 
 
-def published(width: int, repeats: int) -> dict[str, list[float]]:
+def published(width, repeats):
     """Milliseconds from publication to use, what the swap takes of a step, and what publishing takes from training."""
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
@@ -92,7 +88,7 @@ def published(width: int, repeats: int) -> dict[str, list[float]]:
 
     actor = Wide(Pulse.observation_space, Pulse.action_space, width)
     described = describe_spaces(Pulse.observation_space, Pulse.action_space)
-    found: dict[str, list[float]] = {"used": [], "swap": [], "held": [], "memcpy": []}
+    found = {"used": [], "swap": [], "held": [], "memcpy": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
         server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
@@ -123,7 +119,7 @@ def published(width: int, repeats: int) -> dict[str, list[float]]:
     return {name: times_ms[2:] for name, times_ms in found.items()}
 
 
-def two_tcp_hops(size: int) -> float:
+def two_tcp_hops(size):
     """Milliseconds for the same bytes."""
     payload, buffer = bytes(size), bytearray(1 << 20)
     with two_hops() as (begin, end):
@@ -134,7 +130,7 @@ def two_tcp_hops(size: int) -> float:
         return (time.perf_counter() - started) * 1e3
 
 
-def measure(options: Any) -> Iterator[Row]:
+def measure(options):
     tune_process()
     torch.set_num_threads(1)
     for size in options.sizes:

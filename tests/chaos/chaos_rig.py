@@ -3,13 +3,12 @@
 import contextlib
 import logging
 import math
-import mmap
 import multiprocessing
 import os
 import random
 import threading
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from house import with_worker_options
 from kit.ports import free_port
 from link_proxy import LinkProxy
-from numbered_samples import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
+from numbered_samples import NUMBERED_SPACES, Ledger, NumberedEnv, audit, counter, produced
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
@@ -38,7 +37,7 @@ RUN = "chaos"
 MANY_S = 1800
 
 
-def counts(short: int, zmq: int, tlspyo: int):
+def counts(short, zmq, tlspyo):
     """Runs a test with a few repetitions by default (0: not), and with many over each transport in `make chaos`."""
     many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
     few = [pytest.param("zmq", short, id="zmq-short")] if short else []
@@ -66,7 +65,7 @@ class Place:
     keys: Path
     engine: EngineOptions | None = None
 
-    def dial(self, port: int | None = None) -> dict:
+    def dial(self, port=None):
         return {
             "server_ip": "127.0.0.1",
             "server_port": port or self.port,
@@ -75,29 +74,28 @@ class Place:
         }
 
     @property
-    def tally(self) -> Path:
+    def tally(self):
         return self.folder / "tally"
 
     @property
-    def appended(self) -> Path:
+    def appended(self):
         return self.folder / "appended"
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self):
         return self.folder / "checkpoint"
 
     @property
-    def listening(self) -> Path:
+    def listening(self):
         """Each server that listens adds a line: when."""
         return self.folder / "listening"
 
-    def make_worker(self, number: int, port: int | None = None, env: dict | None = None, **options) -> RolloutWorker:
+    def make_worker(self, number, port=None, env=None, **options):
         env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
-        options.setdefault("name", f"w{number}")
-        options.setdefault("model_path", None)
+        options = {"name": f"w{number}", "model_path": None} | options
         return RolloutWorker(env_cls, LinearActor, **self.dial(port), **with_worker_options(options))
 
-    def make_trainer(self, port: int | None = None, training: dict | None = None, **options) -> Trainer:
+    def make_trainer(self, port=None, training=None, **options):
         fields = {
             "env_cls": NUMBERED_SPACES,
             "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=10**7),  # its log keeps as many samples
@@ -110,38 +108,40 @@ class Place:
             "sleep_between_buffer_retrieval_attempts": 0.05,
             "max_training_steps_per_env_step": 0.2,
         } | (training or {})
-        options.setdefault("name", "trainer")
-        options.setdefault("sinks", [])
-        options.setdefault("model_path", None)
-        options.setdefault("checkpoint_path", None)
-        options.setdefault("policies_path", None)
-        options.setdefault("metrics_path", self.folder / "metrics.jsonl")
+        options = {
+            "name": "trainer",
+            "sinks": [],
+            "model_path": None,
+            "checkpoint_path": None,
+            "policies_path": None,
+            "metrics_path": self.folder / "metrics.jsonl",
+        } | options
         return Trainer(partial(TrainingOffline, **fields), **self.dial(port), connect=self.engine, **options)
 
-    def make_server(self) -> Server:
+    def make_server(self):
         return Server(self.port, host="127.0.0.1", transport=self.transport, keys_dir=self.keys, engine=self.engine)
 
 
-def serve(place: Place) -> None:
+def serve(place):
     with place.make_server() as server:
         with place.listening.open("a") as file:
             file.write(f"{time.time()}\n")
         server.serve_forever()
 
 
-def work(place: Place, number: int, options: dict) -> None:
+def work(place, number, options):
     torch.set_num_threads(1)
     with place.make_worker(number, **options) as worker:
         note_appended(worker, place.appended)
         worker.run(verbose=False)
 
 
-def note_appended(worker: RolloutWorker, folder: Path) -> None:
+def note_appended(worker, folder):
     """Count the samples that `append` returned from, as `NumberedEnv` counts those that it produced."""
     append = worker.loop.samples.append
-    counters: dict[Path, mmap.mmap] = {}
+    counters = {}
 
-    def append_and_count(sample, *args, **kwargs) -> None:
+    def append_and_count(sample, *args, **kwargs):
         append(sample, *args, **kwargs)
         worker_number, incarnation, number = map(int, sample[1])
         path = folder / f"{worker_number}-{incarnation}.count"
@@ -153,7 +153,7 @@ def note_appended(worker: RolloutWorker, folder: Path) -> None:
     worker.loop.samples.append = append_and_count
 
 
-def train(place: Place, options: dict) -> None:
+def train(place, options):
     torch.set_num_threads(1)
     with place.make_trainer(**options) as trainer:
         trainer.run()
@@ -166,65 +166,65 @@ class Part:
     is up within 0.1 s. Kill and freeze reach it and none of its children; leaving the context ends all of them.
     """
 
-    def __init__(self, log: Path, run, *arguments) -> None:
+    def __init__(self, log, run, *arguments):
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
         if method == "forkserver":
             self._context.set_forkserver_preload(IMPORTED_ONCE)
         self._run = (dict(os.environ), log, run, arguments)
-        self._family: set[psutil.Process] = set()  # every process of this part that was ever seen
+        self._family = set()  # every process of this part that was ever seen
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         """Start it (again). Returns at once; it may not be ready yet."""
         self._process = self._context.Process(target=run_part, args=self._run)
         self._process.start()
         self._main = psutil.Process(self._process.pid)
 
     @property
-    def alive(self) -> bool:
+    def alive(self):
         return self._process.is_alive()
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         return self._main.pid
 
-    def kill(self) -> None:
+    def kill(self):
         self.children()
         self._process.kill()
         self._process.join(5.0)
 
-    def restart(self) -> None:
+    def restart(self):
         self.kill()
         self.start()
 
-    def freeze(self) -> None:
+    def freeze(self):
         self._main.suspend()
 
-    def thaw(self) -> None:
+    def thaw(self):
         self._main.resume()
 
-    def rss_bytes(self) -> int:
+    def rss_bytes(self):
         """Memory of the process and its children that is in RAM."""
         return sum(process.memory_info().rss for process in (self._main, *self.children()))
 
-    def children(self) -> list[psutil.Process]:
+    def children(self):
         """Those that run, also when the process itself was killed."""
         if self.alive:
             self._family.update(self._main.children(recursive=True))
         return [process for process in self._family if is_alive(process)]
 
-    def __enter__(self) -> "Part":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         self.kill()
         for process in self.children():
             process.kill()
         psutil.wait_procs(self._family, 5.0)
 
 
-def run_part(environment: dict[str, str], log: Path, run, arguments) -> None:
+def run_part(environment, log, run, arguments):
     """In the part's process: set up what the parent asked for, and end with the parent."""
     os.environ.clear()  # of the process that all parts are forked from
     os.environ.update(environment)
@@ -235,7 +235,7 @@ def run_part(environment: dict[str, str], log: Path, run, arguments) -> None:
     run(*arguments)
 
 
-def end_with_parent() -> None:
+def end_with_parent():
     multiprocessing.parent_process().join()
     os._exit(1)
 
@@ -245,86 +245,96 @@ class Rig:
 
     def __init__(
         self,
-        transport: str,
-        folder: Path,
-        stack: ExitStack,
-        keys: Path | None = None,
-        engine: EngineOptions | None = None,
-    ) -> None:
+        transport,
+        folder,
+        stack,
+        keys=None,
+        engine=None,
+    ):
         folder.mkdir(exist_ok=True)
         self.place = Place(transport, folder, free_port(), keys or folder / "keys", engine)
         self._stack = stack
-        self.workers: list[RolloutWorker] = []
-        self._runs: list[threading.Thread] = []
-        self._trainings: dict[Trainer, threading.Thread] = {}
+        self.workers = []
+        self._runs = []
+        self._trainings = {}
         KeyFolder(self.place.keys).server_keys()  # before several parts want to make them at once
 
     # threads of the test
 
-    def server(self) -> Server:
+    def server(self):
         return self._stack.enter_context(self.place.make_server())
 
-    def worker(self, number: int, **options) -> RolloutWorker:
+    def worker(self, number, **options):
         worker = self._stack.enter_context(self.place.make_worker(number, **options))
         self.workers.append(worker)
         self._runs.append(self._start(worker.run, verbose=False))
         return worker
 
-    def trainer(self, **options) -> Trainer:
+    def trainer(self, **options):
         trainer = self._stack.enter_context(self.place.make_trainer(**options))
         self._trainings[trainer] = self._start(trainer.run)
         return trainer
 
-    def trains(self, trainer: Trainer) -> bool:
+    def trains(self, trainer):
         return self._trainings[trainer].is_alive()
 
-    def _start(self, call, *args, **kwargs) -> threading.Thread:
+    def _start(self, call, *args, **kwargs):
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
         thread.start()
         return thread
 
     # processes
 
-    def server_part(self, port: int | None = None) -> Part:
+    def server_part(self, port=None):
         return self._part(serve, replace(self.place, port=port or self.place.port))
 
-    def worker_part(self, number: int, **options) -> Part:
+    def worker_part(self, number, **options):
         return self._part(work, self.place, number, options)
 
-    def trainer_part(self, **options) -> Part:
+    def trainer_part(self, **options):
         return self._part(train, self.place, {"checkpoint_path": self.place.checkpoint} | options)
 
-    def _part(self, *run) -> Part:
+    def _part(self, *run):
         return self._stack.enter_context(Part(self.place.folder / f"{run[0].__name__}.log", *run))
 
-    def proxy(self) -> LinkProxy:
+    def proxy(self):
         return self._stack.enter_context(LinkProxy("127.0.0.1", self.place.port))
 
     # what came of it
 
-    def produced(self) -> dict[tuple[int, int], int]:
+    def produced(self):
         return produced(self.place.tally)
 
-    def appended(self) -> dict[tuple[int, int], int]:
+    def appended(self):
         """Of the workers that are processes: those of their samples that `append` returned from."""
         return produced(self.place.appended)
 
-    def arrived(self, trainer: Trainer) -> int:
+    def arrived(self, trainer):
         return len(trainer.training.memory.rows())
 
-    def wait_for_samples(self, trainer: Trainer, more: int = 1, within_s: float = 20.0) -> None:
+    def wait_for_samples(self, trainer, more=1, within_s=20.0):
         """Until `more` samples than now are in the memory."""
         wanted = self.arrived(trainer) + more
         wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
 
-    def settle(self, trainer: Trainer, within_s: float = 60.0) -> Audit:
-        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare."""
+    def succeed(self, trainer, more=1, within_s=20.0):
+        """Kill the part that trains; returns the next trainer, which has what was stored, when samples arrive."""
+        trainer.kill()
+        last = self.trainer(checkpoint_path=self.place.checkpoint)
+        self.wait_for_samples(last, more, within_s)
+        return last
+
+    def settle(self, trainer, within_s=60.0, made=None):
+        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare.
+
+        `made`: how many samples of each there are, where others than the rig's workers make them.
+        """
         for worker in self.workers:
             worker.stop()
         for run in self._runs:
             run.join(20)
             assert not run.is_alive(), "a worker does not stop"
-        made = self.produced() | self.appended()
+        made = made or self.produced() | self.appended()
         with contextlib.suppress(AssertionError):  # the audit says what is missing
             wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
         time.sleep(0.5)  # what would come twice
@@ -332,7 +342,16 @@ class Rig:
         return audit(trainer.training.memory.rows(), made)
 
 
-def wait_until(condition, within_s: float, what: str, every_s: float = 0.01) -> float:
+def link_of(worker):
+    """The link process of a worker: a `Part`, or a process; None: there is none."""
+    for child in worker.children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "link_process" in " ".join(child.cmdline()):
+                return child
+    return None
+
+
+def wait_until(condition, within_s, what, every_s=0.01):
     """Returns how long it took."""
     started = time.monotonic()
     while not condition():
@@ -341,47 +360,36 @@ def wait_until(condition, within_s: float, what: str, every_s: float = 0.01) -> 
     return time.monotonic() - started
 
 
-def wait_for_checkpoint(place: Place, within_s: float = 60.0) -> None:
+def wait_for_checkpoint(place, within_s=60.0):
     """Until the trainer has written one (more)."""
     before = checkpoint_of(place)
     wait_until(lambda: checkpoint_of(place) != before, within_s, "a checkpoint")
 
 
-def checkpoint_of(place: Place) -> int:
+def checkpoint_of(place):
     """The number of the newest one; 0: there is none."""
     return max((int(path.name[11:]) for path in place.checkpoint.glob("checkpoint-*")), default=0)
 
 
-def all_at_once(*calls) -> None:
-    """Run calls beside each other; raises what the first of them raised."""
-    errors = []
-
-    def run(call):
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(MANY_S)
-    if errors:
-        raise errors[0]
+def all_at_once(*calls):
+    """Run calls beside each other, until all have ended; raises what the first of them raised."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        running = [threads.submit(call) for call in calls]
+    for each in running:
+        each.result()
 
 
-def trouble(actions, seed: int, count: int, pause_s: tuple[float, float]) -> None:
-    """Call actions, by name, drawn at random, with random pauses in between; each gets the random generator."""
+def trouble(actions, seed, count, pause_s):
+    """Call actions, drawn at random, with random pauses in between; each gets the random generator."""
     rng = random.Random(seed)
     for _ in range(count):
         time.sleep(log_uniform(rng, *pause_s))
-        name = rng.choice(list(actions))
-        log.info("%s", name)
-        actions[name](rng)
+        action = rng.choice(actions)
+        log.info("%s", action.__name__)
+        action(rng)
 
 
-def log_uniform(rng: random.Random, low: float, high: float) -> float:
+def log_uniform(rng, low, high):
     """A number between two, small ones as likely as large ones: as many in 0.1 to 1 as in 1 to 10."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 

@@ -1,8 +1,6 @@
 import os
 import random
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from chaos_rig import Rig
@@ -11,7 +9,7 @@ SEED_VARIABLE = "TMRL_LIKE_CHAOS_SEED"
 
 
 @pytest.fixture
-def seed() -> int:
+def seed():
     """Of everything that a test draws; shown with a failure."""
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
     print(f"to run it again: {SEED_VARIABLE}={seed}")
@@ -19,12 +17,12 @@ def seed() -> int:
 
 
 @pytest.fixture
-def rigs(tmp_path: Path) -> Iterator[Callable[[str], Rig]]:
+def rigs(tmp_path):
     """Makes pipelines, each in a folder of its own."""
     with ExitStack() as stack:
-        made: list[Rig] = []
+        made = []
 
-        def make(transport: str) -> Rig:
+        def make(transport):
             made.append(Rig(transport, tmp_path / f"rig{len(made)}", stack))
             return made[-1]
 
@@ -32,6 +30,6 @@ def rigs(tmp_path: Path) -> Iterator[Callable[[str], Rig]]:
 
 
 @pytest.fixture
-def figure(figure: Callable[[str], None], seed: int) -> Callable[[str], None]:
+def figure(figure, seed):
     """Keeps a line for the end of the run, with the seed that leads to it."""
     return lambda line: figure(f"{line} (seed {seed})")

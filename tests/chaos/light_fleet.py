@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 from kit.light_worker import LightWorker
@@ -19,7 +18,7 @@ from tmrl_like.wire.spaces import describe_spaces
 _LOG_BYTES = 1 << 20
 
 
-def light_worker(number: int, ports: list[int], keys: Path) -> LightWorker:
+def light_worker(number, ports, keys):
     """One of them, of which a sample is a packet, and leaves at once."""
     addresses = addresses_of([f"127.0.0.1:{port}" for port in ports], 0)
     ring = connect_to_one("zmq", addresses, f"w{number}", KeyFolder(keys))
@@ -30,7 +29,7 @@ def light_worker(number: int, ports: list[int], keys: Path) -> LightWorker:
 class LightFleet:
     """Workers that make samples until `stop`, each `hz` a second. Use it as a context manager."""
 
-    def __init__(self, workers: int, ports: list[int], keys: Path, hz: float = 10.0, ballast_bytes: int = 0) -> None:
+    def __init__(self, workers, ports, keys, hz=10.0, ballast_bytes=0):
         self.workers = [light_worker(number, ports, keys) for number in range(workers)]
         self._ballast_bytes = ballast_bytes
         self._pause_s = 1 / (hz * workers)
@@ -38,40 +37,40 @@ class LightFleet:
         self._thread = threading.Thread(target=self._make, daemon=True)
         self._thread.start()
 
-    def _make(self) -> None:
+    def _make(self):
         due, turn = time.monotonic(), 0
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             due += self._pause_s
             self._append(turn % len(self.workers))
             turn += 1
 
-    def _append(self, number: int) -> None:
+    def _append(self, number):
         """Have a worker make a sample; its observation is (worker, 1, number)."""
         obs = np.array([number, 1, self.workers[number].made], np.float32)
         info = {"ballast": random.randbytes(self._ballast_bytes)} if self._ballast_bytes else {}
         self.workers[number].append((np.zeros(1, np.float32), obs, 0.0, False, False, info), time.time())
 
-    def produced(self) -> dict[tuple[int, int], int]:
+    def produced(self):
         """As `numbered_samples.produced`."""
         return {(number, 1): worker.made for number, worker in enumerate(self.workers)}
 
-    def marks(self) -> list[int]:
+    def marks(self):
         """How many samples each has made."""
         return [worker.made for worker in self.workers]
 
-    def is_stored(self, marks: list[int]) -> bool:
+    def is_stored(self, marks):
         """Whether more than these are stored, of each."""
         return all(worker.stored > mark for worker, mark in zip(self.workers, marks, strict=True))
 
-    def stop(self) -> None:
+    def stop(self):
         """Make no more samples; those that are made still arrive."""
         self._stopping.set()
         self._thread.join()
 
-    def __enter__(self) -> "LightFleet":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         self.stop()
         with ExitStack() as stack:
             for worker in self.workers:

@@ -24,7 +24,7 @@ class AveragingAgent(CountingAgent):
         return {"loss": float(self.steps)}
 
 
-def main() -> None:
+def main():
     transport, folder, port, keys, *nodes = sys.argv[1:]
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -1,63 +1,137 @@
 """All kinds of trouble on one pipeline, several at a time."""
 
+import contextlib
 import math
-import random
 import time
 
+import psutil
 import pytest
-from chaos_rig import counts, log_uniform, trouble, wait_for_checkpoint
+from chaos_rig import all_at_once, counts, link_of, log_uniform, trouble, wait_for_checkpoint, wait_until
 
 WORKERS = (1, 2, 3)
 
 
-@pytest.mark.fault("processes", "all of it at once, at random", "no sample is lost, doubled or out of order")
-@counts(short=0, zmq=200, tlspyo=100)
-def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count):
-    """What is frozen, slow or damaged stays so until an action mends it; meanwhile parts are killed."""
-    rig = rigs(transport)
-    server = rig.server_part()
-    links = [rig.proxy() for _ in range(1 + len(WORKERS))]
-    trainer = rig.trainer_part(port=links[0].port)
-    for number in WORKERS:
-        assert rig.worker(number, port=links[number].port).wait_connected(20)
-    wait_for_checkpoint(rig.place)
+class Pipeline:
+    """A trainer and workers with spools, each at a link of its own, and what befalls them.
 
-    def stop_trainer(rng: random.Random) -> None:
-        trainer.freeze()
-        time.sleep(log_uniform(rng, 0.1, 6.0))
-        trainer.thaw()
+    What is frozen, slow or damaged stays so until `mend`; a part that is killed comes back at once.
+    """
 
-    def mend(_: object = None) -> None:
-        for link in links:
+    def __init__(self, rig):
+        self.rig = rig
+        self.spool = rig.place.folder / "spool"
+        self.links = [rig.proxy() for _ in range(1 + len(WORKERS))]
+        self.server, self.trainer = rig.server_part(), rig.trainer_part(port=self.links[0].port)
+        self.workers = {n: rig.worker_part(n, port=self.links[n].port, spool=self.spool) for n in WORKERS}
+        self._before = dict.fromkeys(WORKERS, 0)  # of each worker, the lives before the one that it has
+
+    def _lives(self, number):
+        return {life for life in self.rig.produced() if life[0] == number}
+
+    def _has_appended(self, number):
+        lives = self._lives(number)
+        is_new = len(lives) > self._before[number]
+        return not self.workers[number].alive or (is_new and lives <= self.rig.appended().keys())
+
+    def end_worker(self, number):
+        """Kill it once it has appended something: of one that had not, nobody knows how far it came."""
+        wait_until(lambda: self._has_appended(number), 60, f"worker {number} appends")
+        self.workers[number].kill()
+        self._before[number] = len(self._lives(number))
+
+    def kill_worker(self, rng):
+        number = rng.choice(WORKERS)
+        self.end_worker(number)
+        self.workers[number].start()
+
+    def kill_link_process(self, rng):
+        link = link_of(self.workers[rng.choice(WORKERS)])
+        with contextlib.suppress(psutil.Error):
+            if link is not None:
+                link.kill()
+
+    def kill_server(self, rng):
+        self.server.restart()
+
+    def kill_trainer(self, rng):
+        self.trainer.restart()
+
+    def stop_part(self, rng):
+        part = rng.choice([self.trainer, *self.workers.values()])
+        part.freeze()
+        time.sleep(log_uniform(rng, 0.1, 6.0))  # the server gives a seat away after 5
+        part.thaw()
+
+    def cut_link(self, rng):
+        rng.choice(self.links).cut()
+
+    def freeze_link(self, rng):
+        rng.choice(self.links).freeze()
+
+    def damage_link(self, rng):
+        rng.choice(self.links).corrupt(log_uniform(rng, 500, 50_000), rng.randrange(99))
+
+    def delay_link(self, rng):
+        rng.choice(self.links).delay(log_uniform(rng, 0.01, 1.0))
+
+    def limit_link(self, rng):
+        rng.choice(self.links).limit(log_uniform(rng, 1e4, 1e6))
+
+    def mend(self, rng=None):
+        for link in self.links:
             link.thaw()
             link.delay(0.0)
             link.corrupt(math.inf)
             link.limit(math.inf)
 
+    def settle(self):
+        """Kill all, and start others, which have what was left and stored; compare what arrived with what was made."""
+        self.mend()
+        for part in (self.trainer, *self.workers.values()):
+            if not part.alive:  # on a link that breaks every handshake it takes the server for another one, and ends
+                part.start()
+        wait_for_checkpoint(self.rig.place)
+        all_at_once(*[lambda number=number: self.end_worker(number) for number in WORKERS])
+        for number in WORKERS:
+            self.rig.worker(number, spool=self.spool)
+        return self.rig.settle(self.rig.succeed(self.trainer, within_s=60.0))
+
+
+@pytest.mark.fault("processes", "all of it at once, at random", "no sample is lost, doubled or out of order")
+@pytest.mark.fault("processes", "the server is killed", "no sample is lost, doubled or out of order")
+@pytest.mark.fault(
+    "processes", "a worker with a spool is killed", "all that its control loop had appended arrives, once"
+)
+@pytest.mark.fault(
+    "processes", "a worker's link process is killed", "the robot drives on; all that was appended arrives, once"
+)
+@pytest.mark.fault("processes", "a trainer or worker stands still (SIGSTOP)", "no sample is lost or doubled")
+@pytest.mark.fault("network", "a worker's link freezes, then breaks", "no sample is lost or doubled")
+@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
+@pytest.mark.fault("network", "bytes are changed on their way", "no sample is lost; the link heals")
+@counts(short=8, zmq=400, tlspyo=200)
+def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count):
+    pipeline = Pipeline(rigs(transport))
+    wait_for_checkpoint(pipeline.rig.place)
+    pause_s = (0.05, 5.0 if count > 10 else 1.0)
     trouble(
-        {
-            "kill the server": lambda _: server.restart(),
-            "kill the trainer": lambda _: trainer.restart(),
-            "stop the trainer": stop_trainer,
-            "cut a link": lambda rng: rng.choice(links).cut(),
-            "freeze a link": lambda rng: rng.choice(links).freeze(),
-            "damage a link": lambda rng: rng.choice(links).corrupt(log_uniform(rng, 500, 50_000), rng.randrange(99)),
-            "delay a link": lambda rng: rng.choice(links).delay(log_uniform(rng, 0.01, 1.0)),
-            "limit a link": lambda rng: rng.choice(links).limit(log_uniform(rng, 1e4, 1e6)),
-            "mend all": mend,
-            "mend all again": mend,
-        },
+        [
+            pipeline.kill_worker,
+            pipeline.kill_link_process,
+            pipeline.kill_server,
+            pipeline.kill_trainer,
+            pipeline.stop_part,
+            pipeline.cut_link,
+            pipeline.freeze_link,
+            pipeline.damage_link,
+            pipeline.delay_link,
+            pipeline.limit_link,
+            *[pipeline.mend] * 2,
+        ],
         seed,
         count,
-        pause_s=(0.05, 5.0),
+        pause_s,
     )
-    mend()
-    if not trainer.alive:  # on a link that breaks every handshake it takes the server for another one, and ends
-        trainer.start()
-    wait_for_checkpoint(rig.place)
-    trainer.kill()
-    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.wait_for_samples(last)
-    found = rig.settle(last)
+    found = pipeline.settle()
     figure(f"{count} troubles of all kinds: {found}")
     assert found.exactly_once, str(found)

@@ -1,7 +1,7 @@
 """What a killed worker or trainer leaves behind: nothing, soon."""
 
 import pytest
-from chaos_rig import MANY_S, Rig, all_at_once, counts, wait_until
+from chaos_rig import MANY_S, all_at_once, counts, wait_until
 
 FREE_WITHIN_S = 10.0
 
@@ -13,7 +13,7 @@ def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(rigs,
     all_at_once(*[lambda case=case: figure(kill_who_sits(*case, count)) for case in cases])
 
 
-def kill_who_sits(rig: Rig, role: str, count: int) -> str:
+def kill_who_sits(rig, role, count):
     server = rig.server()
     part, freed, replaced = {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role](), [], []
     for _ in range(count):
@@ -29,7 +29,7 @@ def kill_who_sits(rig: Rig, role: str, count: int) -> str:
     return f"{count} dead {role}s: seat free after {max(freed):.1f} s, taken over after {max(replaced):.1f} s, at most"
 
 
-def sitting(server, role: str) -> set[int]:
+def sitting(server, role):
     """Which processes of a role have a seat."""
     relay = server._relay
     seats = relay.workers if role == "worker" else relay.ranks

@@ -5,37 +5,16 @@ import statistics
 import time
 
 import pytest
-from chaos_rig import counts, log_uniform, trouble, wait_until
+from chaos_rig import counts, wait_until
 
 WORKERS = (1, 2, 3)
 
 
 @pytest.mark.fault("processes", "the server is killed", "no sample is lost, doubled or out of order")
-@counts(short=0, zmq=200, tlspyo=60)
-def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
-    rig = rigs(transport)
-    server = rig.server_part()
-    trainer = rig.trainer()
-    for number in WORKERS:
-        rig.worker(number)
-    rig.wait_for_samples(trainer)
-
-    def kill(rng: random.Random) -> None:
-        server.kill()
-        time.sleep(log_uniform(rng, 0.001, 0.5))
-        server.start()
-
-    trouble({"kill": kill}, seed, count, pause_s=(0.05, 4.0))
-    rig.wait_for_samples(trainer)
-    found = rig.settle(trainer)
-    figure(f"{count} kills of the server: {found}")
-    assert found.exactly_once, str(found)
-
-
 @pytest.mark.fault(
     "processes", "the server is killed and started again", "traffic of all workers flows within 2 s of the start"
 )
-@counts(short=2, zmq=30, tlspyo=20)
+@counts(short=2, zmq=60, tlspyo=30)
 def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)
     server = rig.server_part()
@@ -56,16 +35,16 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
         took.append(time.time() - float(lines(rig)[-1]))
     found = rig.settle(trainer)
     median, most = statistics.median(took), max(took)
-    figure(f"{count} restarts: traffic of all workers again after {median:.2f} s (median), {most:.2f} s at most")
+    figure(f"{count} restarts: traffic of all again after {median:.2f} s (median), {most:.2f} s at most; {found}")
     assert found.exactly_once, str(found)
     assert (most if count > 5 else median) <= 2.0, took
 
 
-def lines(rig) -> list[str]:
+def lines(rig):
     path = rig.place.listening
     return path.read_text().splitlines() if path.exists() else []
 
 
-def seen_workers(trainer, start: int) -> set[int]:
+def seen_workers(trainer, start):
     """Whose samples came after the first `start`."""
     return set(trainer.training.memory.rows()[start:, 0].astype(int).tolist())

@@ -4,7 +4,6 @@ import gc
 import os
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -28,12 +27,12 @@ EPISODE_STEPS = 20
 COMINGS_OF_AN_HOUR = 3
 
 
-def slope_per_hour(values: list[float]) -> float:
+def slope_per_hour(values):
     """Of the straight line through what was counted each hour."""
     return float(np.polyfit(range(len(values)), values, 1)[0])
 
 
-def counted() -> dict[str, float]:
+def counted():
     gc.collect()
     process = psutil.Process()
     return {
@@ -47,7 +46,7 @@ def counted() -> dict[str, float]:
 class Day:
     """A trainer that stays, a worker that is replaced after each episode, and a server that is each hour."""
 
-    def __init__(self, folder, stack: ExitStack) -> None:
+    def __init__(self, folder, stack):
         self._house = House("inproc", stack)
         self._comings = 0
         with self._open() as house:
@@ -65,14 +64,14 @@ class Day:
         self._house.start(trainer.run)
 
     @contextmanager
-    def _open(self) -> Iterator[House]:
+    def _open(self):
         """A house at the same address, for parts that are closed, and forgotten, before the day ends."""
         with ExitStack() as stack:
             house = House("inproc", stack)
             house.port = self._house.port
             yield house
 
-    def pass_an_hour(self) -> dict[str, float]:
+    def pass_an_hour(self):
         """What is there at its end, when all that was sampled is trained for."""
         with self._open() as house:
             house.server()
@@ -80,7 +79,7 @@ class Day:
                 self._come()
             return counted()
 
-    def _come(self) -> None:
+    def _come(self):
         self._comings += 1
         env_cls = partial(CountingEnv, episode_steps=EPISODE_STEPS)
         with self._open() as house:

@@ -1,13 +1,12 @@
 """Trainers that learn as one, in processes that torchrun starts again."""
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
-from chaos_rig import Place, wait_until
+from chaos_rig import wait_until
 
 PART = Path(__file__).with_name("rank_part.py")
 RANKS = 2
@@ -16,7 +15,7 @@ RANKS = 2
 class Torchrun:
     """The ranks of one training. Use it as a context manager: on leaving, none is alive."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place):
         nodes = () if place.engine is None else place.engine.nodes
         self._log = (place.folder / "torchrun.log").open("ab")
         self._process = subprocess.Popen(
@@ -29,7 +28,7 @@ class Torchrun:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PART.parent, *PART.parents[1:3])))},
         )
 
-    def ranks(self) -> list[psutil.Process]:
+    def ranks(self):
         found = []
         for process in psutil.Process(self._process.pid).children():
             try:
@@ -39,17 +38,17 @@ class Torchrun:
                 pass
         return found
 
-    def kill(self, rng: random.Random) -> float:
+    def kill(self, rng):
         """Kill one of them; returns how long the others lived on."""
         wait_until(lambda: len(self.ranks()) == RANKS, 60, "all ranks are there")
         ranks = self.ranks()
         rng.choice(ranks).kill()
         return wait_until(lambda: not any(rank.is_running() for rank in ranks), 60, "the others end")
 
-    def __enter__(self) -> "Torchrun":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         ranks = self.ranks()
         self._process.kill()
         for rank in ranks:

@@ -88,10 +88,6 @@ def without_tlspyo(patch):
     patch.setitem(sys.modules, "tlspyo", None)
 
 
-def run_is_finished(patch):
-    patch.setattr("tmrl_like.trainer.schedule.TrainingOffline.epoch", 1)
-
-
 def agent_diverges(patch):
     patch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
 
@@ -169,9 +165,6 @@ MISTAKES = {
         ["trainer", TINY, "--trainer.device", "cuda:99"],
         "device is 'cuda:99'; torch has no such device on",
     ),
-    "a worker's device": Mistake(
-        ["test", TINY, "--untrained", "--worker.device", "cuda:99"], "torch has no such device"
-    ),
     "an extra that is missing": Mistake(
         ["test", ROBOT, "--untrained"], "pip install 'tmrl_like[mujoco]'", patch=without_mujoco
     ),
@@ -183,7 +176,6 @@ MISTAKES = {
         [*CHECK, *GYM, "ALE/Pong-v5"], "pip install ale-py, and name its package as well: ale_py:ALE/Pong-v5"
     ),
     "no policy yet": Mistake(["test", TINY], "drive an untrained one with --untrained"),
-    "no such policy": Mistake(["worker", TINY, "--policy", "bset", *NOWHERE], "there is no policy bset in"),
     "no such run": Mistake(
         ["policies", "list", "drnoe"], "there is no experiment and no run drnoe; did you mean drone?"
     ),
@@ -209,7 +201,6 @@ MISTAKES = {
     "a full disk": Mistake(["trainer", TINY, *NOWHERE], "No space left on device", 1, disk_is_full),
     "a port that is taken": Mistake(["server", TINY, "--server.port", str(PORT)], str(PORT), 1, port_is_taken),
     "an address of another machine": Mistake(["server", TINY, "--server.bind", "192.0.2.1"], "cannot listen on 192", 1),
-    "a video that is none": Mistake(["test", TINY, "--untrained", "--video", "x.avi"], "a file name ending in .mp4"),
     "a video nowhere": Mistake(
         ["test", TINY, "--untrained", "--video", "missing/x.mp4"], "ending in .mp4, in a folder that exists"
     ),
@@ -246,11 +237,6 @@ MISTAKES = {
     ),
     "weights of the run's other network": Mistake(
         ["test", TINY], "(changed since the run began: actor.width was 3, is 1)", 1, with_a_run_of_another_network
-    ),
-    "a run that has finished": Mistake(
-        ["trainer", TINY, "--trainer.checkpoint", "false"],
-        "this run has done its 1 epoch: raise epochs",
-        patch=run_is_finished,
     ),
     "no track to record": Mistake(
         ["record", TINY, "--lap", "script", "--out", "x.npz"], "script drives no lap of TinyEnv"

@@ -2,10 +2,10 @@
 
 import dataclasses
 import logging
+import math
 import re
 import threading
 
-import chain
 import numpy as np
 import pytest
 from cli_commands import TINY
@@ -126,17 +126,16 @@ def test_what_could_not_be_written_is_no_record(best, monkeypatch):
 
 
 def test_a_record_of_a_training_is_kept_with_its_configuration(typed):
-    printed = typed("run", TINY, "--env=chain.Chain", "--run_name=chain", "--in-process", "--seed=0")
-    assert re.search("record: 5 steps, before: [0-9]+ steps", printed.err)
-    record = Rollout.load(RunPaths("chain", data_folder()).best)
-    assert record.took == 5
-    assert record.info.keys() >= {"progress", "distance", "position"}
-    assert "chain.Chain" in record.experiment
+    printed = typed("run", TINY, "--in-process", "--seed=0")
+    assert re.search(r"record: return -[0-9.]+, before: return -[0-9.]+ \(policy", printed.err)
+    record = Rollout.load(RunPaths("tiny", data_folder()).best)
+    assert record.return_ > -10.0  # of a policy that does nothing
+    assert "tiny.TinyEnv" in record.experiment
 
 
 def test_nothing_is_kept_where_that_is_switched_off_and_a_hook_is_called_beside_what_keeps():
-    mine = ((("on_worker_rollout",), "chain.note"),)
+    mine = ((("on_worker_rollout",), "math.dist"),)
     off = ((("worker", "keep_best"), "false"),)
-    for overrides, expected in ((mine, [BestRun, type(chain.note)]), (off, [])):
+    for overrides, expected in ((mine, [BestRun, type(math.dist)]), (off, [])):
         experiment = load_experiment(TINY, overrides, ("on_worker_rollout",))
         assert [type(hook) for hook in hooks_of(experiment)] == expected

@@ -1,8 +1,6 @@
 """From a recording to a policy that a training starts from."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from cli_commands import TINY
 
 from tmrl_like import load_policy
 
-CommandLine = Callable[..., int]
 HALF = """
 class Half:
     is_program = True
@@ -21,7 +18,7 @@ class Half:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> str:
+def task(tmp_path):
     """An experiment whose environment takes a while, so that a driver has taken over after the first steps."""
     text = Path(TINY).read_text().replace("tiny.TinyEnv", "{class_path: tiny.TinyEnv, init_args: {step_s: 0.02}}")
     text = text.replace("tiny.TinyActor", "tmrl_like.agents.SquashedGaussianActor")
@@ -30,26 +27,21 @@ def task(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
-    task: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], free_port: int
-) -> None:
+def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(task, tmp_path, typed, free_port):
     (tmp_path / "half.py").write_text(HALF)
     data, policy = tmp_path / "data", tmp_path / "half.safetensors"
-    with_driver = ("--takeover", "half.Half")
-    assert command_line("record", task, "--random", "--episodes", "8", "--out", str(data), *with_driver) == 0
-    assert command_line("clone", task, str(data), "--out", str(policy), "--steps", "800", "--held-out", "0.25") == 0
-    out = capsys.readouterr().out
+    typed("record", task, "--random", "--episodes", "8", "--out", data, "--takeover", "half.Half")
+    out = typed("clone", task, data, "--out", policy, "--steps", "800", "--held-out", "0.25").out
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
-    learnt, held_out = (line.split()[-2:] for line in out.splitlines() if line.startswith("  "))
-    assert float(learnt[1]) > float(learnt[0]) + 1.0
-    assert float(held_out[1]) > float(held_out[0]) + 1.0
+    for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
+        at_first, in_the_end = map(float, words[-2:])
+        assert in_the_end > at_first + 1.0
     act = load_policy(policy).act(np.zeros(2, np.float32))
     assert act.item() == pytest.approx(0.5, abs=0.1)
-    assert command_line("test", task, "--policy", str(policy), "--episodes", "1") == 0
-    where = ("--server.port", str(free_port), "--memory.dataset_path", str(data), "--offline")
-    start = ("--trainer.init_policy", str(policy), "--trainer.steps", "5")
-    assert command_line("trainer", task, *where, *start) == 0
+    typed("test", task, "--policy", policy, "--episodes", "1")
+    where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
+    typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps", "5")
 
 
 @pytest.mark.parametrize(
@@ -61,30 +53,12 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
         (["DATA", "--out", "a.safetensors", "--held-out", "1"], "--held-out is 1"),
         (["DATA", "--out", "a.safetensors", "--actor", "tiny.TinyActor", "--agent", "tiny.TinyAgent"], "log_prob"),
         (["DATA"], "--out"),
+        (["ONE", "--out", "a.safetensors"], "expected 2 or more, one of them to be held out"),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    task: str,
-    tmp_path: Path,
-    command_line: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    more: list[Any],
-    said: str,
-) -> None:
+def test_what_cannot_be_is_one_line(task, tmp_path, typed, refused, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
-    assert command_line("record", TINY, "--random", "--episodes", "2", "--out", "DATA") == 0
-    capsys.readouterr()
-    assert command_line("clone", task, *more, "--steps", "2") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    for name, episodes in (("DATA", 2), ("ONE", 1)):
+        typed("record", TINY, "--random", "--episodes", episodes, "--out", name)
+    assert said in refused("clone", task, *more, "--steps", "2")
     assert not [*tmp_path.glob("*.safetensors")]
-
-
-def test_a_single_episode_has_none_to_hold_out(
-    task: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = str(tmp_path / "data")
-    assert command_line("record", TINY, "--random", "--episodes", "1", "--out", data) == 0
-    assert command_line("clone", task, data, "--out", str(tmp_path / "a.safetensors")) == 2
-    assert "expected 2 or more, one of them to be held out" in capsys.readouterr().err

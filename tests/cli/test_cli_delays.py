@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from kit.interfaces import Interface
+from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.measured_delays import describe_response, drive_at_random, measure, random_action
@@ -21,10 +21,13 @@ from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 
 
-class Cart(RealTimeGymInterface):  # type: ignore[misc]
+class Cart(Interface):
     """A cart whose orders act after so many others: 0, at once."""
 
+    action_space = BOX
+
     def __init__(self, late):
+        super().__init__()
         self._orders = deque([np.zeros(2)] * (late + 1), late + 1)
         self._position = np.zeros(2)
         self._noise = np.random.default_rng(0)  # what chance shows is the same in each run
@@ -32,17 +35,8 @@ class Cart(RealTimeGymInterface):  # type: ignore[misc]
     def get_observation_space(self):
         return spaces.Tuple((spaces.Box(-1e3, 1e3, (2,)), spaces.Box(-1.0, 1.0, (1,))))
 
-    def get_action_space(self):
-        return BOX
-
-    def get_default_action(self):
-        return np.zeros(2, np.float32)
-
     def send_control(self, control):
         self._orders.append(np.asarray(control))
-
-    def reset(self, seed=None, options=None):
-        return self._observation(), {}
 
     def get_obs_rew_terminated_info(self):
         self._position = self._position + self._orders[0]
@@ -59,7 +53,7 @@ def make_cart(late, act_buf_len):
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 
-class Game(gymnasium.Env[Any, Any]):
+class Game(gymnasium.Env):
     """Three buttons; each moves the player, a step late."""
 
     observation_space = spaces.Box(-1e3, 1e3, (1,))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.pythons import python as run_python
 
 from tmrl_like.config.document import shipped
 from tmrl_like.config.loading import load_settings
@@ -43,12 +44,9 @@ def test_its_own_test_passes(typed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_trains_at_once(kind, typed, free_port):
     typed("init", "my_own", "--kind", kind)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = ["tmrl_like", "run", "my_own", "--trainer.max_minutes", "0.3", f"--server.port={free_port}"]
     for module in (run, ["pytest", "-q", "-p", "no:cacheprovider"]):
-        command = [sys.executable, "-m", *module]
-        done = subprocess.run(command, env=environment, cwd="my_own", capture_output=True, text=True, timeout=140)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_python("-m", *module, cwd="my_own")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.config.settings import Settings
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
+from tmrl_like.server.server import Server
 
 ENDLESS = ("--trainer.epochs", ".inf")
 
@@ -169,10 +170,9 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
     assert len(list(folder.parent.glob("*"))) <= 1
 
 
-def test_a_run_on_a_taken_port_touches_nothing(start, folder, free_port):
-    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+def test_a_run_on_a_taken_port_touches_nothing(folder, refused):
     folder.mkdir(parents=True)
-    run = start("run", TINY, "--fresh", f"--server.port={free_port}")
-    assert run.ends() == 1
-    assert str(free_port) in run.output.splitlines()[-1]
+    with Server(0, host="127.0.0.1") as server:
+        port = str(server.address[1])
+        assert port in refused("run", TINY, "--fresh", "--server.port", port, code=1)
     assert [p.name for p in folder.parent.iterdir()] == ["tiny"]

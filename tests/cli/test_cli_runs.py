@@ -98,8 +98,6 @@ def test_the_confidence_interval_is_that_of_a_mean():
     [
         (["runs", "silent", "--plot"], "no episode of silent has ended: expected a run with metrics in"),
         (["runs", "--plot"], "--plot wants runs to draw"),
-        (["runs", "tinny"], "there is no experiment and no run tinny; did you mean tiny?"),
-        (["test", "tinny@best"], "; did you mean tiny?"),
         (["test", "silent"], "has kept no experiment (run.json): it was trained by a script, or elsewhere"),
         (["test", "tiny@none"], "there is no policy none in"),
         (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import TINY
+from kit.pythons import python
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
@@ -52,9 +53,7 @@ def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_
 def test_a_server_serves_without_what_its_command_leaves_out(tmp_path):
     missing = [IMPORTED_AS.get(name, name) for name in LEFT_OUT["deploy"][0]]
     code = f"import sys; sys.modules |= dict.fromkeys({missing})\n{SERVE}"
-    environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.stdout == "serves\n", done.stderr
+    assert python("-c", code, TMRL_LIKE_HOME=str(tmp_path))[0] == "serves\n"
 
 
 def test_a_trainer_trains_without_what_its_command_leaves_out(command_line, monkeypatch):
@@ -67,17 +66,17 @@ def test_a_trainer_trains_without_what_its_command_leaves_out(command_line, monk
 @pytest.mark.timeout(1500)
 def test_what_was_installed_so_drives_without_what_was_left_out(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    fresh = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     for part in commands("actors")[0].split("&&"):
         arguments = [str(ROOT) if word == "tmrl_like" else word for word in shlex.split(part)[1:]]
         limits = [] if "--no-deps" in arguments else ["-c", str(ROOT / "constraints.txt")]
-        subprocess.run([python, "-m", "pip", "-q", *arguments, *limits], check=True)
+        subprocess.run([fresh, "-m", "pip", "-q", *arguments, *limits], check=True)
     missing = [IMPORTED_AS.get(name, name) for name in LEFT_OUT["actors"][0]]
     code = f"import importlib.util as u; assert not any(map(u.find_spec, {missing}))"
-    subprocess.run([python, "-c", code], cwd=tmp_path, check=True)
+    subprocess.run([fresh, "-c", code], cwd=tmp_path, check=True)
     environment = {**os.environ, "TMRL_LIKE_HOME": str(tmp_path / "home")}
     environment.pop("PYTHONPATH", None)
-    drive = [python, "-m", "tmrl_like", "test", ROOT / "config/drone.yaml", "--untrained", "--episodes", "1"]
+    drive = [fresh, "-m", "tmrl_like", "test", ROOT / "config/drone.yaml", "--untrained", "--episodes", "1"]
     drive += ["--env.ep_max_length", "20"]
     done = subprocess.run(drive, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert "episode 1: return" in done.stdout, done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -34,7 +32,7 @@ STRANGE: dict[str, Any] = {
 }
 
 
-class TinyEnv(gymnasium.Env[Any, Any]):
+class TinyEnv(gymnasium.Env):
     """Press the pedal (action 1): after three steps a terminal state; else 10 steps of cost."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
@@ -46,7 +44,6 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         step_s=0.002,
         hangs=False,
         ends_by="",
-        stubborn_child=False,
         fails_once=False,
         fails=False,
         returns="",
@@ -55,9 +52,6 @@ class TinyEnv(gymnasium.Env[Any, Any]):
             raise ConnectionError("no arm")
         self.fails = fails_once and not TinyEnv.failed
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
-        if stubborn_child:
-            code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
-            self.child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         self.steps, self.returns = 0, returns
         self.random = np.random.default_rng(0)
 
@@ -66,8 +60,6 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         return self._obs(), {}
 
     def step(self, action):
-        if self.hangs:
-            print("the environment hangs now", flush=True)
         time.sleep(3600 if self.hangs else self.step_s)
         if self.ends_by == "signal":
             os.kill(os.getpid(), signal.SIGKILL)

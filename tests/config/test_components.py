@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import parts_for_tests as parts
 import pytest
+from kit.refusals import one_line
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.importing import import_object
@@ -25,8 +26,8 @@ def agent(**arguments):
 
 
 def test_a_factory_makes_the_object_with_what_file_and_caller_give():
-    made = agent(lr=1, sizes=[5], betas=[0.1, 0.2])
-    assert (made.lr, list(made.sizes), made.betas) == (1, [5], (0.1, 0.2))
+    made = agent(lr="3e-4", sizes=[5], betas=[0.1, 0.2])
+    assert (made.lr, list(made.sizes), made.betas) == (3e-4, [5], (0.1, 0.2))
 
 
 def test_arguments_of_base_classes_are_known():
@@ -35,14 +36,9 @@ def test_arguments_of_base_classes_are_known():
         agent(depht=4)
 
 
-def test_numbers_written_as_text_are_numbers():
-    assert agent(lr="3e-4").lr == 3e-4
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"lr": "fast"}, "part.init_args.lr: expected a number, got 'fast'"),
         ({"depth": 1.5}, "part.init_args.depth: expected a whole number, got 1.5"),
         ({"sizes": 3}, "part.init_args.sizes: expected a list of a whole number, got 3"),
         ({"mode": "c"}, "part.init_args.mode: expected one of a, b, got 'c'"),
@@ -50,23 +46,17 @@ def test_numbers_written_as_text_are_numbers():
         ({"device": "cpu"}, "part.init_args.device: is supplied when the object is made; leave it out here"),
         ({"net_cls": {"class_path": f"{MODULE}.Nett"}}, f"{MODULE} has no Nett; did you mean Net?"),
         ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
-        ({"net": {"class_path": f"{MODULE}.Net", "init_args": {"with": 1}}}, "Net has no such argument"),
         ({"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}}, "expected keys with values, got [1]"),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
-        ({"options": {"period_s": "x"}}, "part.init_args.options.period_s: expected a number, got 'x'"),
         ({"options": {"period": 1}}, "part.init_args.options.period: there is no such key; did you mean"),
-        ({"options": {"names": [1]}}, "part.init_args.options.names: expected a list of text, got [1]"),
         ({"options": {"size": [1]}}, "part.init_args.options.size: expected a list of a whole number or none, got [1]"),
         ({"options": 3}, "part.init_args.options: expected keys with values or none, got 3"),
-        ({"mode": None}, "part.init_args.mode: expected one of a, b, got none"),
         ({"change": f"{MODULE}.Nett"}, f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?"),
         ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
-        ({"options": {"net": {"class_path": f"{MODULE}.Net"}, "period": 1}}, "options.period: there is no such key"),
         (
             {"options": {"net": {"class_path": f"{MODULE}.Net"}, "period_s": "x"}},
             "period_s: expected a number, got 'x'",
         ),
-        ({"sizes": None}, "part.init_args.sizes: expected a list of a whole number, got none"),
         ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
 )
@@ -93,15 +83,12 @@ def test_keys_with_values_become_the_dataclass_that_the_annotation_names():
     assert agent(options=None, limit=None).options is None
 
 
-def test_an_object_may_be_named_by_its_path_alone():
-    assert isinstance(agent(net=f"{MODULE}.Net").net, parts.Net)
-    assert isinstance(agent(options=f"{MODULE}.Options").options, parts.Options)
+def test_objects_and_callables_may_be_named_by_their_path_alone():
+    made = agent(net=f"{MODULE}.Net", net_cls=f"{MODULE}.Net", change=f"{MODULE}.Doubled", options=f"{MODULE}.Options")
+    kinds = [type(part) for part in (made.net, made.change, made.options)]
+    assert kinds == [parts.Net, parts.Doubled, parts.Options]
+    assert made.net_cls is parts.Net
     assert isinstance(agent(options={"net": f"{MODULE}.Net"}).options.net, parts.Net)
-    assert isinstance(agent(change=f"{MODULE}.Doubled").change, parts.Doubled)
-
-
-def test_a_callable_may_be_named_by_its_path_alone():
-    assert agent(net_cls=f"{MODULE}.Net").net_cls is parts.Net
 
 
 @pytest.mark.parametrize("named", [f"{MODULE}.Sized", {"class_path": f"{MODULE}.Sized"}])
@@ -138,17 +125,13 @@ def test_functions_and_nested_classes_can_be_named():
         ("no_such_module_at_all.Agent", "there is no module 'no_such_module_at_all'"),
         ("parts_for_tests.no_such.deep.Agent", "has no no_such"),
         (f"{MODULE}.constant", "is a int, no class or function"),
-        ("", "expected an import path"),
-        (".Agent", "expected an import path"),
         ("..Agent", "expected an import path"),
     ],
 )
 def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
     document = Document("x.yaml", {"part": {"class_path": path}})
-    with pytest.raises(ConfigError) as refused:
+    with one_line(problem):
         resolve_component(document, ("part",))
-    assert problem in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +176,7 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
 
 @pytest.mark.parametrize(
     ("annotation", "value"),
-    [
-        (int, True),
-        (str, 3),
-        (str, None),
-        (dict[str, int], None),
-        (bool, 1),
-        (float, "x"),
-        (int | None, [1]),
-        (list[int], ["a"]),
-    ],
+    [(int, True), (str, 3), (str, None), (dict[str, int], None), (bool, 1), (int | None, [1]), (list[int], ["a"])],
 )
 def test_values_of_a_wrong_type_do_not(annotation, value):
     with pytest.raises(ConfigError, match="k: expected"):

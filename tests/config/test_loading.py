@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import parts_for_tests as parts
 import pytest
 import yaml
+from kit.refusals import one_line
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.base.options import sentences
 from tmrl_like.config.document import shipped
-from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings, open_experiment
+from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings
 from tmrl_like.config.settings import SECTIONS, ServerSection, Settings, WorkerSection
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
@@ -61,6 +63,13 @@ def changed(file, old, new):
     return file
 
 
+def with_memory(file, cls, init_args):
+    """Of ours, and without a compressor and what comes after it."""
+    lines = f"memory:\n  class_path: tmrl_like.replay.{cls}\n  init_args: {init_args}\n"
+    file.write_text(TEXT[: TEXT.index("memory:")] + lines)
+    return file
+
+
 def test_a_file_becomes_the_objects_that_a_script_would_make(file):
     experiment = load_experiment(file)
     assert experiment.run_name == "r1"
@@ -90,11 +99,7 @@ def test_without_an_agent_an_actor_that_ships_is_the_one_that_needs_no_torch(fil
 
 
 def test_a_memory_that_ships_needs_no_compressor_beside_it(file):
-    file.write_text(
-        TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n"
-        + "  init_args: {act_buf_len: 2, frame_stack: {3: 4, camera: 2}}\n"
-    )
+    with_memory(file, "ReplayMemory", "{act_buf_len: 2, frame_stack: {3: 4, camera: 2}}")
     assert load_experiment(file).compressor == DropHistory(2, {3: 4, "camera": 2})
     assert load_experiment(file, parts=["sample_compressor"]).compressor == DropHistory(2, {3: 4, "camera": 2})
     file.write_text(file.read_text() + "sample_compressor: null\n")
@@ -103,12 +108,7 @@ def test_a_memory_that_ships_needs_no_compressor_beside_it(file):
 
 def test_memories_nest(file):
     inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
-    file.write_text(
-        TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.replay.WithDemonstrations\n"
-        + f"  init_args: {{memory: {inner}, share: 0.25}}\n"
-    )
-    experiment = load_experiment(file)
+    experiment = load_experiment(with_memory(file, "WithDemonstrations", f"{{memory: {inner}, share: 0.25}}"))
     assert experiment.compressor == DropHistory(2)
     memory = experiment.memory(nb_steps=1, device="cpu")
     assert (memory.share, memory.batch_size, memory.demonstrations.options.act_buf_len) == (0.25, 8, 2)
@@ -159,16 +159,8 @@ def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
     assert memory.keywords["act_buf_len"] == 3
 
 
-def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file):
-    changed(file, f"sample_compressor:\n  class_path: {MODULE}.Compressor\n  init_args: {{number: 2}}\n", "")
-    assert load_experiment(file).compressor is None
-
-
 def test_what_the_memorys_compressor_refuses_is_reported_with_the_line(file):
-    file.write_text(
-        TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n  init_args: {frame_stack: -1}\n"
-    )
+    with_memory(file, "ReplayMemory", "{frame_stack: -1}")
     with pytest.raises(ConfigError, match=r"x.yaml:12: memory.init_args.frame_stack is -1"):
         load_experiment(file)
 
@@ -190,12 +182,6 @@ def test_any_value_can_be_given_on_the_command_line(file):
     assert experiment.env().period_s == 0.5
     assert experiment.memory(nb_steps=1, device="cpu").size == 11
     assert (experiment.worker.device, experiment.seed) == ("cuda:1", 4)
-
-
-def test_a_whole_part_can_be_replaced_on_the_command_line(file):
-    experiment = load_experiment(file, [(("agent",), f"{MODULE}.Open"), (("env",), f"{MODULE}.Env")], ["env"])
-    assert experiment.env is parts.Env
-    assert open_experiment(file, [(("agent",), "a.B")]).data["agent"] == {"class_path": "a.B"}
 
 
 def test_modules_beside_the_file_can_be_named(file):
@@ -220,14 +206,7 @@ RATIO = "max_training_steps_per_env_step"
         ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_name?"),
         ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
-        ("port: 8000", "port: 80000", ":18: server.port is 80000; expected 0 to 65535"),
         ("port: 8000", "transport: tcp", ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'"),
-        ("epochs: .inf", "epochs: 0", ":20: trainer.epochs is 0; expected 1 or more"),
-        (
-            "epochs: .inf",
-            f"{RATIO}: fast",
-            f":20: trainer.{RATIO}: expected a number, got 'fast'",
-        ),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
         ("run_name: r1", "seed: soon", ":2: seed: expected a whole number or none, got 'soon'"),
@@ -236,19 +215,7 @@ RATIO = "max_training_steps_per_env_step"
         (f"{MODULE}.Env", "[1, 2]", ":3: env: expected an import path, or class_path with init_args"),
         (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it has no reset()"),
         ("lr: 0.5", "lr: fast", ":9: agent.init_args.lr: expected a number, got 'fast'"),
-        ("lr: 0.5", "lrr: 0.5", ":9: agent.init_args.lrr: Agent has no such argument; did you mean lr?"),
         ("port: 8000", f"limits: {{class_path: {MODULE}.Net}}", ":17: server: has a class_path, but its values are"),
-        ("  init_args: {size: 10}", "  init_args: 10", ":12: memory.init_args: expected keys with values, got 10"),
-        (
-            "{size: 10}",
-            "{prioritised: {}}",
-            ":12: memory.init_args.prioritised: Memory has no such argument; an earlier",
-        ),
-        (
-            "epochs: .inf",
-            "keep_policies_s: 9",
-            ":20: trainer.keep_policies_s: there is no such key; an earlier version had",
-        ),
         ("run_name: r1", "on_trainer_rollout: a.b", ":2: on_trainer_rollout: there is no such key; an earlier version"),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
@@ -256,25 +223,15 @@ RATIO = "max_training_steps_per_env_step"
 )
 def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(file, old, new, problem):
     changed(file, old, new)
-    with pytest.raises(ConfigError) as refused:
+    with one_line("^" + re.escape(f"{file}{problem}")):
         load_experiment(file)
-    assert str(refused.value).startswith(f"{file}{problem}")
-    assert "\n" not in str(refused.value)
 
 
-def test_a_mistake_on_the_command_line_says_so(file):
-    with pytest.raises(ConfigError, match=r"^command line: trainer\.epoch: there is no such key; did you mean epochs"):
-        load_settings(file, [(("trainer", "epoch"), "3")])
-
-
-def test_a_file_that_is_not_there_suggests_its_neighbour(file):
+def test_a_file_that_cannot_be_read_is_one_line(file):
     with pytest.raises(ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"):
         load_settings(file.with_name("y.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         load_settings(file.parent)
-
-
-def test_a_file_that_is_not_text_is_refused(file):
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
         load_settings(file)

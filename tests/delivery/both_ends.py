@@ -1,7 +1,5 @@
 """The two ends of a worker's delivery in one test: the control loop's, the one that sends, and who takes it."""
 
-import contextlib
-
 import numpy as np
 from kit.clocks import Clock
 from kit.episodes import episode
@@ -66,6 +64,12 @@ class Ends:
         self.pump(taker.send, True, awaits=True)
         taker.acknowledge(self, stored=stored)
 
+    def pumped(self, taker=None, **how):
+        """Who takes what the outbox sends now."""
+        taker = taker or Wire()
+        self.pump(taker.send, True, **how)
+        return taker
+
     def kill_reader(self):
         """What is left of a process that is killed: its files, and no lock."""
         self.outbox._lock.release()
@@ -87,22 +91,6 @@ class Ends:
             log.close()
         self.folder.close()
         self.outbox.close()
-
-
-@contextlib.contextmanager
-def opened_ends():
-    """Makes both ends; those that a test leaves open are closed at its end."""
-    made = []
-
-    def make(*args, **kwargs):
-        made.append(Ends(*args, **kwargs))
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for ends in made:
-            ends.close()
 
 
 class Wire:

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-from both_ends import opened_ends
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
@@ -22,13 +21,6 @@ def opened(tmp_path):
     yield make
     for folder in folders:
         folder.close()
-
-
-@pytest.fixture
-def outbox(tmp_path):
-    """Both ends of the delivery of worker w in tmp_path."""
-    with opened_ends() as make:
-        yield lambda root=tmp_path: make(root)
 
 
 def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path, monkeypatch):
@@ -58,17 +50,17 @@ def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
         open_folder(tmp_path, "ü" * 150)
 
 
-def test_a_worker_without_a_name_leaves_a_folder_to_who_still_sends_from_it(opened, outbox):
-    box = outbox()
+def test_a_worker_without_a_name_leaves_a_folder_to_who_still_sends_from_it(opened, spool):
+    box = spool()
     box.kill_writer()
     assert opened(None).worker != "w"
     box.kill_reader()
     assert opened(None).worker == "w"
 
 
-def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(outbox, monkeypatch):
+def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(spool, monkeypatch):
     monkeypatch.setattr(folder_module, "_READER_WITHIN_S", 0.0)
-    box = outbox()
+    box = spool()
     with pytest.raises(ConfigError, match=r"another process still sends what is in .*w: end it"):
         box.reader()
 
@@ -80,8 +72,8 @@ def shared_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_writer_first", [False, True])
-def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(outbox, shared_memory, is_writer_first):
-    box = outbox(root=None)
+def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(spool, shared_memory, is_writer_first):
+    box = spool(root=None)
     (path,) = shared_memory.iterdir()
     if os.name == "posix":
         assert path.stat().st_mode & 0o777 == 0o700
@@ -93,19 +85,19 @@ def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(outbox, shar
     assert not path.exists()
 
 
-def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_being_made(outbox, shared_memory):
-    stale, young, used = (outbox(root=None) for _ in range(3))
+def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_being_made(spool, shared_memory):
+    stale, young, used = (spool(root=None) for _ in range(3))
     for box in (stale, young):
         box.kill()
     for box in (stale, used):
         os.utime(box.folder.path, (0, 0))
-    outbox(root=None)
+    spool(root=None)
     assert [box.folder.path.exists() for box in (stale, young, used)] == [False, True, True]
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(outbox, is_stored):
-    box = outbox()
+def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_else(spool, is_stored):
+    box = spool()
     box.fill(1)
     box.pump(lambda data: True, True, awaits=True)
     box.ack(int(is_stored), 1)
@@ -115,8 +107,8 @@ def test_what_is_not_stored_stays_in_a_spool_when_both_have_left_and_nothing_els
     assert len(list(box.folder.path.glob("*.rows"))) == (0 if is_stored else 1)
 
 
-def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(outbox):
-    box = outbox()
+def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):
+    box = spool()
     box.fill(1)
     box.pump(lambda data: True, True, awaits=True)
     box.ack(1, 1)
@@ -126,7 +118,7 @@ def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(outbox):
     assert box.unacknowledged_samples() == 1
 
 
-def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(outbox, tmp_path, monkeypatch):
+def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(spool, tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path / "missing")
     monkeypatch.setattr(folder_module.tempfile, "tempdir", str(tmp_path))
-    assert outbox(root=None).folder.path.parent == tmp_path
+    assert spool(root=None).folder.path.parent == tmp_path

@@ -1,55 +1,17 @@
 """What the trainer takes of what arrives, what it forgets, and what a worker that takes more than its part gets."""
 
-import random
 from contextlib import ExitStack
 
 import pytest
 from kit.episodes import episode
 from kit.packets import Stores, numbered, packet_of
+from receiving import Trainer
 
-from tmrl_like.base.files import disk
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
-
-
-class Trainer:
-    """A receiver, and a training thread that does what the test says."""
-
-    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
-        self.receiver = Receiver(limits=limits, **options)
-        self.inbox = []
-        self.now = 0.0
-
-    def give(self, first, newest=None, samples=None, **header):
-        """A packet of samples that have the numbers of their entries."""
-        numbers = range(first, (newest or first) + 1) if samples is None else samples
-        self.give_bytes(packet_of(first, *map(numbered, numbers), **header))
-
-    def give_bytes(self, message, admit=lambda packet: True):
-        packet, body = m.decode(message)
-        self.inbox += self.receiver.take(packet, body, message, self.now, admit)
-
-    def store(self, count=None):
-        """The memory stores what arrived, or the first of it."""
-        stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
-        self.receiver.confirm([delivery.receipt for delivery in stored])
-        self.receiver.write(self.now)
-
-    @property
-    def numbers(self):
-        """Of the samples that wait for the memory."""
-        return [number for number, _ in self.taken]
-
-    @property
-    def taken(self):
-        """(number, name of the stream) of what waits for the memory."""
-        return [(int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory]
-
-    def due(self):
-        return self.receiver.due()
 
 
 @pytest.fixture
@@ -63,17 +25,51 @@ def opened(tmp_path):
         yield Stores(tmp_path, stack)
 
 
+@pytest.fixture
+def store(opened):
+    return opened()
+
+
+@pytest.fixture
+def keeper(store):
+    """A trainer that stores what its memory has."""
+    return Trainer(store=store, run="run", keep_samples=100)
+
+
+def replayed(store):
+    """Of each stream the samples that the next process finds."""
+    return [(buffer.stream, [int(sample.obs) for sample in buffer.memory]) for buffer in Receiver(store).replay()]
+
+
 # -- in order, and once --------------------------------------------------------------------------------
 
+HISTORIES = [  # packets, each of these entries (and the oldest that its worker has); stretches; the word for the worker
+    ("1-1 3-4", "1", "1 again"),
+    ("1-1 3-4 2-3 3-4", "1 2 3 4", "4 again"),
+    ("1-1 4-5/4", "1 | 4 5", "5"),
+    ("1-1 6-6/4", "1", "3 again"),  # 4 and 5 are still there
+    ("1-1 6-6/4 4-6/4", "1 | 4 5 6", "6 again"),
+    ("1-1 4-6/6", "1 | 4 5 6", "6"),  # its worker has 4 and 5 no more, but here they are
+    ("1-2 1-2", "1 2", "2"),
+    ("1-2 1-4", "1 2 3 4", "4"),
+    ("8-8/6", "", "5 again"),  # of a process that was never heard of
+    ("8-8/6 6-8/6", "6 7 8", "8 again"),
+]
 
-def test_entries_after_some_that_are_missing_have_to_wait_for_them(trainer):
-    trainer.give(1)
-    trainer.give(3, 4)
-    assert trainer.numbers == [1]
-    assert trainer.due() == [m.Ack("w", 7, 0, 1, True)]
-    trainer.give(2, 3)
-    trainer.give(3, 4)
-    assert trainer.taken == [(number, "w/7/0/1") for number in (1, 2, 3, 4)]
+
+@pytest.mark.parametrize(("packets", "stretches", "word"), HISTORIES)
+def test_entries_are_taken_once_and_in_order_and_a_gap_is_a_break(trainer, packets, stretches, word):
+    for packet in packets.split():
+        entries, _, oldest = packet.partition("/")
+        first, last = map(int, entries.split("-"))
+        trainer.give(first, last, oldest=int(oldest or 1))
+    streams = {}
+    for number, stream in trainer.taken:
+        streams.setdefault(stream, []).append(str(number))
+    assert " | ".join(map(" ".join, streams.values())) == stretches
+    trainer.store()
+    (ack,) = trainer.due()
+    assert f"{ack.received}{' again' * ack.again}" == word
 
 
 def test_what_is_missing_is_asked_for_but_not_with_each_packet(trainer):
@@ -82,42 +78,6 @@ def test_what_is_missing_is_asked_for_but_not_with_each_packet(trainer):
         trainer.now = now
         trainer.give(3)
         assert any(message.again for message in trainer.due()) == asks
-
-
-def test_a_gap_of_entries_that_come_no_more_is_a_break(trainer, caplog):
-    trainer.give(1)
-    trainer.give(4, 5, oldest=4)
-    assert trainer.taken == [(1, "w/7/0/1"), (4, "w/7/0/4"), (5, "w/7/0/4")]
-    assert "entries 2 to 3 of worker w are lost for good" in caplog.text
-
-
-def test_what_the_worker_still_has_of_a_gap_is_waited_for(trainer):
-    trainer.give(1)
-    trainer.give(6, oldest=4)
-    assert trainer.numbers == [1]
-    assert trainer.due() == [m.Ack("w", 7, 0, 3, True)]
-    trainer.give(4, 6, oldest=4)
-    assert trainer.taken == [(1, "w/7/0/1")] + [(number, "w/7/0/4") for number in (4, 5, 6)]
-
-
-def test_what_a_packet_holds_counts_though_its_worker_has_it_no_more(trainer):
-    trainer.give(1)
-    trainer.give(4, 6, oldest=6)
-    assert trainer.numbers == [1, 4, 5, 6]
-
-
-def test_a_packet_that_comes_again_is_acknowledged_and_not_taken(trainer):
-    for _ in range(2):
-        trainer.give(1, 2)
-    assert trainer.numbers == [1, 2]
-    assert len(trainer.due()) == 1
-
-
-def test_of_a_packet_that_begins_with_known_entries_the_rest_is_taken(trainer):
-    trainer.give(1, 2)
-    trainer.give(1, 4)
-    assert trainer.taken == [(number, "w/7/0/1") for number in (1, 2, 3, 4)]
-    assert [len(delivery.buffer) for delivery in trainer.inbox] == [2, 2]
 
 
 REPORTS = tuple(episode(return_=k) for k in range(3))
@@ -142,30 +102,12 @@ def test_reports_between_samples_are_cut_off_where_they_stand(trainer):
     assert (trainer.numbers, trainer.inbox[0].episodes) == ([3, 4], ())
 
 
-def test_a_break_ends_a_stream_and_may_come_alone(trainer):
-    trainer.give(1)
-    trainer.give(2, samples=(), begins_with_break=True)
-    trainer.give(3, breaks=1)
-    assert trainer.taken == [(1, "w/7/0/1"), (3, "w/7/1/1")]
-    trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
-
-
 def test_what_waits_for_the_memory_is_in_no_receipt_and_not_acknowledged(trainer):
     for entry in (1, 2, 3):
         trainer.give(entry)
     trainer.store(2)
     assert trainer.receiver.receipts == (Receipt("w", 7, 2),)
     assert trainer.due() == [m.Ack("w", 7, 2, 2)]
-
-
-def test_of_a_process_that_was_never_heard_of_the_first_entry_that_is_kept_comes_first(trainer, caplog):
-    trainer.give(8, oldest=6)
-    assert trainer.taken == []
-    assert trainer.due() == [m.Ack("w", 7, 0, 5, True)]
-    trainer.give(6, 8, oldest=6)
-    assert trainer.numbers == [6, 7, 8]
-    assert caplog.text == ""
 
 
 def test_a_damaged_packet_is_counted_and_asked_for_again(trainer):
@@ -182,7 +124,7 @@ def test_a_damaged_packet_is_counted_and_asked_for_again(trainer):
             trainer.now += 1.0
             trainer.give_bytes(bytes(damaged))
             assert trainer.due() == [m.Ack("w", 7, 0, 1, True)]
-    assert trainer.receiver.metrics()["refused_packets_total"] > 10
+    assert trainer.metrics["refused_packets_total"] > 10
     trainer.give(2)
     assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1")]
 
@@ -194,9 +136,8 @@ def test_a_packet_that_never_decodes_is_counted_passed_over_and_a_break(trainer,
     assert trainer.taken == [(1, "w/7/0/1"), (7, "w/7/0/7")]
     trainer.store()
     assert trainer.due() == [m.Ack("w", 7, 7, 7)]
-    assert trainer.receiver.metrics()["refused_packets_total"] == 1
-    assert trainer.receiver.samples == 2
-    assert len([r for r in caplog.records if "refused a packet of worker w" in r.message]) == 1
+    assert (trainer.metrics["refused_packets_total"], trainer.receiver.samples) == (1, 2)
+    assert caplog.text.count("refused a packet of worker w") == 1
 
 
 @pytest.mark.parametrize(
@@ -230,44 +171,38 @@ def test_a_packet_of_nothing_leaves_no_trace(trainer, caplog):
     assert caplog.records == []
 
 
-def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(trainer, opened):
-    trainer.receiver = Receiver(opened(), "run", 100)
-    trainer.give(1)
-    trainer.give_bytes(packet_of(2, numbered(2), reports=REPORTS), admit=lambda packet: False)
-    trainer.give(6)
-    assert trainer.taken == [(1, "w/7/0/1"), (6, "w/7/0/6")]
-    assert sum(len(delivery.episodes) for delivery in trainer.inbox) == 3
-    trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 6, 6)]
-    assert trainer.receiver.samples == 2
+def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(keeper):
+    keeper.give(1)
+    keeper.give_bytes(packet_of(2, numbered(2), reports=REPORTS), admit=lambda packet: False)
+    keeper.give(6)
+    assert keeper.taken == [(1, "w/7/0/1"), (6, "w/7/0/6")]
+    assert sum(len(delivery.episodes) for delivery in keeper.inbox) == 3
+    keeper.store()
+    assert keeper.due() == [m.Ack("w", 7, 6, 6)]
+    assert keeper.receiver.samples == 2
 
 
-def test_samples_that_a_worker_lost_are_counted_once(trainer, opened):
-    store = opened()
-    trainer.receiver = Receiver(store, "run", 100)
+def test_samples_that_a_worker_lost_are_counted_once(keeper, store, opened):
     for entry, lost in ((1, 2), (2, 5), (2, 5), (3, 5)):
-        trainer.give(entry, lost_samples=lost)
-    assert trainer.receiver.metrics()["lost_samples_total"] == 5
-    trainer.store()
+        keeper.give(entry, lost_samples=lost)
+    assert keeper.metrics["lost_samples_total"] == 5
+    keeper.store()
     store.close()
-    trainer.receiver = Receiver(opened(), "run", 100)
-    list(trainer.receiver.replay())
-    trainer.give(4, lost_samples=6)
-    assert trainer.receiver.metrics()["lost_samples_total"] == 1
+    successor = Trainer(store=opened())
+    list(successor.receiver.replay())
+    successor.give(4, lost_samples=6)
+    assert successor.metrics["lost_samples_total"] == 1
 
 
 # -- the next process ----------------------------------------------------------------------------------
 
 
-def test_of_a_repeat_the_next_process_finds_what_was_new(opened):
-    store = opened()
-    trainer = Trainer(store=store, run="run")
-    trainer.receiver.note_stored([Receipt("w", 7, 3)])  # by another rank
-    trainer.give(2, 5)
-    trainer.store()
+def test_of_a_repeat_the_next_process_finds_what_was_new(keeper, store, opened):
+    keeper.receiver.note_stored([Receipt("w", 7, 3)])  # by another rank
+    keeper.give(2, 5)
+    keeper.store()
     store.close()
-    (buffer,) = Receiver(opened()).replay()
-    assert [int(sample.obs) for sample in buffer.memory] == [4, 5]
+    assert replayed(opened()) == [("w/7/0/4", [4, 5])]
 
 
 def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
@@ -294,17 +229,14 @@ def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened):
     assert trainer.taken == [(4, "w/7/0/4")]
 
 
-def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(trainer, opened):
-    store = opened()
-    trainer.receiver = Receiver(store, "run", 100)
-    trainer.give(1, 2)
-    trainer.give(1, 3)
-    trainer.give(4, 5, begins_with_break=True, samples=(5,))
-    trainer.give(6, breaks=1)
-    trainer.store()
+def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(keeper, store, opened):
+    keeper.give(1, 2)
+    keeper.give(1, 3)
+    keeper.give(4, 5, begins_with_break=True, samples=(5,))
+    keeper.give(6, breaks=1)
+    keeper.store()
     store.close()
-    replayed = [(b.stream, [int(s.obs) for s in b.memory]) for b in Receiver(opened()).replay()]
-    assert replayed == [("w/7/0/1", [1, 2, 3]), ("w/7/1/1", [5, 6])]
+    assert replayed(opened()) == [("w/7/0/1", [1, 2, 3]), ("w/7/1/1", [5, 6])]
 
 
 # -- rejection -----------------------------------------------------------------------------------------
@@ -323,28 +255,28 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     assert len(trainer.inbox) == 2
     assert not any(isinstance(message, m.Ack) for message in trainer.due())
     assert trainer.receiver.receipts == (Receipt("w", 7, 1),)
-    assert trainer.receiver.metrics()["rejected_workers_total"] == 1
+    assert trainer.metrics["rejected_workers_total"] == 1
     assert [r.message for r in caplog.records] == [
         "worker w is rejected, training goes on without its samples: they do not fit those in the memory: "
         "obs is float64, it was float32"
     ]
-
-
-def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(trainer, opened):
-    store = opened()
-    trainer.receiver = Receiver(store, "run", 100)
-    trainer.give(1)
-    trainer.store()
-    for entry in (2, 3):
-        trainer.give(entry)
     trainer.give(1, incarnation=8)
-    trainer.receiver.confirm([trainer.inbox[0].receipt, trainer.inbox[2].receipt])
-    trainer.receiver.reject(trainer.inbox[1].receipt, "the third does not fit")
-    trainer.receiver.finish()
+    assert trainer.inbox[-1].receipt == Receipt("w", 8, 1), "the worker's next process is taken"
+
+
+def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(keeper, store, opened):
+    keeper.give(1)
+    keeper.store()
+    for entry in (2, 3):
+        keeper.give(entry)
+    keeper.give(1, incarnation=8)
+    keeper.receiver.confirm([keeper.inbox[0].receipt, keeper.inbox[2].receipt])
+    keeper.receiver.reject(keeper.inbox[1].receipt, "the third does not fit")
+    keeper.receiver.finish()
     store.close()
-    trainer = Trainer(store=opened())
-    list(trainer.receiver.replay())
-    assert trainer.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
+    successor = Trainer(store=opened())
+    list(successor.receiver.replay())
+    assert successor.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
 
 
 def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_packet(trainer):
@@ -366,14 +298,6 @@ def test_a_rejection_that_could_not_be_sent_is_sent_later(trainer):
     assert trainer.receiver.pending
     assert m.Dismissal("w", 7, "no") in trainer.due()
     assert not trainer.receiver.pending
-
-
-def test_the_next_process_of_a_rejected_worker_is_taken(trainer):
-    trainer.give(1)
-    trainer.receiver.reject(trainer.inbox.pop().receipt, "no")
-    trainer.give(2)
-    trainer.give(1, incarnation=8)
-    assert [d.receipt for d in trainer.inbox] == [Receipt("w", 8, 1)]
 
 
 def test_samples_that_the_check_refuses_reject_their_process():
@@ -408,7 +332,7 @@ def test_processes_that_ended_long_ago_are_forgotten_and_what_they_lost_is_not(t
     known = [incarnation for _, incarnation, _ in trainer.receiver.receipts]
     assert len(known) <= 100
     assert known[-50:] == list(range(951, 1001))
-    assert trainer.receiver.metrics()["lost_samples_total"] == 2000
+    assert trainer.metrics["lost_samples_total"] == 2000
 
 
 def test_a_process_that_is_still_heard_is_not_forgotten(trainer, few):
@@ -460,7 +384,7 @@ def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowl
 
 
 def test_new_processes_of_one_worker_are_limited_and_those_known_go_on(trainer):
-    for incarnation in range(1, 5000):
+    for incarnation in range(1, 2000):
         trainer.give(1, worker="bad", incarnation=incarnation)
     assert len(trainer.inbox) < trainer.receiver.limits.processes + 100
     trainer.inbox.clear()
@@ -472,24 +396,8 @@ def test_new_processes_of_one_worker_are_limited_and_those_known_go_on(trainer):
 def test_one_worker_cannot_fill_the_log(trainer, caplog):
     for entry in range(2, 2000, 2):
         trainer.give(entry, oldest=entry)
+    assert caplog.records[0].message == "entries 3 to 3 of worker w are lost for good"
     assert len(caplog.records) < 200
-
-
-def test_a_disk_that_takes_nothing_shows_in_the_metrics_until_it_does(trainer, opened, monkeypatch):
-    def fail(*_):
-        raise OSError("full")
-
-    trainer.receiver = Receiver(opened(), "run", 100)
-    trainer.give(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "write", fail)
-        trainer.store()
-    assert trainer.receiver.metrics()["log_fails"] == 1
-    assert trainer.due() == [m.Ack("w", 7, 0, 1)]
-    trainer.now = 60.0
-    trainer.receiver.write(60.0)
-    assert trainer.receiver.metrics()["log_fails"] == 0
-    assert trainer.due() == [m.Ack("w", 7, 1, 1)]
 
 
 def test_who_awaits_training_hears_how_far_it_is(trainer):
@@ -510,18 +418,3 @@ def test_who_begins_to_await_training_hears_of_what_came_before(trainer):
     trainer.due()
     trainer.receiver.remind("w")
     assert trainer.due() == [m.Ack("w", 7, 1, 1, trained=1)]
-
-
-@pytest.mark.fault(
-    "network", "packets are lost, doubled, delayed and out of order", "each is in the memory once, in order"
-)
-@pytest.mark.parametrize("seed", range(20))
-def test_packets_are_taken_once_and_in_order_in_whatever_order_they_come(trainer, seed):
-    rng = random.Random(seed)
-    for _ in range(200):
-        first = rng.randrange(1, 50)
-        trainer.give(first, first + rng.randrange(3))
-        trainer.now += rng.random()
-    trainer.give(1, 60)
-    assert trainer.numbers == list(range(1, 61))
-    assert len({stream for _, stream in trainer.taken}) == 1

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from both_ends import CLOCK, Taker, Wire, nothing, opened_ends, sample
+from both_ends import Taker, nothing, sample
 from kill_lines import kill_after
+from kit.failing import failing
 
 import tmrl_like.delivery
 from tmrl_like.delivery import sample_log, segments
@@ -21,35 +22,12 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in, decode_body
 
 
-@pytest.fixture
-def ends(tmp_path):
-    """Both ends, with the folder on a disk unless it is asked for otherwise."""
-    with opened_ends() as make:
-        yield lambda incarnation=1, root=tmp_path, **options: make(root, incarnation, CLOCK, **options)
-
-
-@pytest.fixture
-def small_files(monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
-
-
-def delivered(box):
-    wire = Wire()
-    box.hasten()
-    box.pump(wire.send, True)
-    return wire
-
-
 def files_of(box):
     return sorted(box.folder.path.glob(f"*{SUFFIX}"))
 
 
-def full(path, size):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_files_are_filled_again_when_all_that_is_in_them_is_stored(ends, small_files):
-    box, taker = ends(), Taker()
+def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_files):
+    box, taker = spool(), Taker()
     for i in range(2000):
         box.fill(i)
         if i % 20 == 0:
@@ -58,7 +36,7 @@ def test_files_are_filled_again_when_all_that_is_in_them_is_stored(ends, small_f
             box.pump(taker.send, True)
             taker.acknowledge(box)
     assert len(files_of(box)) < 10
-    assert (delivered(box).all_numbers, taker.rows[1]) == (list(range(1981, 2000)), list(range(1981)))
+    assert (box.pumped(awaits=True).all_numbers, taker.rows[1]) == (list(range(1981, 2000)), list(range(1981)))
 
 
 def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
@@ -76,27 +54,18 @@ def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
         assert not log.alarm
 
 
-def test_no_file_is_filled_again_before_all_that_is_in_it_is_stored(ends, small_files):
-    box, taker = ends(), Taker()
-    for i in range(500):
-        box.fill(i)
-        box.deliver(taker, stored=False)
-    box.send_again(to_another_trainer=True)
-    assert delivered(box).all_numbers == list(range(500))
-
-
-def test_files_that_nobody_reads_become_larger_and_not_many(ends, small_files):
-    box = ends()
+def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
+    box = spool()
     for i in range(20_000):  # some 2 MB
         box.fill(i)
         if i % 20 == 0:
             box.log.refill()
     assert len(files_of(box)) < 40
-    assert delivered(box).all_numbers == list(range(20_000))
+    assert box.pumped(awaits=True).all_numbers == list(range(20_000))
 
 
-def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, small_files, monkeypatch):
-    box, makers = ends(), set()
+def test_the_control_thread_makes_no_file_where_they_are_made_in_time(spool, small_files, monkeypatch):
+    box, makers = spool(), set()
     real = sample_log.reserve
     monkeypatch.setattr(sample_log, "reserve", lambda *a: makers.add(threading.current_thread()) or real(*a))
     for i in range(500):
@@ -109,37 +78,18 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, smal
     assert threading.current_thread() not in makers
 
 
-def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_continue_what_was_before(ends, small_files):
-    box, taker = ends(log_bytes=20_000), Taker()
-    box.fill(*range(2000))
-    lost = box.log.lost_samples
-    assert 1000 < lost < 2000
-    box.hasten()
-    box.pump(taker.send, True)
-    taker.acknowledge(box)
-    box.fill(3000)
-    after = delivered(box)
-    assert taker.rows == {1: list(range(2000 - lost))}
-    assert after.all_numbers == [3000]
-    assert {packet.breaks for packet in taker.packets} == {0}
-    assert {packet.breaks for packet in after.packets} == {1}
-    assert taker.packets[-1].lost_samples == after.packets[-1].lost_samples == box.lost_samples == lost
-
-
 @pytest.mark.fault(
     "resources",
     "shared memory has hardly room for a worker's files",
     "an alarm only where samples may be lost, which ends when there is a file to fill",
 )
-def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(ends, small_files, monkeypatch):
-    real, room = sample_log.reserve, 2  # files: fewer than those that are kept ready
-
-    def hardly(path, size):
-        has_room = len(list(path.parent.glob(f"*{SUFFIX}"))) < room
-        (real if has_room else full)(path, size)
-
+def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
+    room = 2  # files: fewer than those that are kept ready
+    hardly = failing(
+        errno.ENOSPC, sample_log.reserve, lambda path, size: len([*path.parent.glob(f"*{SUFFIX}")]) >= room
+    )
     monkeypatch.setattr(sample_log, "reserve", hardly)
-    box = ends()
+    box = spool()
     box.log.refill()
     assert box.log.alarm == ""
     numbers = count()
@@ -148,17 +98,17 @@ def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(ends, small_file
         box.log.refill()
     assert len(files_of(box)) == room
     assert not box.log.lost_samples
-    newest = delivered(box).packets[-1].last
+    newest = box.pumped(awaits=True).packets[-1].last
     box.ack(newest, newest)
     box.log.refill()
     assert box.log.alarm == ""
 
 
 @pytest.mark.fault("disk", "the worker's disk is full", "the control loop never stops; lost samples are counted")
-def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(ends, small_files, monkeypatch):
-    box = ends()
+def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(spool, small_files, monkeypatch):
+    box = spool()
     with monkeypatch.context() as patch:
-        patch.setattr(sample_log, "reserve", full)
+        patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
         box.fill(*range(2000))
         assert "No space left on device; samples may be lost" in box.log.alarm
         lost = box.log.lost_samples
@@ -168,36 +118,36 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(en
     box.log.refill()
     assert box.log.alarm == ""
     box.fill(2000)
-    wire = delivered(box)
+    wire = box.pumped(awaits=True)
     assert wire.all_numbers == [*range(2000 - lost), 2000]
     assert wire.packets[-1].breaks == 1
 
 
 @pytest.mark.fault("disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted")
-def test_a_worker_starts_although_the_disk_is_full(ends, monkeypatch):
+def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(sample_log, "reserve", full)
-        box = ends()
+        patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
+        box = spool()
         box.fill(0)
         box.hasten()
         box.pump(nothing, True)
     box.log.refill()
     box.fill(1)
-    assert delivered(box).all_numbers == [1]
+    assert box.pumped(awaits=True).all_numbers == [1]
     assert box.lost_samples == 1
 
 
 @pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # as large as a file, and larger
-def test_a_sample_of_any_size_gets_a_file(ends, elements):
-    box = ends(max_packet_bytes=1 << 25)
+def test_a_sample_of_any_size_gets_a_file(spool, elements):
+    box = spool(max_packet_bytes=1 << 25)
     for i in range(3):
         box.append(sample(i))
         box.append(sample(i, elements))
-    assert delivered(box).all_numbers == [0, 0, 1, 1, 2, 2]
+    assert box.pumped(awaits=True).all_numbers == [0, 0, 1, 1, 2, 2]
 
 
-def test_arrays_of_any_layout_are_stored_by_value(ends):
-    box, sent = ends(root=None), []
+def test_arrays_of_any_layout_are_stored_by_value(spool):
+    box, sent = spool(root=None), []
     whole = np.arange(4096.0).reshape(64, 64)
     arrays = [whole, whole.T, whole[::-1, ::2], np.asfortranarray(whole), whole[:0], whole.astype(">f4"), whole > 9]
     for array in arrays:
@@ -214,12 +164,12 @@ def test_arrays_of_any_layout_are_stored_by_value(ends):
         np.testing.assert_array_equal(row.obs, array)
 
 
-def test_what_cannot_be_sent_is_refused_by_name(ends):
-    box = ends()
+def test_what_cannot_be_sent_is_refused_by_name(spool):
+    box = spool()
     with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
         box.append((0, 0, 0.0, False, False, {"car": object()}))
     box.fill(1)
-    assert delivered(box).spans == [(1, 1)]
+    assert box.pumped(awaits=True).spans == [(1, 1)]
 
 
 def rows_in(segment):
@@ -235,9 +185,9 @@ def fill_after_a_break(box):
 @pytest.mark.parametrize(
     ("what", "entries"), [(lambda box: box.fill(2), 1), (lambda box: box.end_episode(), 1), (fill_after_a_break, 2)]
 )
-def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(ends, what, entries):
+def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(spool, what, entries):
     for lines in count():
-        box = ends(lines + 1, root=None)
+        box = spool(lines + 1, root=None)
         box.fill(1, 1)
         segment = Segment(files_of(box)[0])
         *_, at = rows_in(segment)
@@ -245,7 +195,7 @@ def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_a
         segment.map[end : end + end - at] = segment.map[at:end]  # of what the file held before
         segment.close()
         is_killed = kill_after(lines, lambda box=box: what(box), tmrl_like.delivery)
-        wire = delivered(box)
+        wire = box.pumped(awaits=True)
         assert 2 <= wire.packets[-1].last <= 2 + entries
         assert wire.all_numbers in ([1, 1], [1, 1, 2])
         if not is_killed:
@@ -253,19 +203,10 @@ def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_a
             return
 
 
-def test_a_link_that_ends_leaves_the_entries_of_a_robot_that_goes_on(ends):
-    box = ends()
-    box.fill(1)
-    box.outbox.close()
-    box.fill(2)
-    box.outbox = box.reader()
-    assert delivered(box).all_numbers == [1, 2]
-
-
 @pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_there(ends, damaged):
-    box = ends()
+def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_there(spool, damaged):
+    box = spool()
     box.fill(0, 1, 2)
     box.end_episode()
     box.fill(9)  # whole, by chance
@@ -273,51 +214,47 @@ def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_ther
     segment.map[rows_in(segment)[damaged] + RECORD_BYTES + 40] ^= 1
     segment.close()
     box.kill()
-    assert delivered(ends(2)).all_numbers == list(range(damaged))
+    assert spool(2).pumped(awaits=True).all_numbers == list(range(damaged))
 
 
 @pytest.mark.parametrize("what", [lambda box: box.fill(1), lambda box: box.end_episode(), fill_after_a_break])
-def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(ends, what):
-    box = ends()
+def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(spool, what):
+    box = spool()
     what(box)
     segment = Segment(files_of(box)[0])
     segment.words[NUMBER] += 4  # the head was written to the disk, what it says lies there was not
     segment.close()
     box.kill()
-    assert delivered(ends(2)).packets == []
+    assert spool(2).pumped(awaits=True).packets == []
 
 
-def test_files_that_were_never_filled_go_with_the_next_process(ends):
-    box = ends()
+def test_files_that_were_never_filled_go_with_the_next_process(spool):
+    box = spool()
     box.fill(1)
     (box.folder.path / f"{1:016x}-000099{SUFFIX}").touch()
     before = files_of(box)
     box.kill()
-    box = ends(2)
+    box = spool(2)
     assert len(before) == 3 + 1
     assert [path for path in before if path.exists()] == before[:1]
-    assert delivered(box).all_numbers == [1]
+    assert box.pumped(awaits=True).all_numbers == [1]
 
 
 @pytest.mark.fault(
     "resources", "the descriptors run out while a worker starts", "what earlier processes left stays where it is"
 )
-def test_files_that_cannot_be_looked_at_stay(ends, monkeypatch):
-    box = ends()
+def test_files_that_cannot_be_looked_at_stay(spool, monkeypatch):
+    box = spool()
     box.fill(1)
     box.kill()
-
-    def short(path):
-        raise OSError(errno.EMFILE, "Too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "map_file", short)
-        ends(2).kill()
-    assert delivered(ends(3)).all_numbers == [1]
+        patch.setattr(segments, "map_file", failing(errno.EMFILE))
+        spool(2).kill()
+    assert spool(3).pumped(awaits=True).all_numbers == [1]
 
 
-def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(ends):
-    box = ends(root=None)
+def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(spool):
+    box = spool(root=None)
     box.fill(1)
     for _ in range(2):
         box.log.close()

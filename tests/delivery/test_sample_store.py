@@ -2,12 +2,15 @@
 
 import errno
 import random
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import ExitStack
 
 import pytest
 from disk import PowerDisk, end_at_each_operation
-from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
+from kit.executors import Beside
+from kit.failing import failing
+from kit.packets import Stores, entries, head_of, noise, numbered, packet_of
+from receiving import Trainer
 
 from tmrl_like.base.files import disk, lock_folder, write_whole
 from tmrl_like.delivery.receiver import Receiver
@@ -222,14 +225,6 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
 # -- kills and power cuts ------------------------------------------------------------------------------
 
 
-def test_what_is_stored_is_on_the_disk_with_its_name(opened, power):
-    store = opened(EVERY_S)
-    power.begin()
-    put_each(store, 1)
-    kinds = [operation[0] for operation in power.operations]
-    assert kinds == ["open", "write", "sync", "rename", "sync_folder"]
-
-
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
 def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, is_cut):
     def stores(root, stack):
@@ -254,19 +249,6 @@ def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order
             assert samples_of(stores(root, stack), EVERY_S) == found
 
     assert end_at_each_operation(tmp_path, work, check, is_cut) > 60
-
-
-def test_files_that_were_joined_when_the_process_was_killed_are_read_once(opened, folder, few, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "remove", lambda path: None)
-        store = opened()
-        for number in range(1, 7):
-            put(store, packet_of(number, numbered(number)))
-        store.close()
-    store = opened()
-    assert len(entries(store)) > 6
-    store.close()
-    assert samples_of(opened) == [1, 2, 3, 4, 5, 6]
 
 
 # -- disks that take nothing, or take their time -------------------------------------------------------
@@ -307,12 +289,9 @@ def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, 
     store = opened(EVERY_S)
     put(store, packet_of(1, numbered(1)))
 
-    def fail(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
     message = packet_of(2, numbered(2))
     with monkeypatch.context() as patch:
-        patch.setattr(disk, call, fail)
+        patch.setattr(disk, call, failing(errno.EIO))
         store.write(head_of(message), [message], 10.0)
         assert not store.is_settled(10.0)
     assert store.is_settled(20.0)
@@ -321,30 +300,11 @@ def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, 
     assert samples_of(opened, EVERY_S) == [1, 2]
 
 
-class Later(Executor):
-    """Does what it is given when it is told to."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def submit(self, call, /, *args, **kwargs):
-        self.waiting.append((Future(), call, args))
-        return self.waiting[-1][0]
-
-    def work(self):
-        done, call, args = self.waiting.pop()
-        try:
-            done.set_result(call(*args))
-        except OSError as error:
-            done.set_exception(error)
-
-
 @pytest.fixture
 def later(opened):
-    later = Later()
+    later = Beside()
     yield later
-    while later.waiting:
-        later.work()
+    later.work()
 
 
 def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
@@ -352,7 +312,7 @@ def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
     message = noise(1)
     store.write(head_of(message), [message], 0.0)
     assert not store.is_settled(100.0)
-    assert len(later.waiting) == 1
+    assert len(later.jobs) == 1
     later.work()
     assert store.is_settled(100.0)
     assert numbers(store) == [1]
@@ -385,26 +345,12 @@ def test_where_no_thread_starts_any_more_it_writes_in_its_own(opened):
 # -- with a receiver -----------------------------------------------------------------------------------
 
 
-class Taker:
-    """A receiver whose memory has all at once."""
-
-    def __init__(self, store):
-        self.receiver = Receiver(store, "run", keep_samples=100)
-
-    def take(self, entry, now):
-        message = packet_of(entry, numbered(entry))
-        packet, body = m.decode(message)
-        for delivery in self.receiver.take(packet, body, message, now, bool):
-            self.receiver.confirm([delivery.receipt])
-        return self.write(now)
-
-    def write(self, now):
-        self.receiver.write(now)
-        return [(ack.received, ack.stored) for ack in self.receiver.due()]
+def trainer_of(store):
+    return Trainer(store=store, run="run", keep_samples=100)
 
 
 def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(opened, later, monkeypatch):
-    taker = Taker(opened(EVERY_S, later))
+    taker = trainer_of(opened(EVERY_S, later))
     assert taker.take(1, 0.0) == [(1, 0)]
     assert taker.take(2, 0.1) == [(2, 0)]
     later.work()
@@ -415,20 +361,21 @@ def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_o
     assert taker.write(0.3) == [(3, 3)]
     assert taker.receiver.unstored_samples == 0
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "sync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        patch.setattr(disk, "sync", failing(errno.EIO))
         assert taker.take(4, 10.0) == [(4, 3)]
         later.work()
         assert taker.write(10.0) == []
-        assert taker.receiver.metrics()["log_fails"] == 1
+        assert taker.metrics["log_fails"] == 1
     assert taker.write(12.1) == []
     later.work()
     assert taker.write(12.2) == [(4, 4)]
+    assert taker.metrics["log_fails"] == 0
     assert taker.receiver.receipts == (Receipt("w", 7, 4),)
 
 
 def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is(opened):
     store = opened(EVERY_S)
-    taker = Taker(store)
+    taker = trainer_of(store)
     assert taker.take(1, 0.0) == [(1, 1)]
     assert taker.take(2, 0.1) == [(2, 1)]
     taker.receiver.finish()
@@ -438,7 +385,7 @@ def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is(opened):
 
 def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
     store = opened(EVERY_S)
-    taker = Taker(store)
+    taker = trainer_of(store)
     full_disk(folder, 0, monkeypatch)
     taker.take(1, 0.0)
     taker.receiver.finish()
@@ -448,16 +395,13 @@ def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
 
 def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
     monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 10_000)
-    taker = Taker(opened(EVERY_S))
+    store = opened(EVERY_S)
+    taker = trainer_of(store)
     for entry in range(1, 11):
-        message = packet_of(entry, numbered(entry))
-        packet, body = m.decode(message)
-        taker.receiver.confirm([d.receipt for d in taker.receiver.take(packet, body, message, 0.0, bool)])
+        taker.give(entry)
     taker.write(0.0)
     assert len(files(folder)) == 3
     taker.write(1.0)
     assert len(files(folder)) == 4
-    stored = [
-        header_of(message).first for file in read_files(sorted(folder.glob("*.log"))) for message in file.messages
-    ]
-    assert stored == list(range(1, 11))
+    store.close()
+    assert samples_of(opened) == list(range(1, 11))

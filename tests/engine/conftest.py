@@ -1,12 +1,17 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from engine_nodes import Nodes
+from engine_rig import Rig
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Nodes]:
+def node(tmp_path):
     """An engine of one node."""
     with Nodes(tmp_path / "engine") as nodes:
         yield nodes
+
+
+@pytest.fixture
+def rig(node, tmp_path):
+    rig = Rig(node, tmp_path)
+    yield rig
+    rig.close()

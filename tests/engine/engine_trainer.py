@@ -3,13 +3,10 @@
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.trainer_link import TrainerLink
-from tmrl_like.transport.base import PeerLink
 from tmrl_like.wire import messages as m
 
 
-def trainer_link(
-    link: PeerLink, receiver: Receiver | None = None, name: str = "t", rank: m.Rank = m.ALONE
-) -> TrainerLink:
+def trainer_link(link, receiver=None, name="t", rank=m.ALONE):
     """What a trainer has of an engine, or of a server."""
     ring = Ring(["the engine"], lambda _: link, is_quiet=True)
     return TrainerLink(ring, name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank)

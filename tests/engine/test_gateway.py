@@ -4,7 +4,6 @@ import contextlib
 import re
 import shutil
 import subprocess
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,92 +11,21 @@ from dataclasses import replace
 import pytest
 from engine_nodes import GUIDE, Nodes, nats_server, rights
 from engine_packets import message
+from engine_rig import RUN, Rig, make
 from engine_trainer import trainer_link
-from kit.light_worker import LightWorker
-from kit.packets import numbered
 from kit.ports import free_ports
 from kit.waiting import until
 
-from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.gateway import ENGINE, Gateway
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.reader import Reader
 from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
-from tmrl_like.session.ring import Ring
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
 
-RUN = "run 1"
 NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
-
-
-class Rig:
-    """Servers, workers and trainers of one run at some nodes."""
-
-    def __init__(self, nodes, folder):
-        self.nodes, self.folder, self.parts = nodes, folder, []
-        self.keys = KeyFolder(folder / "keys")
-        self.arena, self.gpu = nodes.options(RUN, "arena"), nodes.options(RUN, "gpu")
-
-    def server(self):
-        return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
-
-    def worker(self, server, name="w1"):
-        ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
-        return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
-
-    def trainer(self, receiver=None):
-        return self.keep(Trainer(Reader(self.gpu), receiver or Receiver(run=f"training {len(self.parts)}")))
-
-    def keep(self, part):
-        self.parts.append(part)
-        return part
-
-    def close(self):
-        for part in reversed(self.parts):
-            part.close()
-
-
-class Trainer:
-    """Stores what comes, in a thread."""
-
-    def __init__(self, link, receiver):
-        self.memory = {}
-        self.receiver = receiver
-        self.link = trainer_link(link, receiver)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self):
-        while not self._stopping.is_set():
-            deliveries = self.link.retrieve(0.05)
-            for delivery in deliveries:
-                taken = self.memory.setdefault(delivery.receipt.worker, [])
-                taken += [int(sample.obs) for sample in delivery.buffer]
-            self.link.confirm(deliveries)
-
-    def close(self):
-        self._stopping.set()
-        self._thread.join()
-        self.link.close()
-
-
-def make(worker, count):
-    for _ in range(count):
-        worker.append(numbered(worker.made + 1))
-    worker.session.wake()
-
-
-@pytest.fixture
-def rig(node, tmp_path):
-    rig = Rig(node, tmp_path)
-    yield rig
-    rig.close()
 
 
 def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
@@ -116,8 +44,10 @@ def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
     assert not any(worker.pending() for worker in workers), "a worker may leave"
     assert [worker.stored for worker in workers] == [50, 50, 50]
     assert server.has_trainer()
+    assert rig.in_stream() > 0
     second = rig.trainer(first.receiver)
     until(lambda: not any(worker.kept for worker in workers))
+    until(lambda: rig.in_stream() == 0)
     assert second.memory == {f"w{i}": list(range(51, 101)) for i in range(3)}
     assert all(len(set(worker.feeds)) == 1 for worker in workers), "another trainer is no reason to send it all again"
 
@@ -143,6 +73,7 @@ def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
     assert all(len(set(worker.feeds)) == 1 for worker in workers)
 
 
+@pytest.mark.fault("disk", "a node of an engine loses its disk", "no sample is lost")
 def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
     trainer, server = rig.trainer(), rig.server()
     worker = rig.worker(server)

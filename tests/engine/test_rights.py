@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import nats
-from engine_nodes import Nodes
 from nats.js.api import StreamConfig
 
 from tmrl_like.engine.subjects import (
@@ -62,22 +61,22 @@ TRAINER_MAY_NOT_PUBLISH = {
 class Watched:
     """A client that keeps what its node refuses."""
 
-    def __init__(self, nodes: Nodes, name: str) -> None:
+    def __init__(self, nodes, name):
         self._url, self._name, self._credentials = nodes.urls[0], name, nodes.user(name)
-        self.errors: list[str] = []
+        self.errors = []
 
-    async def __aenter__(self) -> Watched:
+    async def __aenter__(self):
         prefix, file = inbox(self._name), str(self._credentials)
         self.client = await nats.connect(self._url, user_credentials=file, inbox_prefix=prefix, error_cb=self._note)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         await self.client.close()
 
-    async def _note(self, error: Exception) -> None:
+    async def _note(self, error):
         self.errors.append(str(error).lower())
 
-    async def refusals(self, publish: dict[str, str], hear: dict[str, str]) -> None:
+    async def refusals(self, publish, hear):
         """Try all of it; each is refused."""
         for subject in publish.values():
             await self.client.publish(subject, b"")
@@ -95,8 +94,8 @@ class Watched:
         raise AssertionError(f"allowed: {missing}")
 
 
-def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node: Nodes) -> None:
-    async def act() -> None:
+def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
+    async def act():
         async with Watched(node, SITE) as gateway, Watched(node, "gpu") as learner:
             streams = learner.client.jetstream(timeout=5)
             await streams.add_stream(StreamConfig(STREAM, subjects=[all_samples(RUN)]))

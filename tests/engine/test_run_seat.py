@@ -67,15 +67,19 @@ def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_
     assert len(second.answers) == 1
 
 
-@pytest.mark.parametrize("other", [{"run": "another", "began_up_s": 20.0}, {}, {"run": "training", "began_up_s": 5.0}])
-def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer, other):
+def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
     first = trainer("first", run="training", began_up_s=10.0)
     until(first.is_seated)
-    second = trainer("second", **other)
-    until(second.heard)
-    time.sleep(2.0)
+    others = [
+        trainer("of another run", run="another", began_up_s=20.0),
+        trainer("of no run"),
+        trainer("older", run="training", began_up_s=5.0),
+    ]
+    for other in others:
+        until(other.heard)
+    time.sleep(2.0)  # two looks
     reason = "a trainer is connected already (first): stop it, or give this one another run_name"
-    assert second.heard() == [m.Refusal(reason, 1.0)]
+    assert [other.heard() for other in others] == [[m.Refusal(reason, 1.0)]] * 3
     assert first.is_seated()
     assert len(first.answers) == 1
 

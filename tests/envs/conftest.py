@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 
 
 @contextlib.contextmanager
-def start_x_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def start_x_server():
     """An X server of one's own: DISPLAY and process."""
     missing = [] if shutil.which("Xvfb") else ["Xvfb"]
     missing += [name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None]
@@ -39,14 +38,14 @@ def start_x_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
 
 
 @pytest.fixture(scope="session")
-def x_server() -> Iterator[str]:
+def x_server():
     """DISPLAY of an X server that was started for the tests."""
     with start_x_server() as (display, _):
         yield display
 
 
 @pytest.fixture
-def mortal_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
+def mortal_screen(monkeypatch):
     """The test runs on a screen of its own, and may end it."""
     with start_x_server() as (display, server):
         monkeypatch.setenv("DISPLAY", display)
@@ -54,7 +53,7 @@ def mortal_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen
 
 
 @pytest.fixture
-def screen(x_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def screen(x_server, monkeypatch):
     """The test runs on that screen."""
     monkeypatch.setenv("DISPLAY", x_server)
     return x_server

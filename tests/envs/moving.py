@@ -1,15 +1,15 @@
-"""Something that moves, says so in a file, and is stopped; also as a script that is killed.
+"""Something that moves, says so in a file, and is stopped.
 
-python moving.py FILE [WHAT]
+As a script it starts processes, of which each drives one: for each line of its standard input, FILE, KIND and WHAT
+with a tab between them, it says a process id. What they all need is imported once.
 """
 
-from __future__ import annotations
-
+import os
+import signal
 import subprocess
 import sys
 import time
 from functools import partial
-from typing import Any
 
 from said import say
 
@@ -33,20 +33,20 @@ time.sleep(3600)
 class Moving(CountingEnv):
     """Moves from a reset on; its 20th step hangs if that is asked for. It may need a device's process."""
 
-    def __init__(self, file: str, what: str = "", device: bool = False) -> None:
+    def __init__(self, file, what="", device=False):
         super().__init__(step_s=0.01)
         self.file, self.what = file, what
-        self.device: subprocess.Popen[bytes] | None = None
+        self.device = None
         if device:
             command = [sys.executable, "-S", "-c", DEVICE, file]
             self.device = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         say(file, "made")
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         say(self.file, "moves")
         return super().reset(**options)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         if self.device is not None:
             self.device.stdin.write(b"step\n")
             if not self.device.stdout.readline():
@@ -56,17 +56,17 @@ class Moving(CountingEnv):
             time.sleep(3600)
         return super().step(action)
 
-    def stop(self) -> None:
+    def stop(self):
         say(self.file, "stopped")
 
-    def close(self) -> None:
+    def close(self):
         say(self.file, "closed")
 
 
 class Remote(Moving):
     """Can be stopped by another process as well."""
 
-    def __init__(self, file: str, what: str = "") -> None:
+    def __init__(self, file, what=""):
         super().__init__(file, what)
         self.stop_from_outside = ("said.say", file, "stopped-from-outside")
 
@@ -74,10 +74,10 @@ class Remote(Moving):
 class WithDevice(Moving):
     """Moves a device whose process stops it when it is asked to end."""
 
-    def __init__(self, file: str, what: str = "") -> None:
+    def __init__(self, file, what=""):
         super().__init__(file, what, device=True)
 
-    def close(self) -> None:
+    def close(self):
         super().close()
         if self.device is not None:
             self.device.kill()
@@ -86,13 +86,27 @@ class WithDevice(Moving):
             self.device.stdout.close()
 
 
-if __name__ == "__main__":
-    import moving
+KINDS = {kind.__name__: kind for kind in (Moving, Remote, WithDevice)}
 
-    file, kind, what = sys.argv[1:]
+
+def drive(file, kind, what):
+    """As a worker does until somebody stops it."""
     stopper = Stopper(supervised=False)
-    make_env = partial(getattr(moving, kind), file, what)
+    make_env = partial(KINDS[kind], file, what)
     options = WorkerOptions(hang_timeout_s=60.0)
     with RolloutWorker(make_env, LinearActor, standalone=True, model_path=None, options=options) as worker:
         stopper.on_stop = worker.stop
-        worker.run_episodes(nb_episodes=2 if what == "ends" else 1000)
+        worker.run_episodes(nb_episodes=1000)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for line in sys.stdin:
+        if pid := os.fork():
+            print(pid, flush=True)
+            continue
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            drive(*line.strip().split("\t"))
+        finally:
+            os._exit(0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.interfaces import Interface
+from kit.refusals import one_line
 
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.action_table import ActionTable
@@ -16,19 +17,19 @@ from tmrl_like.errors import ConfigError
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 
-class Writing(gymnasium.Env[Any, Any]):
+class Writing(gymnasium.Env):
     """Writes down what drives it, and spoils it."""
 
     observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
 
-    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, action_space):
         self.action_space = action_space
-        self.written: list[Any] = []
+        self.written = []
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return np.zeros(1, np.float32), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.written.append(action if np.ndim(action) == 0 else action.tolist())
         if np.ndim(action):
             action *= 0
@@ -51,7 +52,7 @@ class Two(Interface):
         (spaces.Discrete(9), [0, 8, 3]),
     ],
 )
-def test_an_integer_drives_any_space(space: gymnasium.Space[Any], inputs: list[Any]) -> None:
+def test_an_integer_drives_any_space(space, inputs):
     table = ActionTable(inputs)
     env = table.wrap(Writing(space))
     assert env.action_space == table.space == spaces.Discrete(len(inputs))
@@ -59,11 +60,11 @@ def test_an_integer_drives_any_space(space: gymnasium.Space[Any], inputs: list[A
     for _ in range(2):
         for number in range(len(inputs)):
             env.step(np.int64(number))
-    assert env.unwrapped.written == inputs * 2  # type: ignore[attr-defined]
+    assert env.unwrapped.written == inputs * 2
     assert all(space.contains(table(number)) for number in range(len(inputs)))
 
 
-def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stands_for_a_reset() -> None:
+def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stands_for_a_reset():
     env = GenericGymEnv("Pendulum-v1", inputs=[[-2.0], [0.5], [2.0]])
     assert env.action_space == spaces.Discrete(3)
     assert env.default_action == 1
@@ -75,7 +76,7 @@ def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stand
 
 
 @pytest.mark.parametrize("inputs", ["few", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]])
-def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs: Any) -> None:
+def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs):
     env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs=inputs)
     assert env.observation_space == spaces.Tuple((env.observation_space[0], spaces.Discrete(3), spaces.Discrete(3)))
     obs, _ = env.reset()
@@ -83,12 +84,12 @@ def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_ro
     assert env.observation_space.contains(obs)
     obs, *_ = env.step(np.int64(2))
     assert obs[1:] == (1, 2)
-    sent = env.unwrapped.interface.sent  # type: ignore[attr-defined]
+    sent = env.unwrapped.interface.sent
     assert [control.tolist() for control in sent] == [[0.0, 0.0], [0.0, 1.0]]
     assert {control.dtype for control in sent} == {np.dtype(np.float32)}
 
 
-def test_rtgyms_function_of_actions_gets_the_row() -> None:
+def test_rtgyms_function_of_actions_gets_the_row():
     config = {
         "interface": Two,
         "inputs": "few",
@@ -98,10 +99,10 @@ def test_rtgyms_function_of_actions_gets_the_row() -> None:
     env = GenericGymEnv("real-time-gym-ts-v1", {"config": config})
     env.reset()
     env.step(np.int64(0))
-    assert env.unwrapped.interface.sent[-1].tolist() == [-1.0, 0.0]  # type: ignore[attr-defined]
+    assert env.unwrapped.interface.sent[-1].tolist() == [-1.0, 0.0]
 
 
-def test_a_default_action_of_more_digits_is_found_in_the_table() -> None:
+def test_a_default_action_of_more_digits_is_found_in_the_table():
     table = ActionTable([[0.0, 0.3], [0.1, 0.3]])
     table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
     assert table.index_of([0.1, 0.3]) == 1
@@ -120,13 +121,12 @@ def test_a_default_action_of_more_digits_is_found_in_the_table() -> None:
         ([[0, 0.25], [1, 1]], r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]"),
     ],
 )
-def test_a_table_that_does_not_fit_is_one_line(inputs: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as refused:
+def test_a_table_that_does_not_fit_is_one_line(inputs, message):
+    with one_line(message):
         RealTimeEnv(Two, 0.001, inputs=inputs)
-    assert "\n" not in str(refused.value)
 
 
-def test_what_a_table_cannot_drive_is_named() -> None:
+def test_what_a_table_cannot_drive_is_named():
     with pytest.raises(ConfigError, match="no table of inputs fits Text"):
         ActionTable([["a"]]).wrap(Writing(spaces.Text(3)))
     for row in ([0.5, 0], [3, 0]):  # no whole number, and out of bounds

@@ -1,7 +1,6 @@
 """Whatever Gymnasium has: environment, wire, memory, batch and one training step, bit for bit."""
 
 from functools import partial
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -25,12 +24,12 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.types import Batch, Buffer
+from tmrl_like.types import Buffer
 
 NETS = {"hidden_sizes": (16,)}
 
 
-def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 20) -> Batch:
+def through_everything(env_cls, act_buf_len=0, max_samples=20):
     """Act, encode, decode, store, compare every transition, train a step, load the weights; returns a batch."""
     spaces_of = env_cls()
     discrete = not isinstance(spaces_of.action_space, spaces.Box)
@@ -39,7 +38,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
     critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
     memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
     compressor = DropHistory(act_buf_len) if act_buf_len else None
-    options: dict[str, Any] = {"crc_debug": True, "max_samples_per_episode": max_samples}
+    options = {"crc_debug": True, "max_samples_per_episode": max_samples}
     with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
         drive(worker, memory)
         agent_cls = DiscreteSACAgent if discrete else SACAgent
@@ -53,7 +52,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
     return batch
 
 
-def drive(worker: RolloutWorker, memory: ReplayMemory) -> None:
+def drive(worker, memory):
     """Collect an episode, store it, and compare every transition."""
     (traffic,) = traffic_of_episodes(worker, 1)
     for block in traffic.blocks:
@@ -64,8 +63,8 @@ def drive(worker: RolloutWorker, memory: ReplayMemory) -> None:
     assert memory.crc_checked - checked == len(memory) > 0
 
 
-@pytest.mark.parametrize("name", ["CartPole", "FrozenLake", "Taxi", "CliffWalking", "Blackjack", "Pendulum"])
-def test_a_registered_environment_goes_through_everything(name: str) -> None:
+@pytest.mark.parametrize("name", ["CartPole", "Blackjack", "Pendulum"])
+def test_a_registered_environment_goes_through_everything(name):
     newest = max(id for id in gymnasium.registry if id.startswith(f"{name}-v"))
     batch = through_everything(partial(GenericGymEnv, newest))
     discrete = name != "Pendulum"
@@ -76,7 +75,7 @@ def test_a_registered_environment_goes_through_everything(name: str) -> None:
 @pytest.mark.parametrize("continuous", [True, False])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_car_is_driven_by_its_pictures(continuous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_car_is_driven_by_its_pictures(continuous, monkeypatch):
     pytest.importorskip("Box2D")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env_cls = partial(GenericGymEnv, "CarRacing-v3", {"continuous": continuous})
@@ -85,19 +84,19 @@ def test_a_car_is_driven_by_its_pictures(continuous: bool, monkeypatch: pytest.M
     assert batch.obs.dtype == torch.uint8
 
 
-class Fake(gymnasium.Env[Any, Any]):
+class Fake(gymnasium.Env):
     """Observes and pays at random, in any spaces."""
 
-    def __init__(self, observation_space: Any, action_space: Any) -> None:
+    def __init__(self, observation_space, action_space):
         self.observation_space, self.action_space = observation_space, action_space
         observation_space.seed(0)
         self._steps = 0
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         self._steps = 0
         return self.observation_space.sample(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         assert action in self.action_space
         self._steps += 1
         return self.observation_space.sample(), 1.0, self._steps == 5, False, {}
@@ -119,7 +118,7 @@ MIXTURES = [  # observations and actions
 
 
 @pytest.mark.parametrize(("observation_space", "action_space"), MIXTURES)
-def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
+def test_any_mixture_of_spaces_goes_through_everything(observation_space, action_space):
     gymnasium.registry.pop("Fake-v0", None)
     gymnasium.register("Fake-v0", lambda: Fake(observation_space, action_space))
     through_everything(partial(GenericGymEnv, "Fake-v0"))
@@ -128,7 +127,7 @@ def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, a
 @pytest.mark.parametrize(
     "action_space", [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))]
 )
-def test_actions_without_entries_or_bounds_are_refused(action_space: Any) -> None:
+def test_actions_without_entries_or_bounds_are_refused(action_space):
     with pytest.raises(ConfigError, match="has no finite bounds; give it entries, and each a low and a higher high"):
         SquashedGaussianActor(spaces.Box(0.0, 1.0, (2,)), action_space)
 
@@ -136,18 +135,24 @@ def test_actions_without_entries_or_bounds_are_refused(action_space: Any) -> Non
 class Loose(Fake):
     """Returns what Gymnasium takes, but no sample can hold."""
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         obs, _, terminated, _, _ = super().step(action)
         return obs, 1, np.bool_(terminated), 0, None
 
 
-def test_rewards_and_ends_get_one_type() -> None:
+def test_observations_rewards_and_ends_get_one_type():
+    observation_space = spaces.Dict(a=spaces.Box(0, 9, (2,), np.float64), b=spaces.Discrete(3))
     gymnasium.registry.pop("Loose-v0", None)
-    gymnasium.register("Loose-v0", lambda: Loose(spaces.Box(0, 9, (2,)), spaces.Discrete(2)))
+    gymnasium.register("Loose-v0", lambda: Loose(observation_space, spaces.Discrete(2)))
     through_everything(partial(GenericGymEnv, "Loose-v0"))
     env = GenericGymEnv("Loose-v0")
-    env.reset()
-    assert [type(value) for value in env.step(0)[1:]] == [float, bool, bool, dict]
+    first, _ = env.reset()
+    second, *others = env.step(0)
+    for obs in (first, second):
+        assert env.observation_space.contains(obs)
+        assert (obs["a"].dtype, obs["b"].dtype) == (np.float32, np.int64)
+        assert obs["a"].any()
+    assert [type(value) for value in others] == [float, bool, bool, dict]
 
 
 class Lamp(Interface):
@@ -155,11 +160,11 @@ class Lamp(Interface):
 
     action_space = spaces.Discrete(3)
 
-    def get_default_action(self) -> Any:
+    def get_default_action(self):
         return 0
 
 
-def test_choices_stand_in_the_action_buffer_of_a_real_time_environment() -> None:
+def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
     config = {**DEFAULT_CONFIG_DICT, "interface": Lamp, "time_step_duration": 0.005, "start_obs_capture": 0.005}
     config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
     batch = through_everything(partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2)

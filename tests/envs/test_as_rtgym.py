@@ -1,10 +1,7 @@
 """`ClockedGym` does with an interface what rtgym's environments do with it, call by call and to the microsecond."""
 
-from __future__ import annotations
-
 import threading
 import warnings
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,52 +21,52 @@ STEP = 16 * MS
 class Timeline:
     """A time for each thread, which goes on when that thread sleeps; whoever waits for another is as late as it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._local = threading.local()
 
-    def now(self) -> float:
+    def now(self):
         return getattr(self._local, "now", 1024.0)
 
-    def sleep(self, duration: float) -> None:
+    def sleep(self, duration):
         assert duration >= 0
         self._local.now = self.now() + duration
 
-    def not_before(self, time: float) -> None:
+    def not_before(self, time):
         self._local.now = max(self.now(), time)
 
-    def event(self) -> Any:
+    def event(self):
         timeline = self
 
         class Event(threading.Event):
             set_at = 0.0
 
-            def set(self) -> None:
+            def set(self):
                 self.set_at = timeline.now()
                 super().set()
 
-            def wait(self, timeout: float | None = None) -> bool:
+            def wait(self, timeout=None):
                 super().wait(timeout)
                 timeline.not_before(self.set_at)
                 return True
 
         return Event()
 
-    def thread(self, target: Callable[..., None] | None, args: Any, kwargs: Any, daemon: bool) -> Any:
+    def thread(self, target, args, kwargs, daemon):
         timeline = self
 
         class Thread(threading.Thread):
             began_at = ended_at = 0.0
 
-            def start(self) -> None:
+            def start(self):
                 self.began_at = timeline.now()
                 super().start()
 
-            def run(self) -> None:
+            def run(self):
                 timeline.not_before(self.began_at)
                 super().run()
                 self.ended_at = timeline.now()
 
-            def join(self, timeout: float | None = None) -> None:
+            def join(self, timeout=None):
                 super().join(timeout)
                 timeline.not_before(self.ended_at)
 
@@ -77,10 +74,10 @@ class Timeline:
 
 
 @pytest.fixture
-def timeline(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Timeline]:
+def timeline(monkeypatch):
     """Makes a timeline that rtgym goes by from now on."""
 
-    def make() -> Timeline:
+    def make():
         timeline = Timeline()
         fake = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
         monkeypatch.setattr(real_time_env, "time", fake)
@@ -98,48 +95,48 @@ class Recorder(RealTimeGymInterface):
     Without `with_time` it does not say when an observation was taken.
     """
 
-    def __init__(self, timeline: Timeline, calls: list[Any], with_time: bool, **takes: float) -> None:
+    def __init__(self, timeline, calls, with_time, **takes):
         self._timeline, self._calls, self._with_time, self._takes = timeline, calls, with_time, takes
         self._count = 0
 
-    def _note(self, name: str, *args: Any) -> None:
+    def _note(self, name, *args):
         now = self._timeline.now() if name != "get_obs" or self._with_time else None
         self._calls.append((name, now, *args))
         self._timeline.sleep(self._takes.get(name, 0.0))
 
-    def _observe(self) -> list[Any]:
+    def _observe(self):
         self._count += 1
         now = self._timeline.now() if self._with_time else 0.0
         return [np.array([self._count, 0.5], np.float64), np.uint8(self._count), now]
 
-    def send_control(self, control: Any) -> None:
+    def send_control(self, control):
         self._note("send_control", control)
 
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
+    def reset(self, seed=None, options=None):
         self._note("reset", seed, options)
         return self._observe(), {"count": self._count}
 
-    def get_obs_rew_terminated_info(self) -> Any:
+    def get_obs_rew_terminated_info(self):
         self._note("get_obs")
         return self._observe(), np.float32(self._count), self._count % 5 == 4, {"count": self._count}
 
-    def wait(self) -> None:
+    def wait(self):
         self._note("wait")
 
-    def render(self) -> Any:
+    def render(self):
         return self._count
 
-    def get_observation_space(self) -> Any:
+    def get_observation_space(self):
         return spaces.Tuple((spaces.Box(0, 99, (2,), np.float64), spaces.Discrete(99), spaces.Box(0, 1e9, ())))
 
-    def get_action_space(self) -> Any:
+    def get_action_space(self):
         return spaces.Box(-1.0, 1.0, (2,))
 
-    def get_default_action(self) -> Any:
+    def get_default_action(self):
         return np.full(2, 0.5, np.float32)
 
 
-def play(make: Callable[..., Any], timeline: Timeline, config: Any, pauses: Any, **interface_kwargs: Any) -> Any:
+def play(make, timeline, config, pauses, **interface_kwargs):
     """What a script of all that one can ask for saw: results, errors, warnings, times, calls of the interface."""
     calls, seen = list[Any](), list[Any]()
     config = DEFAULT_CONFIG_DICT | {
@@ -152,7 +149,7 @@ def play(make: Callable[..., Any], timeline: Timeline, config: Any, pauses: Any,
     }
     actions, waits = np.random.default_rng(0), np.random.default_rng(1)
 
-    def note(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def note(call, *args, **kwargs):
         try:
             result = call(*args, **kwargs)
         except RuntimeError as error:
@@ -160,7 +157,7 @@ def play(make: Callable[..., Any], timeline: Timeline, config: Any, pauses: Any,
         seen.append((timeline.now(), result))
         return result
 
-    def episode(seed: int) -> None:
+    def episode(seed):
         note(env.reset, seed=seed, options={"seed": seed})
         for _ in range(9):
             timeline.sleep(float(waits.choice(pauses)))
@@ -192,7 +189,7 @@ def play(make: Callable[..., Any], timeline: Timeline, config: Any, pauses: Any,
     return [*seen, asked]
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
+def assert_same(ours, theirs):
     assert type(ours) is type(theirs)
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -206,7 +203,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert np.array_equal(ours, theirs), (ours, theirs)
 
 
-def play_both(timeline: Callable[[], Timeline], rtgyms: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+def play_both(timeline, rtgyms, *args, **kwargs):
     time = timeline()
     theirs = play(rtgyms, time, *args, **kwargs)
     time = timeline()
@@ -237,9 +234,7 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
     ],
 )
-def test_calls_times_observations_flags_and_warnings_are_rtgyms(
-    timeline: Any, rtgyms: Any, config: dict[str, Any], pauses: list[float], takes: Any
-) -> None:
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, rtgyms, config, pauses, takes):
     assert_same(*play_both(timeline, rtgyms, config, pauses, with_time=True, **takes))
 
 
@@ -256,9 +251,7 @@ def test_calls_times_observations_flags_and_warnings_are_rtgyms(
         {"start_obs_capture": 9 * MS, "wait_on_done": True},
     ],
 )
-def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
-    timeline: Any, rtgyms: Any, config: dict[str, Any]
-) -> None:
+def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(timeline, rtgyms, config):
     ours, theirs = play_both(timeline, rtgyms, config, LATE, with_time=False)
     assert_same(ours, theirs)
     assert any("Time-step timed out" in warning for warning in ours[-2])

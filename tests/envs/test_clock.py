@@ -1,8 +1,5 @@
 """The clock that sleeps and spins, on a machine whose sleeps come back as late as the test says."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,31 +11,31 @@ LOOK_S = 1e-6  # between two looks at the time
 class Machine:
     """Time goes on by a look, and by sleeps, which come back late."""
 
-    def __init__(self, late_s: Iterator[float]) -> None:
+    def __init__(self, late_s):
         self.time, self.slept, self._late_s = 1000.0, 0.0, late_s
 
-    def now(self) -> float:
+    def now(self):
         self.time += LOOK_S
         return self.time
 
-    def sleep(self, duration: float) -> None:
+    def sleep(self, duration):
         assert duration > 0
         self.slept += duration
         self.time += duration + next(self._late_s)
 
 
-def always(late_s: float) -> Iterator[float]:
+def always(late_s):
     while True:
         yield late_s
 
 
-def at_random(worst_s: float) -> Iterator[float]:
+def at_random(worst_s):
     random = np.random.default_rng(0)
     while True:
         yield float(random.uniform(0.0, worst_s))
 
 
-def wakes(machine: Machine, clock: Clock, period_s: float, periods: int) -> Any:
+def wakes(machine, clock, period_s, periods):
     """How late a bare loop with absolute deadlines came back from each wait, seconds [periods]."""
     began = machine.time
     late = []
@@ -49,7 +46,7 @@ def wakes(machine: Machine, clock: Clock, period_s: float, periods: int) -> Any:
 
 
 @pytest.mark.parametrize("lateness", [lambda: always(60e-6), lambda: at_random(150e-6)])
-def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness: Callable[[], Iterator[float]]) -> None:
+def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness):
     machine = Machine(lateness())
     late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 1e-3, 20_000)
     assert late.min() >= 0
@@ -58,19 +55,19 @@ def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness: Callable
     assert late[-100:].mean() <= 10e-6
 
 
-def test_it_spins_for_as_long_as_sleeps_are_late_and_no_longer() -> None:
+def test_it_spins_for_as_long_as_sleeps_are_late_and_no_longer():
     machine = Machine(always(60e-6))
     wakes(machine, Clock(200e-6, machine.now, machine.sleep), 10e-3, 1000)
     assert machine.slept == pytest.approx(1000 * (10e-3 - 60e-6), rel=1e-3)
 
 
-def test_it_spins_for_no_longer_than_it_may() -> None:
+def test_it_spins_for_no_longer_than_it_may():
     machine = Machine(always(1e-3))
     late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 10e-3, 100)
     assert late[1:] == pytest.approx(np.full(99, 1e-3 - 200e-6), rel=1e-2)
 
 
-def test_one_sleep_that_was_very_late_is_forgotten() -> None:
+def test_one_sleep_that_was_very_late_is_forgotten():
     machine = Machine(iter([50e-3, *(700 * [10e-6])]))
     clock = Clock(200e-6, machine.now, machine.sleep)
     wakes(machine, clock, 10e-3, 600)
@@ -82,15 +79,15 @@ def test_one_sleep_that_was_very_late_is_forgotten() -> None:
 class Call:
     """Takes its time, and is counted."""
 
-    def __init__(self, machine: Machine, takes_s: Callable[[int], float] = lambda number: 40e-6) -> None:
+    def __init__(self, machine, takes_s=lambda number: 40e-6):
         self.machine, self.takes_s, self.number = machine, takes_s, 0
 
-    def __call__(self) -> None:
+    def __call__(self):
         self.number += 1
         self.machine.time += self.takes_s(self.number)
 
 
-def test_what_is_called_while_it_waits_makes_no_wait_longer() -> None:
+def test_what_is_called_while_it_waits_makes_no_wait_longer():
     late = {}
     for is_called in (False, True):
         machine = Machine(at_random(100e-6))
@@ -103,7 +100,7 @@ def test_what_is_called_while_it_waits_makes_no_wait_longer() -> None:
     assert np.median(late[True]) <= 2 * LOOK_S
 
 
-def test_without_time_for_it_nothing_is_called() -> None:
+def test_without_time_for_it_nothing_is_called():
     for spin_s, late_s in ((200e-6, 200e-6), (0.0, 0.0), (50e-6, 60e-6)):
         machine = Machine(always(late_s))
         clock, call = Clock(spin_s, machine.now, machine.sleep), Call(machine)
@@ -113,7 +110,7 @@ def test_without_time_for_it_nothing_is_called() -> None:
         assert call.number == 0
 
 
-def test_a_call_that_took_long_costs_that_once_and_is_made_again() -> None:
+def test_a_call_that_took_long_costs_that_once_and_is_made_again():
     machine = Machine(always(60e-6))
     clock = Clock(200e-6, machine.now, machine.sleep)
     clock.while_waiting(call := Call(machine, lambda number: 5e-3 if number == 50 else 40e-6))

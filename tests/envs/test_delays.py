@@ -1,56 +1,54 @@
 """Delays are found in simulations that have known ones, and none where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tmrl_like.envs.delays import MAX_LAG, Response, Trace, measure_response, to_features
+from tmrl_like.envs.delays import MAX_LAG, Trace, measure_response, to_features
 
 Dynamics = Callable[[Any, Any], tuple[Any, Any]]  # state, what acts -> next state, observation
 
 
-def integrator(state: Any, acting: Any) -> tuple[Any, Any]:
+def integrator(state, acting):
     return state[:2] + acting, state[:2] + acting
 
 
-def first_order(state: Any, acting: Any) -> tuple[Any, Any]:
+def first_order(state, acting):
     new = 0.8 * state[:2] + acting
     return new, new
 
 
-def gain(state: Any, acting: Any) -> tuple[Any, Any]:
+def gain(state, acting):
     return acting, acting
 
 
-def coupled(state: Any, acting: Any) -> tuple[Any, Any]:
+def coupled(state, acting):
     """Two speeds and two positions."""
     speed = 0.9 * state[:2] + acting
     new = np.concatenate([speed, state[2:] + speed])
     return new, new
 
 
-def speed_is_hidden(state: Any, acting: Any) -> tuple[Any, Any]:
+def speed_is_hidden(state, acting):
     new, _ = coupled(state, acting)
     return new, new[2:]
 
 
-def nothing(state: Any, acting: Any) -> tuple[Any, Any]:
+def nothing(state, acting):
     return state, state
 
 
 def simulate(
-    dynamics: Dynamics,
-    delays: tuple[int, ...],
-    noise: float = 0.0,
-    seed: int = 0,
-    episodes: int = 4,
-    steps: int = 100,
-    walk: float = 0.0,
-) -> list[Trace]:
+    dynamics,
+    delays,
+    noise=0.0,
+    seed=0,
+    episodes=4,
+    steps=100,
+    walk=0.0,
+):
     """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`, the newest wins."""
     random = np.random.default_rng(seed)
     traces = []
@@ -72,7 +70,7 @@ def simulate(
     return traces
 
 
-def measured(*arguments: Any, **options: Any) -> Response:
+def measured(*arguments, **options):
     response = measure_response(simulate(*arguments, **options))
     assert response is not None
     return response
@@ -80,7 +78,7 @@ def measured(*arguments: Any, **options: Any) -> Response:
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 5])
 @pytest.mark.parametrize("dynamics", [integrator, first_order, gain, coupled])
-def test_a_fixed_delay_is_found_exactly(dynamics: Dynamics, delay: int) -> None:
+def test_a_fixed_delay_is_found_exactly(dynamics, delay):
     response = measured(dynamics, (delay,), noise=0.0 if delay == 5 else 0.2, seed=delay)
     assert response.lags == (delay,)
     assert response.act_buf_len == delay
@@ -90,7 +88,7 @@ def test_a_fixed_delay_is_found_exactly(dynamics: Dynamics, delay: int) -> None:
 
 @pytest.mark.parametrize("dynamics", [integrator, first_order, coupled])
 @pytest.mark.parametrize("delays", [(0, 1), (1, 2, 3), (2, 4)])
-def test_of_a_random_delay_first_and_last_effect_are_found(dynamics: Dynamics, delays: tuple[int, ...]) -> None:
+def test_of_a_random_delay_first_and_last_effect_are_found(dynamics, delays):
     lasts = []
     for seed in range(3):
         response = measured(dynamics, delays, noise=0.1, seed=seed)
@@ -102,38 +100,38 @@ def test_of_a_random_delay_first_and_last_effect_are_found(dynamics: Dynamics, d
 
 
 @pytest.mark.parametrize("delay", [0, 3])
-def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay: int) -> None:
+def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay):
     response = measured(speed_is_hidden, (delay,), 0.1, seed=delay)
     assert response.hidden_state
     assert response.lags == (delay,)
 
 
-def test_actions_of_no_effect_seem_to_act_as_rarely_as_is_promised() -> None:
+def test_actions_of_no_effect_seem_to_act_as_rarely_as_is_promised():
     alarms = sum(bool(measured(nothing, (0,), walk=1.0, seed=seed, episodes=2).lags) for seed in range(40))
     assert alarms <= 2  # of 40 at 1 %, two or fewer in 99 % of the cases
 
 
-def test_older_actions_seem_to_act_as_rarely_as_is_promised() -> None:
+def test_older_actions_seem_to_act_as_rarely_as_is_promised():
     wrong = sum(measured(first_order, (1,), 0.1, seed, 2, walk=0.3).lags != (1,) for seed in range(25))
     assert wrong <= 2
 
 
-def test_a_delay_longer_than_was_looked_for_is_not_an_effect() -> None:
+def test_a_delay_longer_than_was_looked_for_is_not_an_effect():
     assert measured(integrator, (MAX_LAG + 1,)).lags == ()
 
 
 @pytest.mark.parametrize(("episodes", "steps"), [(1, 30), (200, 3)])
-def test_too_few_steps_and_too_short_episodes_are_reported(episodes: int, steps: int) -> None:
+def test_too_few_steps_and_too_short_episodes_are_reported(episodes, steps):
     assert measure_response(simulate(coupled, (1,), episodes=episodes, steps=steps)) is None
 
 
-def test_episodes_shorter_than_the_longest_lag_are_looked_at_as_far_as_they_go() -> None:
+def test_episodes_shorter_than_the_longest_lag_are_looked_at_as_far_as_they_go():
     response = measured(integrator, (2,), episodes=80, steps=5)
     assert response.max_lag < MAX_LAG
     assert response.lags == (2,)
 
 
-def test_features_are_numbers_as_they_are_and_pictures_as_a_few() -> None:
+def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
     random = np.random.default_rng(0)
     observations = [
         {
@@ -155,13 +153,13 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few() -> None:
     assert to_features(["a", "b"])[0].shape == (2, 0)
 
 
-def pictures_of(positions: Any) -> list[Any]:
+def pictures_of(positions):
     """A bright column in 32 x 32 x 1."""
     columns = np.arange(32)
     return [np.tile(np.exp(-((columns - x) ** 2) / 12), (32, 1))[..., None] for x in positions]
 
 
-def test_numbers_and_pictures_have_delays_of_their_own() -> None:
+def test_numbers_and_pictures_have_delays_of_their_own():
     actions = np.random.default_rng(0).uniform(-1.0, 1.0, (200, 1))
     where = np.concatenate([[0.0, 0.0], actions[:-1, 0]])
     late = np.concatenate([np.zeros(4), actions[:-3, 0]])
@@ -172,7 +170,7 @@ def test_numbers_and_pictures_have_delays_of_their_own() -> None:
         assert response.lags == (lag,)
 
 
-def test_observations_without_numbers_show_nothing() -> None:
+def test_observations_without_numbers_show_nothing():
     response = measure_response([Trace(np.random.default_rng(0).normal(size=(100, 1)), np.empty((101, 0)))])
     assert response is not None
     assert response.lags == ()

@@ -1,24 +1,19 @@
 """What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of what it starts."""
 
-from __future__ import annotations
-
 import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from kit.ports import free_port
+from playing import SquareGame, command_of
 
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, SensorOptions
-from tmrl_like.envs.desktop import DesktopGameEnv, DesktopGameInterface
-from tmrl_like.envs.desktop.telemetry import Telemetry
+from tmrl_like.envs.desktop import DesktopGameEnv
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.racing import RacingEnv
@@ -29,13 +24,7 @@ from tmrl_like.networking import RolloutWorker
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 
 STEPS = 6
-SQUARE_GAME = Path(__file__).with_name("desktop") / "square_game.py"
 PLACE = {"progress": (), "distance": (), "potential": (), "position": (2,)}
-
-
-class SquareGame(DesktopGameInterface):
-    def judge(self, frame: Any, record: Any) -> tuple[float, bool, dict[str, Any]]:
-        return float(record[0]), False, {}
 
 
 @dataclass(frozen=True)
@@ -50,24 +39,15 @@ class Case:
     info: dict[str, tuple[int, ...]] | None = None  # shapes
 
 
-def carla(kind: Any, **options: Any) -> Any:
+def carla(kind, **options):
     from carla_stand_in import Client, Simulator
 
     client_cls = partial(Client, simulator=Simulator(period_s=0.01))
     return kind(**options, sensors=SensorOptions(camera=(8, 12), lidar_bins=8), client_cls=client_cls)
 
 
-def square_game(**options: Any) -> DesktopGameEnv:
-    port = free_port()
-    interface = partial(
-        SquareGame,
-        "square game",
-        [sys.executable, str(SQUARE_GAME), "Square Game", str(port)],
-        axes=[("left", "right")],
-        restart_key="r",
-        telemetry=partial(Telemetry, "<2f", port),
-    )
-    return DesktopGameEnv(interface, **options)
+def square_game(**options):
+    return DesktopGameEnv(partial(SquareGame, command_of()), **options)
 
 
 CASES = {
@@ -87,7 +67,7 @@ CASES = {
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+def case(request, tmp_path, monkeypatch):
     case = CASES[request.param]
     if importlib.util.find_spec(case.needs) is None:
         pytest.skip(f"needs {case.needs}")
@@ -99,7 +79,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def env(case: Case) -> Iterator[Any]:
+def env(case):
     env = case.make(ep_max_length=STEPS)
     yield env
     env.close()
@@ -107,19 +87,19 @@ def env(case: Case) -> Iterator[Any]:
     assert not processes_of(case)
 
 
-def processes_of(case: Case) -> list[psutil.Process]:
+def processes_of(case):
     children = psutil.Process().children(recursive=True)
     return [child for child in children if case.process and case.process in " ".join(child.cmdline())]
 
 
-def test_its_spaces_are_read_before_anything_is_started(case: Case, env: Any) -> None:
+def test_its_spaces_are_read_before_anything_is_started(case, env):
     assert bool(processes_of(case)) is case.starts_at_once
     observation = env.observation_space.spaces
     assert list(observation[-env.unwrapped.act_buf_len :]) == [env.action_space] * env.unwrapped.act_buf_len
     assert env.action_space.contains(env.unwrapped.default_action)
 
 
-def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case: Case, env: Any) -> None:
+def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case, env):
     for _ in range(2):
         (obs, info), ended, steps = env.reset(), False, 0
         while not ended:
@@ -136,7 +116,7 @@ def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case: Case, e
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.drawn], indirect=True)
-def test_a_seed_draws_the_same_beginnings(case: Case, env: Any) -> None:
+def test_a_seed_draws_the_same_beginnings(case, env):
     assert case.drawn is not None
     first, again, *others = [case.drawn(*env.reset(seed=seed)) for seed in (1, 1, 2, 3, 4)]
     assert first == pytest.approx(again, abs=0.02)
@@ -144,7 +124,7 @@ def test_a_seed_draws_the_same_beginnings(case: Case, env: Any) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.process], indirect=True)
-def test_what_it_started_dies_is_a_fault_and_is_started_again(case: Case) -> None:
+def test_what_it_started_dies_is_a_fault_and_is_started_again(case):
     with RolloutWorker(partial(case.make, ep_max_length=STEPS), RandomActor, standalone=True) as worker:
         assert not worker.run_episode().fault
         first = processes_of(case)[0]

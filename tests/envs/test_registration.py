@@ -1,14 +1,11 @@
 """The environments that ship, as Gymnasium's registry has them."""
 
-import subprocess
 import sys
-import textwrap
-from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import gymnasium
 import pytest
+from kit.pythons import python
 
 from tmrl_like import GenericGymEnv
 from tmrl_like.envs.carla import CarlaEnv
@@ -61,18 +58,14 @@ def target_of(obs):
         pytest.param("VizDoom", "", "", "vizdoom", marks=pytest.mark.long),
     ],
 )
-def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
-    name: str, before: str, after: str, needs: str
-) -> None:
+def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(name, before, after, needs):
     """In a process of its own: the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
-    code = textwrap.dedent(CHECK).format(name=name, before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+    python("-c", CHECK.format(name=name, before=before, after=after))
 
 
-def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
+def test_every_id_is_known_and_takes_the_arguments_of_its_class():
     register_all()  # twice is fine
     assert {f"tmrl_like/{name}-v0" for name in IDS} <= set(gymnasium.registry)
     env = gymnasium.make("tmrl_like/Drone-v0", act_buf_len=2, ep_max_length=7)
@@ -90,9 +83,7 @@ def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
         (VizDoomEnv, "vizdoom", "vizdoom"),
     ],
 )
-def test_without_its_package_the_extra_is_named(
-    make: Callable[[], Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_package_the_extra_is_named(make, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=rf"pip install .*tmrl_like\[{extra}\]"):

@@ -1,51 +1,32 @@
 """An agent that corrects a base controller: what the environment gets, and what the samples hold."""
 
-from typing import Any
+import re
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rtgym import RealTimeGymInterface
+from kit.interfaces import Interface
+from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv, ResidualEnv
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
 
-class Counting(RealTimeGymInterface):  # type: ignore[misc]
-    """Its observation is how often it was looked at; it writes down what is sent."""
+class Counting(Interface):
+    """Two numbers drive it, which are not alike."""
 
-    sent: list[Any]
+    action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
 
-    def get_observation_space(self) -> Any:
-        return spaces.Tuple((spaces.Box(-1000.0, 1000.0, (1,), np.float32),))
-
-    def get_action_space(self) -> Any:
-        return spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
-
-    def get_default_action(self) -> Any:
+    def get_default_action(self):
         return np.array([0.0, 1.0], np.float32)
 
-    def send_control(self, control: Any) -> None:
-        self.sent.append(control.tolist())
 
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        self.looked, self.sent = 0, []
-        return self._obs(), {}
-
-    def get_obs_rew_terminated_info(self) -> Any:
-        self.looked += 1
-        return self._obs(), 0.0, False, {}
-
-    def _obs(self) -> Any:
-        return [np.array([self.looked], np.float32)]
-
-
-def a_tenth_more(obs: Any) -> Any:
+def a_tenth_more(obs):
     """A controller: 0.1 for each look, and 3."""
     return [0.1 * obs[0][0], 3.0]
 
@@ -53,11 +34,11 @@ def a_tenth_more(obs: Any) -> Any:
 make_counting = partial(RealTimeEnv, Counting, time_step_duration=0.001, act_buf_len=2)
 
 
-def as_lists(parts: Any) -> list[Any]:
+def as_lists(parts):
     return [np.asarray(part).tolist() for part in parts]
 
 
-def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_policy_saw() -> None:
+def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_policy_saw():
     env = ResidualEnv(make_counting, a_tenth_more, scale=[0.5, 1.0])
     assert env.action_space == spaces.Box(np.float32([-0.5, -2.0]), np.float32([0.5, 2.0]))
     assert env.default_action.tolist() == [0.0, 0.0]
@@ -71,19 +52,18 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], pytest.approx([-0.4, 4.0])]  # cut off at the bounds
     assert as_lists(obs)[-2:] == [first.tolist(), second.tolist()]
     assert env.observation_space.contains(obs)
-    inner: Any = env.unwrapped
-    assert inner.interface.sent == [rest, [0.5, 1.0], pytest.approx([-0.4, 4.0])]
+    assert as_lists(env.unwrapped.interface.sent) == [rest, [0.5, 1.0], pytest.approx([-0.4, 4.0])]
     obs, _ = env.reset()
     assert as_lists(obs)[-2:] == [none, none]
     env.close()
 
 
-def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32() -> None:
-    class Wide(gymnasium.Env[Any, Any]):
+def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32():
+    class Wide(gymnasium.Env):
         observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
 
-        def reset(self, **options: Any) -> Any:
+        def reset(self, **options):
             return np.zeros(2), {}
 
     env = ResidualEnv(Wide, lambda obs: [obs.sum() + 0.25])
@@ -96,25 +76,25 @@ def test_an_observation_that_is_no_tuple_is_one_part_and_float64_is_float32() ->
 class Person:
     """A driver that touches nothing at first."""
 
-    def __init__(self, action_space: Any, default_action: Any, force: float = 1.0) -> None:
+    def __init__(self, action_space, default_action, force=1.0):
         self.space, self.rest, self.force = action_space, default_action, force
-        self.done: list[str] = []
+        self.done = []
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs):
         return [self.force, 0.0] if obs[0][0] else None
 
-    def reset(self) -> None:
+    def reset(self):
         self.done.append("reset")
 
-    def close(self) -> None:
+    def close(self):
         self.done.append("close")
 
 
-def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed() -> None:
-    made: list[Person] = []
+def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
+    made = []
 
     class Known(Person):
-        def __init__(self, **arguments: Any) -> None:
+        def __init__(self, **arguments):
             super().__init__(**arguments)
             made.append(self)
 
@@ -138,15 +118,13 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed() -> None:
         (make_counting, float("nan"), "scale is nan"),
     ],
 )
-def test_what_cannot_be_is_one_line(env: Any, scale: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_cannot_be_is_one_line(env, scale, said):
+    with one_line(re.escape(said)):
         ResidualEnv(env, a_tenth_more, scale)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("answer", [[0.0], [float("nan"), 0.0]])
-def test_a_base_that_gives_no_action_is_a_fault_before_anything_moves(answer: Any) -> None:
+def test_a_base_that_gives_no_action_is_a_fault_before_anything_moves(answer):
     env = ResidualEnv(make_counting, lambda obs: answer)
     with pytest.raises(EnvironmentFaultError, match=r"the base gave \[.*\]; expected an action of Box"):
         env.reset()

@@ -2,7 +2,6 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,13 @@ BOX, REST = spaces.Box(-2.0, 2.0, (3,)), np.zeros(3, np.float32)
 class Mouse:
     """Gives one report a call, as the device does; the library has one state, which it changes."""
 
-    def __init__(self) -> None:
-        self.waiting: list[dict[str, float]] = []
+    def __init__(self):
+        self.waiting = []
         self.state = SimpleNamespace(t=-1.0, **dict.fromkeys(AXES, 0.0))
         self.is_plugged_in = self.is_open = True
         self.closed = 0
 
-    def read(self) -> Any:
+    def read(self):
         if not self.is_plugged_in:
             raise OSError("the device is gone")
         if self.waiting:
@@ -32,15 +31,15 @@ class Mouse:
             self.state.t += 1.0
         return self.state
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
 @pytest.fixture
-def mouse(monkeypatch: pytest.MonkeyPatch) -> Mouse:
+def mouse(monkeypatch):
     mouse = Mouse()
 
-    def open_(axis_convention: str) -> Mouse:
+    def open_(axis_convention):
         assert axis_convention == "z up"
         if not mouse.is_plugged_in:
             raise RuntimeError("No connected or supported devices found.")
@@ -51,7 +50,7 @@ def mouse(monkeypatch: pytest.MonkeyPatch) -> Mouse:
     return mouse
 
 
-def test_its_newest_state_drives_while_the_cap_is_moved(mouse: Mouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_newest_state_drives_while_the_cap_is_moved(mouse, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
@@ -69,7 +68,7 @@ def test_its_newest_state_drives_while_the_cap_is_moved(mouse: Mouse, monkeypatc
     assert mouse.closed == 1
 
 
-def test_it_may_be_unplugged_and_plugged_in_again(mouse: Mouse) -> None:
+def test_it_may_be_unplugged_and_plugged_in_again(mouse):
     mouse.is_plugged_in = False
     driver = SpaceMouseDriver(BOX, REST)
     with pytest.raises(EnvironmentAwayError, match="no SpaceMouse: plug one in"):
@@ -89,14 +88,14 @@ def test_it_may_be_unplugged_and_plugged_in_again(mouse: Mouse) -> None:
     [({"axes": ("x", "w")}, "axes is .* expected some of x, y"), ({"scale": (1.0,)}, "a number for each of 6 axes")],
 )
 @pytest.mark.usefixtures("mouse")
-def test_what_it_cannot_be_is_one_line(options: dict[str, Any], problem: str) -> None:
+def test_what_it_cannot_be_is_one_line(options, problem):
     with pytest.raises(ConfigError, match=problem):
         SpaceMouseDriver(BOX, REST, **options)
     with pytest.raises(ConfigError, match="no deflections"):
         SpaceMouseDriver(spaces.Discrete(2), 0)
 
 
-def test_without_its_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspacemouse", None)
     with pytest.raises(MissingExtraError, match="spacemouse"):
         SpaceMouseDriver(BOX, REST)

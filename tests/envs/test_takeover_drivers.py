@@ -1,10 +1,7 @@
 """A person at the keyboard, on a screen of the tests, and at a gamepad that there is not."""
 
-import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,44 +71,6 @@ def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
 def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, keys, problem):
     with pytest.raises(ConfigError, match=problem):
         KeyDriver(space, 0, keys)
-
-
-DRIVE = """
-import json, time
-import numpy as np
-from gymnasium import spaces
-from tmrl_like.envs.drivers import KeyDriver
-from tmrl_like.envs.keyboards import Keyboard
-
-driver, fingers = KeyDriver(spaces.Box(-1.0, 1.0, (2,)), np.zeros(2)), Keyboard()
-
-def until(expected):
-    deadline = time.monotonic() + 10
-    while (now := driver(None)) is None or now.tolist() != expected:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    return None if now is None else now.tolist()
-
-seen = [driver(None)]
-fingers.hold(["up", "left"])
-seen.append(until([-1.0, 1.0]))
-fingers.hold([])
-while driver(None) is not None:
-    time.sleep(0.01)
-fingers.close()
-driver.close()
-print(json.dumps(seen))
-"""
-
-
-@pytest.mark.usefixtures("screen")
-def test_the_arrow_keys_of_a_screen_take_over() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVE], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [None, [-1.0, 1.0]]
 
 
 class Pad:

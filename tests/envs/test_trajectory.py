@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.refusals import one_line
 
 from tmrl_like.envs.trajectory import RewardOptions, TrajectoryReward, load_trajectory, resample, save_trajectory
-from tmrl_like.errors import ConfigError
 
 
-def line(points: int) -> np.ndarray:
+def line(points):
     return np.stack([np.arange(points), np.zeros(points)], axis=1).astype(np.float32)
 
 
-def judge(points: np.ndarray, **options) -> TrajectoryReward:
+def judge(points, **options):
     options = {"reward_per_point": 1.0, "end_of_track_reward": 0.0, "failure_countdown": 10**9} | options
     return TrajectoryReward(points, RewardOptions(**options))
 
 
 ways = st.integers(0, 2**32 - 1).map(
-    lambda seed: np.cumsum(np.random.default_rng(seed).normal(0.3, 1.0, (200, 2 + seed % 2)), axis=0)
+    lambda seed: np.cumsum(np.random.default_rng(seed).normal(0.3, 1.0, (60, 2 + seed % 2)), axis=0)
 )
 
 
@@ -161,9 +161,8 @@ def test_a_trajectory_comes_back_from_its_file(tmp_path_factory, way):
     ],
 )
 def test_positions_that_are_not_a_path_are_refused(positions, message):
-    with pytest.raises(ConfigError, match=message) as refused:
+    with one_line(message):
         resample(positions, 1.0)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_holds_no_trajectory_is_one_line(tmp_path):
@@ -175,6 +174,5 @@ def test_a_file_that_holds_no_trajectory_is_one_line(tmp_path):
     garbage = tmp_path / "garbage.npz"
     garbage.write_bytes(b"nothing of the kind")
     for file in (pickled, other, cut, garbage, tmp_path / "missing.npz", tmp_path):
-        with pytest.raises(ConfigError, match="record") as refused:
+        with one_line("record"):
             load_trajectory(file)
-        assert "\n" not in str(refused.value)

@@ -75,7 +75,7 @@ def test_a_picture_without_pixels_or_of_too_many_is_refused(size):
         Shrink(size)
 
 
-def test_a_history_ends_with_the_newest_and_begins_with_copies_of_the_first() -> None:
+def test_a_history_ends_with_the_newest_and_begins_with_copies_of_the_first():
     history = History(3)
     assert history(np.array([1])).tolist() == [[1], [1], [1]]
     assert history(np.array([2])).tolist() == [[1], [1], [2]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 SEEDS_OF_MESSAGES = 4
@@ -21,10 +20,10 @@ class Target(NamedTuple):
     ratio: int = 20
 
 
-def targets(folder: Path) -> dict[str, Target]:
+def targets(folder):
     """All of them; `folder` is for files of theirs."""
     from kit.packets import write
-    from test_server_budgets import MESSAGES, ROLES, Scene
+    from test_server_budgets import MESSAGES, ROLES, Scene, encoded
     from test_trainer_budgets import SHAPES, body_of, message_of
 
     from tmrl_like.delivery.receiver import Receiver
@@ -33,15 +32,15 @@ def targets(folder: Path) -> dict[str, Target]:
     from tmrl_like.policies.weight_file import size_of
     from tmrl_like.wire import messages as m
     from tmrl_like.wire.packet import encode_packet
-    from tmrl_like.wire.policy import Manifest, PolicyAssembler, split_policy
+    from tmrl_like.wire.policy import PolicyAssembler, split_policy
 
-    def decode(data: bytes) -> None:
+    def decode(data):
         try:
             m.decode(data)
         except DecodingError:
             pass
 
-    def packet(data: bytes) -> None:
+    def packet(data):
         try:
             header, body = m.decode(data)
         except DecodingError:
@@ -51,7 +50,7 @@ def targets(folder: Path) -> dict[str, Target]:
                 for block in delivery.buffer.blocks:
                     assert len(block) == len(block.samples())
 
-    def columns(data: bytes) -> None:
+    def columns(data):
         """The first byte says whether the rest is compressed, the next four how many samples and bytes it has."""
         if len(data) > 9:
             samples, size = int.from_bytes(data[1:5], "little") % 1_000_001, int.from_bytes(data[5:9], "little")
@@ -60,7 +59,7 @@ def targets(folder: Path) -> dict[str, Target]:
             header = m.SamplePacket("w", 1, 1, max(1, samples), 1, 0, samples, size, is_compressed)
             packet(encode_packet(header, body))
 
-    def relay(data: bytes) -> None:
+    def relay(data):
         """Messages of some roles: a byte that names the role, two for the length, the message."""
         scene, at, roles = Scene("worker", is_trainer_full=False), 0, list(ROLES.items())
         while at + 3 <= len(data):
@@ -71,7 +70,7 @@ def targets(folder: Path) -> dict[str, Target]:
         scene.relay.tick(scene.now + 1.0)
         scene.relay.beat()
 
-    def log(data: bytes) -> None:
+    def log(data):
         file = folder / "1.log"
         file.write_bytes(data)
         try:
@@ -81,12 +80,12 @@ def targets(folder: Path) -> dict[str, Target]:
         except m.WireVersionError:
             pass
 
-    def memory_for(manifest: Manifest) -> memoryview:
+    def memory_for(manifest):
         if (size := size_of(manifest)) > 1 << 16:
             raise DecodingError("this actor has other parameters")
         return memoryview(bytearray(size))
 
-    def policy(data: bytes) -> None:
+    def policy(data):
         """Frames, each behind two bytes for its length; the memory for them is not written before it is filled."""
         assembler, at = PolicyAssembler(memory_for, max_bytes=1 << 16), 0
         while at + 2 <= len(data):
@@ -99,14 +98,14 @@ def targets(folder: Path) -> dict[str, Target]:
                 pass
             at = end
 
-    messages = [make(i) for make in MESSAGES.values() for i in range(2)]
+    messages = [encoded(make(i)) for make in MESSAGES.values() for i in range(2)]
     small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
     shapes = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
     packets = tuple(message_of(shape, is_compressed) for shape in shapes for is_compressed in (True, False))
     write(folder / "seed", packets[:4])
     (seed,) = (folder / "seed").glob("*.log")
 
-    def framed(role: int, data: bytes) -> bytes:
+    def framed(role, data):
         return bytes((role,)) + len(data).to_bytes(2, "little") + data
 
     return {
@@ -142,7 +141,7 @@ def targets(folder: Path) -> dict[str, Target]:
     }
 
 
-def check(target: Target, data: bytes) -> None:
+def check(target, data):
     """One input; raises what the target raises, and AssertionError where it takes too much memory."""
     tracemalloc.start()
     try:
@@ -154,7 +153,7 @@ def check(target: Target, data: bytes) -> None:
     assert peak_bytes <= allowed, f"{peak_bytes} bytes of memory for an input of {len(data)}; at most {allowed}"
 
 
-def changed(seeds: tuple[bytes, ...], rng: random.Random) -> bytes:
+def changed(seeds, rng):
     """A good input with a few changes: other bytes, a piece that is missing, there twice, or another one's."""
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
@@ -175,7 +174,7 @@ def changed(seeds: tuple[bytes, ...], rng: random.Random) -> bytes:
     return bytes(data[:MAX_BYTES])
 
 
-def inputs(target: Target, seed: int) -> Iterator[bytes]:
+def inputs(target, seed):
     """Good inputs, and then changed ones without end, the same for the same seed."""
     rng = random.Random(seed)
     yield from target.seeds

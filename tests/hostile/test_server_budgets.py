@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import sys
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kit.episodes import episode
@@ -41,11 +39,11 @@ class FullLink:
 
     address = ("fake", 1)
 
-    def __init__(self) -> None:
-        self.full: set[bytes] = set()
+    def __init__(self):
+        self.full = set()
         self.sent_bytes = self.honest_packets = 0
 
-    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+    def send(self, peer, data):
         if peer in self.full:
             return False
         self.sent_bytes += len(data)
@@ -54,48 +52,48 @@ class FullLink:
             self.honest_packets += isinstance(message, m.SamplePacket) and message.worker == "honest"
         return True
 
-    def forget(self, peer: bytes) -> None:
+    def forget(self, peer):
         pass
 
 
-def packet(worker: str, first: int, samples: int = 1, **fields: Any) -> m.SamplePacket:
+def packet(worker, first, samples=1, **fields):
     return m.SamplePacket(worker, 1, first, first + samples - 1, 1, 0, samples, 10, False, **fields)
 
 
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
-MESSAGES: dict[str, Callable[[int], bytes]] = {
-    "hello": lambda i: m.encode(m.Hello("worker", f"w{i}", i + 1, "0")),
-    "the same hello": lambda i: m.encode(m.Hello("worker", "w", 1, "0")),
-    "a large hello": lambda i: m.encode(
-        m.Hello("worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER)
+MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that are none
+    "hello": lambda i: m.Hello("worker", f"w{i}", i + 1, "0"),
+    "the same hello": lambda i: m.Hello("worker", "w", 1, "0"),
+    "a large hello": lambda i: m.Hello(
+        "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
-    "a hello of another role": lambda i: m.encode(m.Hello("trainer", f"t{i}", i + 1, "0")),
-    "a hello of no role": lambda i: m.encode(m.Hello(f"{i}", f"w{i}", i + 1, "0")),
-    "welcome": lambda i: m.encode(m.Welcome(1)),
-    "hello wanted": lambda i: m.encode(m.HelloWanted()),
-    "refusal": lambda i: m.encode(m.Refusal(TEXT)),
-    "a packet": lambda i: m.encode(packet("w", i + 1)),
-    "the same packet": lambda i: m.encode(packet("w", 1)),
-    "a packet of episodes": lambda i: m.encode(packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES)),
-    "a packet that awaits": lambda i: m.encode(packet("w", i + 1, awaits=True), bytes(10)),
-    "a large packet": lambda i: m.encode(packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
-    "a packet of another worker": lambda i: m.encode(packet("honest", 1)),
-    "ack": lambda i: m.encode(m.Ack("honest", 1, INT, INT, True)),
-    "dismissal": lambda i: m.encode(m.Dismissal("honest", 2, TEXT)),
-    "policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0)),
-    "a large policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
-    "the first frame of a policy": lambda i: m.encode(m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
-    "beat": lambda i: m.encode(m.Beat("w")),
-    "a large beat": lambda i: m.encode(m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program"))),
-    "report": lambda i: m.encode(m.Report()),
-    "a large report": lambda i: m.encode(m.Report(), bytes(m.MAX_REPORT_BYTES)),
-    "look": lambda i: m.encode(m.Look()),
-    "a look that has all": lambda i: m.encode(m.Look(INT, INT)),
-    "view": lambda i: m.encode(m.View(INT, INT), bytes(1000)),
-    "probe": lambda i: m.encode(m.Probe()),
-    "a large probe": lambda i: m.encode(m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
-    "bye": lambda i: m.encode(m.Bye()),
-    "hello and bye": lambda i: m.encode(m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0")),
+    "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
+    "a hello of no role": lambda i: m.Hello(f"{i}", f"w{i}", i + 1, "0"),
+    "welcome": lambda i: m.Welcome(1),
+    "hello wanted": lambda i: m.HelloWanted(),
+    "refusal": lambda i: m.Refusal(TEXT),
+    "a packet": lambda i: packet("w", i + 1),
+    "the same packet": lambda i: packet("w", 1),
+    "a packet of episodes": lambda i: packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES),
+    "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
+    "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
+    "a packet of another worker": lambda i: packet("honest", 1),
+    "ack": lambda i: m.Ack("honest", 1, INT, INT, True),
+    "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
+    "policy frame": lambda i: m.PolicyFrame(1, i, 2**40, 2**50, 0.0),
+    "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
+    "the first frame of a policy": lambda i: (m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
+    "beat": lambda i: m.Beat("w"),
+    "a large beat": lambda i: m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program")),
+    "report": lambda i: m.Report(),
+    "a large report": lambda i: (m.Report(), bytes(m.MAX_REPORT_BYTES)),
+    "look": lambda i: m.Look(),
+    "a look that has all": lambda i: m.Look(INT, INT),
+    "view": lambda i: (m.View(INT, INT), bytes(1000)),
+    "probe": lambda i: m.Probe(),
+    "a large probe": lambda i: (m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
+    "bye": lambda i: m.Bye(),
+    "hello and bye": lambda i: m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0"),
     "nothing": lambda i: b"",
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
@@ -109,10 +107,16 @@ ROLES = {
 TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}  # go to all workers, by design
 
 
+def encoded(said):
+    if isinstance(said, bytes):
+        return said
+    return m.encode(*said) if isinstance(said, tuple) else m.encode(said)
+
+
 class Scene:
     """A relay with a trainer and an honest worker, and a peer with a role of its own."""
 
-    def __init__(self, role: str, is_trainer_full: bool) -> None:
+    def __init__(self, role, is_trainer_full):
         self.link = FullLink()
         self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
         self.identity, self.peer = ROLES[role], b"hostile"
@@ -125,18 +129,18 @@ class Scene:
             self.tell(self.peer, self.identity, m.encode(m.Hello(role, "w", 1, "0")))
         self.is_trainer_full = is_trainer_full
 
-    def tell(self, peer: bytes, identity: Identity, data: bytes) -> None:
+    def tell(self, peer, identity, data):
         self.relay.handle(Incoming(peer, identity, data), self.now)
 
-    def flood(self, make: Callable[[int], bytes], number: int) -> tuple[int, int]:
+    def flood(self, make, number):
         """Its messages between the honest worker's; how many bytes and messages it sent."""
-        sent_bytes, first = 0, make(0)
-        is_always_the_same = make(1) == first
+        sent_bytes, first = 0, encoded(make(0))
+        is_always_the_same = encoded(make(1)) == first
         if self.is_trainer_full:
             self.link.full.add(b"trainer")
         for i in range(number):
             self.honest(i)
-            data = bytes(bytearray(first)) if is_always_the_same else make(i)  # a copy, as it would arrive
+            data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))  # a copy, as it would arrive
             sent_bytes += len(data) + FRAMING_BYTES
             self.tell(self.peer, self.identity, data)
             self.now += 0.001
@@ -144,15 +148,15 @@ class Scene:
                 break
         return sent_bytes, i + 1
 
-    def honest(self, i: int) -> None:
+    def honest(self, i):
         self.tell(b"honest", HONEST, m.encode(packet("honest", i + 1), bytes(100)))
 
 
-def calls_in(do: Callable[[], Any]) -> int:
+def calls_in(do):
     """How many calls of functions, of Python's and of C's, it takes."""
     calls = itertools.count()
 
-    def count(frame: object, event: str, _: object) -> None:
+    def count(frame, event, _):
         if event in ("call", "c_call"):
             next(calls)
 
@@ -175,7 +179,7 @@ IDS = [" sends ".join(case) for case in CASES]
 )
 @pytest.mark.parametrize("number", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
-def test_a_flood_costs_the_server_no_more_than_its_budget(role: str, message: str, number: int) -> None:
+def test_a_flood_costs_the_server_no_more_than_its_budget(role, message, number):
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=role == "worker")
     sent_before = scene.link.sent_bytes
@@ -198,19 +202,19 @@ def test_a_flood_costs_the_server_no_more_than_its_budget(role: str, message: st
 
 
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
-def test_a_message_takes_no_more_work_than_its_budget(role: str, message: str) -> None:
+def test_a_message_takes_no_more_work_than_its_budget(role, message):
     make = MESSAGES[message]
     scene = Scene(role, is_trainer_full=False)
     for i in range(5):  # what is written once is written
         scene.honest(i)
-        scene.tell(scene.peer, scene.identity, make(i))
-    hostile = [make(100 + i) for i in range(10)]
+        scene.tell(scene.peer, scene.identity, encoded(make(i)))
+    hostile = [encoded(make(100 + i)) for i in range(10)]
     honest = calls_in(lambda: [scene.honest(100 + i) for i in range(10)])
     work = calls_in(lambda: [scene.tell(scene.peer, scene.identity, data) for data in hostile])
     assert work <= WORK * honest
 
 
-def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept() -> None:
+def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
     link = FullLink()
     relay = Relay(link, max_waiting_bytes=100_000, max_policy_bytes=100_000)
     tell = relay.handle
@@ -218,12 +222,12 @@ def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept() 
     tell(Incoming(b"thief", ROLES["worker"], m.encode(m.Hello("worker", "w", 1, "0"))), 0.0)
     link.full.add(b"trainer")
     for _ in range(300):
-        tell(Incoming(b"thief", ROLES["worker"], MESSAGES["the same packet"](0)), 0.0)
+        tell(Incoming(b"thief", ROLES["worker"], encoded(MESSAGES["the same packet"](0))), 0.0)
     assert relay.counters.dropped >= 100
     link.full.clear()
     for _ in range(3000):
-        tell(Incoming(b"trainer", TRAINER, MESSAGES["report"](0)), 0.0)
+        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["report"](0))), 0.0)
     assert len(relay._reports.after(0)) <= m.MAX_REPORTS_BYTES / 500
     for i in range(300):
-        tell(Incoming(b"trainer", TRAINER, MESSAGES["policy frame"](i)), 0.0)
+        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["policy frame"](i))), 0.0)
     assert relay.trainer is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 import zstandard
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
-from tmrl_like.types import Delivery, EpisodeStats
+from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import encode_packet
 
@@ -30,14 +29,14 @@ class Shape(NamedTuple):
     segments: int = 1
 
 
-def texts(text: bytes, rows: int, columns: int = 1) -> Shape:
+def texts(text, rows, columns=1):
     """Columns of a text, as msgpack writes it."""
     column = b"\xdd" + rows.to_bytes(4, "big") + text * rows
     schema = ("t", [("p", "bytes" if text[0] == 0xC4 else "str")] * columns)
     return Shape(schema, column * columns, (len(column),) * columns, rows)
 
 
-def columns(leaf: Any, size: int, number: int = 3000) -> Shape:
+def columns(leaf, size, number=3000):
     return Shape(("t", [leaf] * number), bytes(size * number))
 
 
@@ -64,14 +63,14 @@ SHAPES = {
 }
 
 
-def body_of(shape: Shape) -> bytes:
+def body_of(shape):
     schema = ("t", [shape.schema] + [("p", "none")] * 5)
     head = msgspec.msgpack.encode([(shape.rows, schema, shape.sizes)] * shape.segments)
     rows = shape.rows * shape.segments
     return struct.pack("<I", len(head)) + head + shape.buffers * shape.segments + bytes(26 * rows)
 
 
-def message_of(shape: Shape, is_compressed: bool) -> bytes:
+def message_of(shape, is_compressed):
     body = data = body_of(shape)
     if is_compressed:
         data = zstandard.ZstdCompressor(level=9).compress(body)
@@ -79,14 +78,14 @@ def message_of(shape: Shape, is_compressed: bool) -> bytes:
     return encode_packet(m.SamplePacket("w", 1, 1, rows, 1, 0, rows, len(body), is_compressed), data)
 
 
-def taken(receiver: Receiver, message: bytes) -> list[Delivery]:
+def taken(receiver, message):
     """What the trainer holds of a message."""
     packet, body = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return list(receiver.take(packet, body, message, 0.0, lambda packet: True))
 
 
-def peak_of(call: Callable[[], Any]) -> tuple[Any, int]:
+def peak_of(call):
     """What a call returns, and the most memory that it took."""
     tracemalloc.start()
     try:
@@ -98,7 +97,7 @@ def peak_of(call: Callable[[], Any]) -> tuple[Any, int]:
 
 @pytest.mark.parametrize("is_compressed", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_packet_takes_no_more_memory_than_it_counts_for(shape: str, is_compressed: bool) -> None:
+def test_a_packet_takes_no_more_memory_than_it_counts_for(shape, is_compressed):
     message = message_of(SHAPES[shape], is_compressed)
     taken(Receiver(), message)  # its structure is kept from packet to packet
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message)[0] for _ in range(3)])
@@ -111,7 +110,7 @@ def test_a_packet_takes_no_more_memory_than_it_counts_for(shape: str, is_compres
     "a worker sends a few hundred bytes that unpack to megabytes",
     "the trainer holds no more than it may hold of all workers",
 )
-def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded() -> None:
+def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
     receiver = Receiver(limits=WorkerLimits(total_bytes=16 << 20))
     shape = SHAPES["black pictures"]
     messages = []
@@ -126,7 +125,7 @@ def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded() -> None
     assert receiver.due()[0].again, "what there is no room for comes later"
 
 
-def test_reports_of_episodes_are_within_the_budget() -> None:
+def test_reports_of_episodes_are_within_the_budget():
     episodes = tuple((i + 1, EpisodeStats("w", False, 0.0, 0, False, False, 0.0, 0)) for i in range(m.MAX_EPISODES))
     message = encode_packet(m.SamplePacket("w", 1, 1, m.MAX_EPISODES, 1, 0, 0, 0, False, episodes=episodes))
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message) for _ in range(100)])

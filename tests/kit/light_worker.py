@@ -11,8 +11,8 @@ _TICK_S = 0.02
 _PROMPT = OutboxOptions(max_age_s=0.0)
 
 
-class LightWorker:
-    """Implements `session.Role`.
+class LightDelivery:
+    """Rows and outbox. Implements `session.Role`.
 
     Attributes:
         made: how many samples.
@@ -20,6 +20,57 @@ class LightWorker:
         feeds: that it was welcomed with.
         policies: versions that came whole.
     """
+
+    def __init__(self, folder, options=_PROMPT, log_bytes=512 << 20):
+        self.made = self.received = self.stored = 0
+        self.feeds = []
+        self.policies = []
+        self._folder = folder
+        self.log = SampleLog(folder, log_bytes)
+        self.outbox = Outbox(folder.path, folder.worker, [self.log.incarnation], options)
+
+    def append(self, sample, observed_at_s=1e9):
+        self.log.append(sample, observed_at_s, 0.0, 0.0, 0, 0)
+        self.made += 1
+
+    @property
+    def kept(self):
+        """How many samples are not stored."""
+        return self.made - self.stored
+
+    def close(self):
+        self.log.close()
+        self._folder.close()
+        self.outbox.close()
+
+    def on_welcome(self, welcome, is_new):
+        is_another = welcome.feed != (self.feeds[-1] if self.feeds else 0)
+        if is_another or is_new:
+            self.outbox.send_again(to_another_trainer=is_another)
+        self.feeds.append(welcome.feed)
+
+    def on_message(self, message, body, data):
+        if isinstance(message, m.Ack):
+            self.outbox.on_ack(message)
+            self.received, self.stored = max(self.received, message.received), max(self.stored, message.stored)
+        elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
+            self.policies.append(message.version)
+
+    def on_tick(self, send, connected):
+        self.log.refill()
+        self.outbox.pump(send, connected and any(self.feeds[-1:]))
+        return _TICK_S
+
+    def pending(self):
+        return self.outbox.pending()
+
+    def beat(self):
+        condition = Condition(unacknowledged_samples=self.outbox.unacknowledged_samples())
+        return m.Beat(self._folder.worker, condition, max(self.policies, default=0))
+
+
+class LightWorker(LightDelivery):
+    """The same with a session of its own, in a thread."""
 
     def __init__(
         self,
@@ -29,52 +80,11 @@ class LightWorker:
         log_bytes=512 << 20,
         spaces=None,
     ):
-        name = folder.worker
-        self.made = self.received = self.stored = 0
-        self.feeds = []
-        self.policies = []
-        self._folder = folder
-        self._log = SampleLog(folder, log_bytes)
-        self._outbox = Outbox(folder.path, name, [self._log.incarnation], options)
-        self.session = Session(ring, self, "worker", name, spaces=spaces, incarnation=self._log.incarnation)
-
-    def append(self, sample, observed_at_s=1e9):
-        self._log.append(sample, observed_at_s, 0.0, 0.0, 0, 0)
-        self.made += 1
-
-    @property
-    def kept(self):
-        """How many samples are not stored."""
-        return self.made - self.stored
+        super().__init__(folder, options, log_bytes)
+        incarnation = self.log.incarnation
+        self.session = Session(ring, self, "worker", folder.worker, spaces=spaces, incarnation=incarnation)
 
     def close(self, flush_s=1.0):
         """Leave; what is not stored by then goes with a private folder."""
         self.session.close(flush_s)
-        self._log.close()
-        self._folder.close()
-        self._outbox.close()
-
-    def on_welcome(self, welcome, is_new):
-        is_another = welcome.feed != (self.feeds[-1] if self.feeds else 0)
-        if is_another or is_new:
-            self._outbox.send_again(to_another_trainer=is_another)
-        self.feeds.append(welcome.feed)
-
-    def on_message(self, message, body, data):
-        if isinstance(message, m.Ack):
-            self._outbox.on_ack(message)
-            self.received, self.stored = max(self.received, message.received), max(self.stored, message.stored)
-        elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
-            self.policies.append(message.version)
-
-    def on_tick(self, send, connected):
-        self._log.refill()
-        self._outbox.pump(send, connected and any(self.feeds[-1:]))
-        return _TICK_S
-
-    def pending(self):
-        return self._outbox.pending()
-
-    def beat(self):
-        condition = Condition(unacknowledged_samples=self._outbox.unacknowledged_samples())
-        return m.Beat(self._folder.worker, condition, max(self.policies, default=0))
+        super().close()

@@ -20,3 +20,12 @@ def python(*arguments, code=0, cwd=ROOT, **environment):
     )
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout, done.stderr
+
+
+def stubborn_child():
+    """A process that does not end when it is asked to, from before this returns."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+    process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+    with process.stdout:
+        process.stdout.readline()
+    return process

@@ -2,12 +2,11 @@
 
 import builtins
 import json
-import os
-import subprocess
 import sys
 import threading
 
 import pytest
+from kit.pythons import python
 
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
@@ -76,27 +75,24 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_tensorboard_gets_the_scalars_of_each_round(tmp_path):
+def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import plugin_data_pb2
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     sink = TensorBoardSink(tmp_path, {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True})
     sink.write(ROUND | {"loss_critic": 0.5, "gradient_norm": 1.0})
-    sink.write({**ROUND, "kind": "episode", "training_steps_total": 8})
+    sink.write(ROUND | {"kind": "episode", "training_steps_total": 8})
     sink.close()
     found = EventAccumulator(str(tmp_path)).Reload()
     (event,) = found.Scalars("episodes/return_test_mean")
     assert (event.step, event.value) == (7, -3.0)
-    assert {"losses/loss_critic", "agent/gradient_norm", "schedule/epoch"} <= set(found.Tags()["scalars"])
-    assert not any("kind" in tag for tag in found.Tags()["scalars"])
-    parsed = [
-        plugin_data_pb2.HParamsPluginData.FromString(data) for data in found.PluginTagToContent("hparams").values()
-    ]
-    (experiment,) = [part.experiment for part in parsed if part.HasField("experiment")]
-    (session,) = [part.session_start_info for part in parsed if part.HasField("session_start_info")]
-    assert session.hparams["agent.lr_actor"].number_value == 1e-3
-    assert session.hparams["agent"].string_value == "SACAgent"
-    assert "episodes/return_test_mean" in {metric.name.tag for metric in experiment.metric_infos}
+    tags = set(found.Tags()["scalars"])
+    assert {"losses/loss_critic", "agent/gradient_norm", "schedule/epoch"} <= tags
+    assert not any("kind" in tag for tag in tags)
+    parts = [HParamsPluginData.FromString(data) for data in found.PluginTagToContent("hparams").values()]
+    assert "episodes/return_test_mean" in {metric.name.tag for part in parts for metric in part.experiment.metric_infos}
+    (given,) = [part.session_start_info.hparams for part in parts if part.HasField("session_start_info")]
+    assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
 
 
 def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path, monkeypatch):
@@ -162,9 +158,7 @@ def test_the_real_wandb_keeps_an_offline_run(tmp_path):
         f"sink.write({ROUND!r})\n"
         "sink.close(); sys.exit(sink.failed or 0)"
     )
-    environment = {**os.environ, "WANDB_MODE": "offline", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    python("-c", script, WANDB_MODE="offline", HOME=str(tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 

@@ -1,6 +1,5 @@
 """A headless Chromium, driven through its debugging pipe: no driver and no package between."""
 
-import base64
 import contextlib
 import itertools
 import json
@@ -8,9 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
-from typing import Any
+
+from kit.waiting import until
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -26,7 +24,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Chromium:
     """Shows one page. Use it as a context manager."""
 
-    def __init__(self, url: str, folder: Path, width: int = 1400, height: int = 1000) -> None:
+    def __init__(self, url, folder, width=1400, height=1000):
         to_us, theirs_out = os.pipe()
         theirs_in, to_them = os.pipe()
         flags = [
@@ -48,7 +46,7 @@ class Chromium:
         self._to_them, self._to_us = os.fdopen(to_them, "wb", 0), os.fdopen(to_us, "rb", 0)
         self._numbers = itertools.count(1)
         self._buffer = b""
-        self.said: list[dict[str, Any]] = []  # events
+        self.said = []  # events
         self._session = ""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -58,9 +56,9 @@ class Chromium:
         self._call("Emulation.setDeviceMetricsOverride", **metrics)
         self._call("Page.navigate", url=url)
 
-    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+    def _call(self, method, **params):
         number = next(self._numbers)
-        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        message = {"id": number, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
         self._to_them.write(json.dumps(message).encode() + b"\0")
@@ -76,21 +74,17 @@ class Chromium:
                 return answer["result"]
             self.said.append(answer)
 
-    def value(self, expression: str) -> Any:
+    def value(self, expression):
         """What JavaScript makes of it."""
         result = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait_for(self, expression: str, within_s: float = 30.0) -> Any:
+    def wait_for(self, expression, within_s=30.0):
         """The first value that is true."""
-        until = time.monotonic() + within_s
-        while not (value := self.value(expression)):
-            assert time.monotonic() < until, f"{expression}: {value!r}"
-            time.sleep(0.1)
-        return value
+        return until(lambda: self.value(expression), expression, within_s)
 
-    def faults(self) -> list[str]:
+    def faults(self):
         """What went wrong in the page: exceptions and errors in its console."""
         self.value("1")
         return [
@@ -100,13 +94,10 @@ class Chromium:
             or (event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error")
         ]
 
-    def picture(self, file: Path) -> None:
-        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
-
-    def __enter__(self) -> "Chromium":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc):
         self._process.kill()
         self._process.wait()
         for pipe in (self._to_them, self._to_us):

@@ -7,7 +7,6 @@ from gymnasium import spaces
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actor import fit_action, to_batch_of_one
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 
 def test_an_observation_becomes_a_batch_of_one_that_does_not_share_memory():
@@ -26,14 +25,3 @@ def test_actions_get_the_shape_of_their_space():
         assert fit_action(action, space).shape == (1,)
     with pytest.raises(PolicyError, match=r"shape \(2,\); the action space wants \(1,\)"):
         fit_action(np.zeros(2), space)
-
-
-def actor():
-    env = CountingEnv()
-    return LinearActor(env.observation_space, env.action_space)
-
-
-def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path):
-    (tmp_path / "p").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(PolicyError, match="p is not a safetensors file"):
-        actor().load(tmp_path / "p")

@@ -1,11 +1,10 @@
 """A policy as ONNX, against the policy."""
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
-from test_load_policy import written
+from kit.policies import written
 
 from tmrl_like import load_policy
 from tmrl_like.actor import ActorModule
@@ -14,6 +13,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.export import write_onnx
 
+onnxruntime = pytest.importorskip("onnxruntime")
 OBS = spaces.Dict(
     {
         "a": spaces.Box(-np.inf, np.inf, (4,)),
@@ -72,9 +72,12 @@ def session_of(policy, path):
             *(SquashedGaussianActor, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"obs_range": 0.0}),
             marks=pytest.mark.long,
         ),
-        (SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}),
+        pytest.param(SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}, marks=pytest.mark.long),
         pytest.param(CategoricalActor, OBS, spaces.Discrete(5, start=2), {}, marks=pytest.mark.long),
-        (CategoricalActor, OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
+        pytest.param(
+            *(CategoricalActor, OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
+            marks=pytest.mark.long,
+        ),
         (IQNActor, PICTURES, spaces.Discrete(3), {"width": 32, "hidden_size": 16}),
         (Steering, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {}),
     ],

@@ -2,21 +2,20 @@
 
 import functools
 import json
-import subprocess
-import sys
-import textwrap
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from kit.policies import written
+from kit.pythons import python
 
 from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor, in_numpy
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.policy_file import Code, describe, write_policy
+from tmrl_like.policies.policy_file import Code, describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import Box as SmallBox
@@ -32,12 +31,6 @@ def doubled(obs):
 
 class Own(SquashedGaussianActor):
     """A user's."""
-
-
-def written(path, made, preprocessor=None, **card):
-    said = msgspec.structs.replace(describe(made, preprocessor), **card)
-    write_policy(path, made.weights(), said)
-    return path
 
 
 @pytest.fixture
@@ -80,19 +73,18 @@ def test_a_policy_acts_as_the_actor_that_was_stored(actor, kind, tmp_path):
     assert policy.action_space.contains(policy.act(obs, test=False))
 
 
+ACT_ALONE = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+from tmrl_like import load_policy
+print(load_policy(sys.argv[1]).act(np.float32([0.1, 0.2, 0.3])).tolist())
+"""
+
+
 def test_a_policy_of_an_actor_that_ships_is_loaded_without_torch(actor, tmp_path):
-    path = written(tmp_path / "p", actor)
-    obs = OBS.sample()
-    code = f"""
-    import sys
-    sys.modules["torch"] = None
-    from tmrl_like import load_policy
-    policy = load_policy({str(path)!r})
-    print([float(x) for x in policy.act(policy.observation_space.low * 0 + {obs.tolist()!r})])
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(json.loads(done.stdout), actor.act_(obs, test=True), **NEAR)
+    printed, _ = python("-c", ACT_ALONE, written(tmp_path / "p", actor))
+    np.testing.assert_allclose(json.loads(printed), actor.act_(np.float32([0.1, 0.2, 0.3]), test=True), **NEAR)
 
 
 def test_what_is_in_front_of_the_actor_is_loaded_too_where_it_is_allowed(actor, tmp_path):
@@ -142,7 +134,6 @@ STRANGER = {"x": {"class_path": "os.system"}}
         ({"actor": Code("tmrl_like.no_such_room.Actor")}, "it names tmrl_like.no_such_room.Actor, and code of"),
         ({"observation_space": SmallBox((1,), "uint8", (0,), (300,))}, "cannot be what it says: OverflowError"),
         ({"actor": Code(SHIPPED, {"hidden_sizes": [1 << 50]})}, "cannot be what it says: "),
-        ({"format": 2}, "has the format 2, this tmrl_like reads 1"),
         ({"observation_space": "the space Text is of a kind"}, "the space could not be written down"),
     ],
 )

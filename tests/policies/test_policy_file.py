@@ -3,15 +3,15 @@
 import functools
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
 from gymnasium import spaces
+from kit.policies import written
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.policy_file import Code, describe, read_card, write_policy
+from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.weight_file import read_weights, write_weights
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.wire.spaces import spec_of
@@ -42,11 +42,6 @@ class Undocumented:
 class Picky(LinearActor):
     def __init__(self, observation_space, action_space, table=None, act=None):
         super().__init__(observation_space, action_space)
-
-
-def written(path, actor, **more):
-    write_policy(path, actor.weights(), msgspec.structs.replace(describe(actor), **more))
-    return path
 
 
 def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):

@@ -3,7 +3,6 @@
 Samples alone are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
 """
 
-from concurrent.futures import Executor, Future
 from contextlib import closing
 from functools import partial
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from disk import age, end_at_each_operation
+from kit.executors import AtOnce
 from kit.packets import numbered, packet_of
 
 from tmrl_like.policies.policy_file import describe, read_policy
@@ -78,23 +78,11 @@ class Policies:
         self._add(store, LATE)
 
 
-class InPlace(Executor):
-    """Does at once what it is given: so the order of all operations is the same each time."""
-
-    def submit(self, call, /, *args, **kwargs):
-        done = Future()
-        try:
-            done.set_result(call(*args, **kwargs))
-        except OSError as error:
-            done.set_exception(error)
-        return done
-
-
 class CheckpointsOfARun:
     """Three packets of samples come, and after each a checkpoint is written."""
 
     def work(self, root, promise, packets=3):
-        with closing(Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: InPlace())) as kept:
+        with closing(Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: AtOnce())) as kept:
             training = kept.build(partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all")
             assert [int(sample.obs) for sample in training.memory.data] == [*range(training.total_samples)]
             promise((training.total_updates, training.total_samples))

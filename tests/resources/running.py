@@ -1,10 +1,14 @@
 """What the tests of this folder share: looking at parts that run."""
 
 import contextlib
+import os
 from contextlib import ExitStack
+from pathlib import Path
 
-import psutil
+import pytest
 from chaos.chaos_rig import Rig, wait_until
+from chaos.chaos_rig import link_of as link_now
+from kit.waiting import until
 
 
 @contextlib.contextmanager
@@ -39,17 +43,9 @@ def driving(folder, **worker):
         assert_settled(rig, made)
 
 
-def link_of(process):
+def link_of(worker):
     """The link process of a worker, once it is there."""
-    found = []
-
-    def look():
-        with contextlib.suppress(psutil.Error):
-            found[:] = [child for child in process.children() if "link_process" in " ".join(child.cmdline())]
-        return len(found) == 1
-
-    wait_until(look, 60.0, "the worker has a link")
-    return found[0]
+    return until(lambda: link_now(worker), "the worker's link")
 
 
 def said(rig, part, text):
@@ -72,9 +68,22 @@ def run_in_processes(code, folder, monkeypatch):
 
 def assert_all_arrives_once(rig, trainer, workers):
     """Kill the trainer and the workers; the next trainer has all that they have appended, once."""
-    trainer.kill()
-    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.wait_for_samples(last, 100, within_s=60.0)
+    last = rig.succeed(trainer, 100, within_s=60.0)
     for part in workers:
         part.kill()  # their links send what is left
     assert_settled(rig, last)
+
+
+def pids_group():
+    """A control group that may start nothing; the test is skipped where there is none to be had."""
+    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        group = root / f"tmrl-like-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            try:
+                (group / "pids.max").write_text("0")
+            except OSError:
+                group.rmdir()
+                continue
+            return group
+    pytest.skip("the threads of a process of root's cannot be limited here")

@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
-import os
 import threading
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
+from kit.failing import failing
 from running import all_is_stored, assert_settled, drives_on, rig_in
 
 from tmrl_like.base.files import Disk, disk
@@ -18,16 +18,12 @@ from tmrl_like.errors import ConfigError
 
 
 @contextlib.contextmanager
-def failing(monkeypatch):
+def failing_disk(monkeypatch):
     """Each change to what is on a disk fails."""
-
-    def fail(*arguments, **options):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
         for name in vars(Disk):
             if name[0] != "_":
-                patch.setattr(disk, name, fail)
+                patch.setattr(disk, name, failing(errno.EIO))
         yield
 
 
@@ -68,7 +64,7 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
         trainer = rig.trainer(**kept, model_path=tmp_path / "newest.safetensors")
         worker = rig.worker(1, env={"period_s": 0.002})
         wait_for_checkpoint(rig.place)
-        with failing(monkeypatch):
+        with failing_disk(monkeypatch):
             wait_until(lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so")
             steps = trainer.training.total_updates
             wait_until(lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on")
@@ -95,6 +91,7 @@ def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, fu
     "shared memory is full while a worker drives",
     "the robot drives on; what finds no room is counted, all else arrives once",
 )
+@pytest.mark.long  # by default tests/delivery/test_sample_log.py stands for it
 def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_disk, caplog):
     monkeypatch.setattr(folders, "_SHARED_MEMORY", tmp_path / "disk")
     with rig_in(tmp_path) as rig:

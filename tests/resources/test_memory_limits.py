@@ -15,43 +15,33 @@ from tmrl_like.server.relay import Relay
 @pytest.mark.fault(
     "resources", "the trainer has no memory for samples that arrive", "training goes on; they come again, once"
 )
-@pytest.mark.long  # what is dropped comes again after five seconds
-def test_samples_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
-    times, decode = [], receiver.decode_body
-
-    def short(*arguments, **options):
-        times.append(len(times))
-        if len(times) % 3:
-            raise MemoryError
-        return decode(*arguments, **options)
-
-    with driving(tmp_path) as (rig, _, trainer, _):
-        with monkeypatch.context() as patch:
-            patch.setattr(receiver, "decode_body", short)
-            wait_until(lambda: len(times) > 20, 60.0, "memory runs short twenty times")
-        assert_settled(rig, trainer)
-        assert rig.trains(trainer)
-    assert sum("no memory is left for samples" in record.message for record in caplog.records) == 1
-
-
 @pytest.mark.fault(
     "resources", "the server has no memory for a message", "it is dropped, and comes again; nobody loses a seat"
 )
 @pytest.mark.long  # what is dropped comes again after five seconds
-def test_messages_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
-    times, handle = [], Relay.handle
+@pytest.mark.parametrize(
+    ("owner", "name", "line"),
+    [
+        (receiver, "decode_body", "no memory is left for samples"),
+        (Relay, "handle", "no memory is left for a message"),
+    ],
+)
+def test_what_finds_no_memory_comes_again(tmp_path, monkeypatch, caplog, owner, name, line):
+    times, take = [], getattr(owner, name)
 
-    def short(self, incoming, now):
+    def short(*arguments, **options):
         times.append(len(times))
         if len(times) % 3 == 0:
             raise MemoryError
-        return handle(self, incoming, now)
+        return take(*arguments, **options)
 
-    with driving(tmp_path) as (_, server, *_), monkeypatch.context() as patch:
-        patch.setattr(Relay, "handle", short)
-        wait_until(lambda: len(times) > 60, 60.0, "memory runs short")
+    with driving(tmp_path) as (rig, server, trainer, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, short)
+            wait_until(lambda: len(times) > 60, 60.0, "memory runs short twenty times")
         assert server.workers() == ["w1"]
-    assert sum("no memory is left for a message" in record.message for record in caplog.records) == 1
+        assert rig.trains(trainer)
+    assert caplog.text.count(line) == 1
 
 
 @pytest.mark.fault(
@@ -155,7 +145,4 @@ def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
             assert said(rig, {"server": "serve", "trainer": "train"}[part], "no memory is left") == 1
             limited.restart()
         wait_for_checkpoint(rig.place)
-        parts["trainer"].kill()
-        last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-        rig.wait_for_samples(last, 100, within_s=60.0)
-        assert_settled(rig, last)
+        assert_settled(rig, rig.succeed(parts["trainer"], 100, within_s=60.0))

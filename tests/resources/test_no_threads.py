@@ -15,14 +15,11 @@ import psutil
 import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
 from running import (
-    assert_all_arrives_once,
     assert_settled,
     driving,
-    link_of,
+    pids_group,
     rig_in,
     run_in_processes,
-    said,
-    wait_for_more,
 )
 
 from tmrl_like.cli import app, work
@@ -227,8 +224,9 @@ def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
             self.is_open = False
 
     is_short = True
-    ring = Ring(["a:1", "b:1"], Dialled)
-    first = ring._link
+    dialled = []
+    ring = Ring(["a:1", "b:1"], lambda where: dialled.append(Dialled(where)) or dialled[-1])
+    (first,) = dialled
     for _ in range(3):
         ring.move_on(b"bye")
     assert ring.where == "a:1"
@@ -276,72 +274,3 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
         rig.wait_for_samples(trainer, 100, within_s=60.0)
     assert caplog.text.count("can't start new thread") == 1
     assert caplog.text.count("the link process ended with exit code") in (1, 2)  # killed; and for want of threads
-
-
-@contextlib.contextmanager
-def no_thread_left(pid):
-    """The process can start no thread and no process; those that it has go on."""
-    if os.geteuid():
-        import resource
-
-        before = resource.prlimit(pid, resource.RLIMIT_NPROC)
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (1, before[1]))
-        try:
-            yield
-        finally:
-            resource.prlimit(pid, resource.RLIMIT_NPROC, before)
-        return
-    group = pids_group()  # the limit above does not hold for root
-    (group / "cgroup.procs").write_text(str(pid))
-    try:
-        yield
-    finally:
-        (group.parent / "cgroup.procs").write_text(str(pid))
-        group.rmdir()
-
-
-def pids_group():
-    """A control group that may start nothing; the test is skipped where there is none to be had."""
-    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = root / f"tmrl-like-test-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            group.mkdir()
-            try:
-                (group / "pids.max").write_text("0")
-            except OSError:
-                group.rmdir()
-                continue
-            return group
-    pytest.skip("the threads of a process of root's cannot be limited here")
-
-
-@pytest.mark.fault(
-    "resources",
-    "server, trainer and worker can start neither thread nor process",
-    "samples and checkpoints go on; a link that is killed meanwhile is followed by another; nothing is lost",
-)
-@pytest.mark.chaos
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
-@pytest.mark.parametrize("transport", ["zmq", "tlspyo"])
-def test_parts_without_a_thread_go_on_and_recover(tmp_path, transport):
-    with rig_in(tmp_path, transport) as rig:
-        server, trainer, worker = rig.server_part(), rig.trainer_part(), rig.worker_part(1)
-        wait_for_checkpoint(rig.place)
-        with no_thread_left(server.pid):
-            second = rig.worker_part(2)
-            wait_for_more(rig, 300)
-            wait_for_checkpoint(rig.place)
-        with no_thread_left(trainer.pid):
-            wait_for_more(rig)
-            wait_for_checkpoint(rig.place)
-        with no_thread_left(worker.pid):
-            first = link_of(psutil.Process(worker.pid))
-            first.kill()
-            wait_until(lambda: said(rig, "work", "cannot be started"), 60.0, "the worker says so")
-            wait_for_more(rig, 300)
-        wait_until(lambda: link_of(psutil.Process(worker.pid)) != first, 60.0, "another link")
-        assert said(rig, "work", "cannot be started") == 1
-        wait_for_more(rig)
-        assert_all_arrives_once(rig, trainer, (worker, second))
-        assert not said(rig, "serve", "Traceback") + said(rig, "train", "Traceback") + said(rig, "work", "Traceback")
-        assert {number for number, _ in rig.appended()} == {1, 2}

@@ -1,5 +1,6 @@
-"""A relay in a test: a link that remembers, and messages to give to it."""
+"""A relay in a test, and the peers that speak to it: no threads, no sockets, and a clock that stands still."""
 
+from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
 from tmrl_like.wire import messages as m
 
@@ -7,49 +8,99 @@ BOTH = Identity("local", ("worker", "trainer"))
 WORKER_ONLY = Identity("lab", ("worker",))
 OTHER_WORKER = Identity("car", ("worker",))
 TRAINER_ONLY = Identity("gpu", ("trainer",))
-SPACES = m.Spaces("Box(4)", "Box(2)")
+SPACES, OTHER_SPACES = m.Spaces("Box(4)", "Box(2)"), m.Spaces("Box(3)", "Box(2)")
 
 
-class FakeLink:
-    """Records what the relay sends; `full` peers take nothing."""
+class Peer:
+    """A connection with a key; it is `full` where it takes nothing."""
+
+    def __init__(self, scene, number, key):
+        self.id, self.key = b"%d" % number, key
+        self.full = False
+        self.got = []  # messages, each with its body
+        self._scene = scene
+
+    def introduce(self, role, name, session=1, spaces=SPACES, **fields):
+        self.name, self.session = name, session
+        return self.say(m.Hello(role, name, session, "0", spaces, **fields))
+
+    def say(self, *messages, body=b""):
+        for message in messages:
+            self.say_bytes(m.encode(message, body))
+        return self
+
+    def say_bytes(self, data):
+        self._scene.relay.handle(Incoming(self.id, self.key, data), self._scene.now)
+
+    def send(self, *firsts, samples=1, body=b"", **fields):
+        """A packet from each of these entries on, of so many samples, or of the report of an episode."""
+        fields = {"worker": self.name, "incarnation": self.session} | fields
+        for first in firsts:
+            last = first + max(samples, 1) - 1
+            fields |= {"first": first, "last": last, "samples": samples}
+            self.say(m.SamplePacket(oldest=1, breaks=0, body_bytes=0, compressed=False, **fields), body=body)
+
+    def heard(self, kind=object):
+        return [message for message, _ in self.got if isinstance(message, kind)]
+
+    @property
+    def entries(self):
+        """The first entry of each packet that it got."""
+        return [packet.first for packet in self.heard(m.SamplePacket)]
+
+    @property
+    def policies(self):
+        return [frame.version for frame in self.heard(m.PolicyFrame)]
+
+    @property
+    def feed(self):
+        return self.heard(m.Welcome)[-1].feed
+
+    @property
+    def refusal(self):
+        """The newest one; None: there is none."""
+        return (self.heard(m.Refusal) or [None])[-1]
+
+
+class Scene:
+    """A relay with its peers, for which it is the `ServerLink`."""
 
     address = ("fake", 1)
 
-    def __init__(self):
-        self.sent = []
-        self.full = set()
+    def __init__(self, **options):
+        self.now = 0.0
+        self.relay = Relay(self, **options)
+        self._peers = {}
 
     def send(self, peer, data):
-        if peer in self.full:
+        if self._peers[peer].full:
             return False
-        self.sent.append((peer, m.decode(data)[0]))
+        self._peers[peer].got.append(m.decode(data))
         return True
 
     def forget(self, peer):
-        pass
+        """Nothing is kept of it."""
 
-    def to(self, peer, kind=None):
-        return [msg for p, msg in self.sent if p == peer and (kind is None or isinstance(msg, kind))]
+    def peer(self, key=BOTH):
+        peer = Peer(self, len(self._peers), key)
+        self._peers[peer.id] = peer
+        return peer
 
+    def worker(self, name="w1", session=1, key=BOTH, **fields):
+        return self.peer(key).introduce("worker", name, session, **fields)
 
-def hello(role="worker", name="w1", session=1, spaces=SPACES, takes_over=()):
-    return m.Hello(role, name, session, "0", spaces, takes_over=takes_over)
+    def trainer(self, name="t1", session=1, key=BOTH, **fields):
+        return self.peer(key).introduce("trainer", name, session, **fields)
 
+    @property
+    def workers(self):
+        """Those that have a seat."""
+        return [self._peers[seat.peer] for seat in self.relay.workers.values()]
 
-def give(relay, peer, message, identity=BOTH, now=0.0, body=b""):
-    relay.handle(Incoming(peer, identity, m.encode(message, body)), now)
-
-
-def seat_both(relay):
-    """A trainer at t, and the worker w1 at w."""
-    give(relay, b"t", hello("trainer", "t1"))
-    give(relay, b"w", hello())
-
-
-def packet(name="w1", session=1, first=1, samples=5, **fields):
-    """Of so many samples, or of the report of an episode."""
-    last = first + max(samples, 1) - 1
-    return m.SamplePacket(name, session, first, last, 1, 0, samples, 0, False, **fields)
+    @property
+    def ranks(self):
+        """The trainers that have a seat, by rank."""
+        return {rank: self._peers[seat.peer] for rank, seat in self.relay.ranks.items()}
 
 
 def frame(version=1, index=0, frames=1):

@@ -1,61 +1,46 @@
 """How the relay gives workers to several trainers that learn as one, by their names; without threads or sockets."""
 
 import pytest
-from relay_kit import FakeLink, frame, give, hello, packet
+from relay_kit import Scene, frame
 
-from tmrl_like.server.relay import Relay
 from tmrl_like.wire import messages as m
 
 
 class Group:
     """A relay with the trainers of a group."""
 
-    def __init__(self, size=2, group=7):
-        self.link = FakeLink()
-        self.relay = Relay(self.link)
-        self.size, self.group = size, group
+    def __init__(self, size=2):
+        self.scene, self.size = Scene(), size
+        self.ranks = [self.rank(number) for number in range(size)]
 
-    def rank(self, number, now=0.0, session=None):
-        say = hello("trainer", f"t{number}", session or 100 + number)
-        say.rank = m.Rank(number, self.size, self.group)
-        give(self.relay, b"t%d" % number, say, now=now)
+    def rank(self, number):
+        return self.scene.trainer(f"t{number}", 100 + number, rank=m.Rank(number, self.size, 7))
 
     def worker(self, number):
-        give(self.relay, b"w%d" % number, hello(name=f"w{number}", session=number))
+        return self.scene.worker(f"w{number}", number)
 
-    def who_gets(self, worker):
-        """The ranks that this worker's next packet goes to."""
-        before = [len(self.link.to(b"t%d" % n, m.SamplePacket)) for n in range(self.size)]
-        give(self.relay, b"w%d" % worker, packet(f"w{worker}", worker))
-        return [n for n in range(self.size) if len(self.link.to(b"t%d" % n, m.SamplePacket)) > before[n]]
+    def rank_of(self, worker):
+        return self.ranks[m.share_of(worker.name, self.size)]
 
-
-def share(worker, size=2):
-    return m.share_of(f"w{worker}", size)
+    def takers_of(self, worker):
+        """The ranks that its next packet goes to."""
+        before = [len(rank.entries) for rank in self.ranks]
+        worker.send(1)
+        return [rank for rank, count in zip(self.ranks, before, strict=True) if len(rank.entries) > count]
 
 
 @pytest.fixture
 def group():
-    made = Group()
-    made.rank(0)
-    made.rank(1)
-    return made
-
-
-def feed_of(group, worker):
-    return group.link.to(b"w%d" % worker, m.Welcome)[-1].feed
+    return Group()
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 24])
 def test_numbered_workers_take_turns(size):
     group = Group(size)
-    for number in range(size):
-        group.rank(number)
-    for worker in range(1, size + 1):
-        group.worker(worker)
-    shares = [group.who_gets(worker) for worker in range(1, size + 1)]
-    assert shares == [[share(worker, size)] for worker in range(1, size + 1)]
-    assert sorted(shares) == [[rank] for rank in range(size)]
+    workers = [group.worker(number) for number in range(1, size + 1)]
+    takers = [group.takers_of(worker) for worker in workers]
+    assert takers == [[group.rank_of(worker)] for worker in workers]
+    assert {rank.id for (rank,) in takers} == {rank.id for rank in group.ranks}
 
 
 def test_a_share_is_the_same_in_every_process_and_version():
@@ -64,72 +49,63 @@ def test_a_share_is_the_same_in_every_process_and_version():
 
 
 def test_a_worker_stays_with_its_rank_whoever_comes_and_goes(group):
-    for number in (1, 2, 3, 4):
-        group.worker(number)
-    for number in (1, 3):
-        give(group.relay, b"w%d" % number, m.Bye())
-    assert [group.who_gets(number) for number in (2, 4)] == [[share(2)], [share(4)]]
+    workers = [group.worker(number) for number in (1, 2, 3, 4)]
+    for worker in workers[::2]:
+        worker.say(m.Bye())
+    for worker in workers[1::2]:
+        assert group.takers_of(worker) == [group.rank_of(worker)]
 
 
 def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group):
-    group.worker(1)
-    group.worker(2)
-    before = feed_of(group, 2), feed_of(group, 1)
-    give(group.relay, b"t%d" % share(2), m.Bye())
-    assert (feed_of(group, 2), group.who_gets(2)) == (0, [])
-    assert (feed_of(group, 1), group.who_gets(1)) == (before[1], [share(1)])
-    group.rank(share(2))
-    assert feed_of(group, 2) not in (0, before[0])  # it sends again what is not stored
-    assert feed_of(group, 1) == before[1]
-    assert group.who_gets(2) == [share(2)]
+    other, worker = group.worker(1), group.worker(2)
+    before, before_other = worker.feed, other.feed
+    lost = group.rank_of(worker).say(m.Bye())
+    assert (worker.feed, group.takers_of(worker)) == (0, [])
+    assert group.takers_of(other) == [group.rank_of(other)]
+    number = group.ranks.index(lost)
+    group.ranks[number] = group.rank(number)
+    assert worker.feed not in (0, before), "it sends again what is not stored"
+    assert other.feed == before_other
+    assert group.takers_of(worker) == [group.ranks[number]]
 
 
 def test_a_worker_is_heard_by_rank_0_and_by_its_own_rank():
     group = Group(size=3)
-    for number in range(3):
-        group.rank(number)
-    worker = next(worker for worker in (1, 2, 3) if share(worker, 3) == 1)
-    group.worker(worker)
-    give(group.relay, b"w%d" % worker, m.Beat(worker=f"w{worker}", up_s=7.0))
-    heard = [[beat.up_s for beat in group.link.to(b"t%d" % number, m.Beat)] for number in range(3)]
-    assert heard == [[7.0], [7.0], []]
+    worker = next(w for w in map(group.worker, (1, 2, 3)) if group.rank_of(w) is group.ranks[1])
+    worker.say(m.Beat(worker=worker.name, up_s=7.0))
+    assert [[beat.up_s for beat in rank.heard(m.Beat)] for rank in group.ranks] == [[7.0], [7.0], []]
 
 
 def test_only_rank_0_publishes(group):
-    group.worker(1)
-    give(group.relay, b"t0", frame())
-    assert len(group.link.to(b"w1", m.PolicyFrame)) == 1
-    give(group.relay, b"t1", frame(2))
-    assert "rank 0 publishes" in group.link.to(b"t1", m.Refusal)[0].reason
+    worker = group.worker(1)
+    group.ranks[0].say(frame())
+    assert "rank 0 publishes" in group.ranks[1].say(frame(2)).refusal.reason
+    assert worker.policies == [1]
 
 
 def test_another_group_waits_until_this_one_is_silent(group):
-    group.worker(1)
-    for now in (1.0, 4.0):
-        for number in (0, 1, 2):
-            say = hello("trainer", f"u{number}", 200 + number)
-            say.rank = m.Rank(number, 3, 8)
-            give(group.relay, b"u%d" % number, say, now=now)
-            assert "a trainer is connected already" in group.link.to(b"u%d" % number, m.Refusal)[0].reason
-    assert sorted(seat.peer for seat in group.relay.ranks.values()) == [b"u0", b"u1", b"u2"]
-    give(group.relay, b"w1", packet("w1", 1))
-    assert len(group.link.to(b"u%d" % share(1, 3), m.SamplePacket)) == 1
+    scene, worker = group.scene, group.worker(1)
+    for scene.now in (1.0, 4.0):
+        others = [scene.trainer(f"u{number}", 200 + number, rank=m.Rank(number, 3, 8)) for number in range(3)]
+        if scene.now == 1.0:
+            assert all("a trainer is connected already" in other.refusal.reason for other in others)
+    assert scene.ranks == dict(enumerate(others))
+    worker.send(1)
+    assert others[m.share_of("w1", 3)].entries == [1]
 
 
-def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once():
-    group = Group()
-    for number, (peer, rank) in enumerate(((b"t0", 0), (b"t1", 1), (b"u1", 1), (b"u0", 0))):
-        say = hello("trainer", peer.decode(), 100 + number)
-        say.rank, say.run, say.began_up_s = m.Rank(rank, 2, 7 if peer[:1] == b"t" else 8), "5eed", float(number)
-        give(group.relay, peer, say)
-    assert {rank: seat.peer for rank, seat in group.relay.ranks.items()} == {0: b"u0", 1: b"u1"}
-    assert all(group.link.to(peer, m.Refusal)[-1].retry_after_s < 0 for peer in (b"t0", b"t1"))
+def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once(scene):
+    first, *others = [
+        scene.trainer(f"t{began_up_s}", 100 + began_up_s, rank=rank, run="5eed", began_up_s=float(began_up_s))
+        for began_up_s, rank in enumerate((m.Rank(0, 2, 7), m.Rank(1, 2, 7), m.Rank(1, 2, 8), m.Rank(0, 2, 8)))
+    ]
+    second, *successors = others
+    assert scene.ranks == dict(enumerate(reversed(successors)))
+    assert all(peer.refusal.retry_after_s < 0 for peer in (first, second))
 
 
 def test_a_worker_hears_its_own_rank_alone(group):
-    group.worker(1)
-    ack = m.Ack("w1", 1, 4, 4)
-    give(group.relay, b"t%d" % (1 - share(1)), ack)
-    assert group.link.to(b"w1", m.Ack) == []
-    give(group.relay, b"t%d" % share(1), ack)
-    assert group.link.to(b"w1", m.Ack) == [ack]
+    worker, ack = group.worker(1), m.Ack("w1", 1, 4, 4)
+    for rank in group.ranks:
+        rank.say(ack)
+        assert worker.heard(m.Ack) == [ack] * (group.ranks.index(rank) >= group.ranks.index(group.rank_of(worker)))

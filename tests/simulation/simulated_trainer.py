@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,6 +9,7 @@ import msgspec
 from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
+from kit.executors import Beside
 from simulated_engine import Reader
 from simulated_machines import Machine, Process
 from simulated_network import SimulatedPeerLink
@@ -77,28 +76,6 @@ class Freshness(FreshnessLimits):
         return is_admitted
 
 
-class ThreadBeside:
-    """The thread that stores samples: what it is to do is done when it has a turn, or when somebody waits for it."""
-
-    def __init__(self):
-        self._jobs = deque()
-
-    def submit(self, call, *arguments):
-        self._jobs.append((Future(), call, arguments))
-        return self._jobs[-1][0]
-
-    def work(self):
-        while self._jobs:
-            future, call, arguments = self._jobs.popleft()
-            try:
-                future.set_result(call(*arguments))
-            except Exception as error:
-                future.set_exception(error)
-
-    def shutdown(self, wait=True):
-        self.work()
-
-
 class TrainerProcess(Process):
     """One trainer, or one of several: connection and training thread take turns."""
 
@@ -114,7 +91,7 @@ class TrainerProcess(Process):
         """As `Trainer.__init__`: bring back what the store holds; `connect` follows when all have done so."""
         self.begin()
         training = self.training
-        self.beside = ThreadBeside()
+        self.beside = Beside()
         self.ranks = SimulatedRanks(self.rank, len(training.ranks), training.run)
         make_store = partial(SampleStore, small_bytes=3000, small_files=4)
         self.checkpoints = Checkpoints(

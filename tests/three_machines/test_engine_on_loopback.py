@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kit.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 DRONE = "config/drone.yaml"
@@ -86,10 +86,8 @@ def end(process):
 @pytest.fixture
 def typed(tmp_path):
     """Runs a script with free ports in it."""
-    with ExitStack() as stack, ExitStack() as probes:
-        sockets = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
-        n1, n2, n3, s1, s2, *others = (probe.getsockname()[1] for probe in sockets)
-        probes.close()
+    with ExitStack() as stack:
+        n1, n2, n3, s1, s2, *others = free_ports(8)
         nodes = ",".join(f"nats://localhost:{port}" for port in (n1, n2, n3))
         names = {"n1": n1, "n2": n2, "n3": n3, "s1": s1, "s2": s2, "nodes": nodes, "drone": DRONE, "minutes": MINUTES}
         clusters = [f"nats://127.0.0.1:{port}" for port in others]

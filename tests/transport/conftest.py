@@ -1,11 +1,9 @@
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from tmrl_like.transport import KeyFolder, PeerLink, ServerLink, TransportOptions, connect, listen
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 
 from .exchange import introduce
 
@@ -13,36 +11,32 @@ from .exchange import introduce
 class Machines:
     """One server's machine and others, with everything opened on them closed at the end."""
 
-    def __init__(self, transport: str, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, transport, folder, stack):
         self.transport = transport
         self.folder = folder
         self.keys = KeyFolder(folder / "server")
         self.keys.server_keys()
         self._stack = stack
 
-    def listen(
-        self, port: int = 0, options: TransportOptions | None = None, keys: KeyFolder | None = None
-    ) -> ServerLink:
+    def listen(self, port=0, options=None, keys=None):
         return self._stack.enter_context(closing(listen(self.transport, "127.0.0.1", port, keys or self.keys, options)))
 
-    def connect(
-        self, server: ServerLink, keys: KeyFolder | None = None, options: TransportOptions | None = None
-    ) -> PeerLink:
+    def connect(self, server, keys=None, options=None):
         return self._stack.enter_context(closing(connect(self.transport, *server.address, keys or self.keys, options)))
 
-    def machine(self, name: str, roles: tuple[str, ...] = ("worker",)) -> KeyFolder:
+    def machine(self, name, roles=("worker",)):
         """Another machine, which joined the server's."""
         folder = KeyFolder(self.folder / name)
         folder.join(self.keys.invite(name, roles))
         return folder
 
-    def stranger(self, name: str = "stranger") -> KeyFolder:
+    def stranger(self, name="stranger"):
         """A machine with a server of its own."""
         folder = KeyFolder(self.folder / name)
         folder.server_keys()
         return folder
 
-    def altered(self, name: str, **changes: str) -> KeyFolder:
+    def altered(self, name, **changes):
         """A machine that joined, and whose key was then changed."""
         folder = self.machine(name)
         keys = msgspec.structs.replace(folder.peer_keys(), **changes)
@@ -53,12 +47,13 @@ class Machines:
 class Service:
     """A tlspyo server that several tests attack, one after the other, and a peer that it serves meanwhile."""
 
-    def __init__(self, machines: Machines) -> None:
-        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20))
+    def __init__(self, machines):
+        patient = {"handshake_timeout_s": 600, "silent_after_s": 600}  # what is closed is closed for another reason
+        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20, **patient))
         self.keys = machines.keys
         self.friend = machines.connect(self.server)
 
-    def assert_unharmed(self) -> None:
+    def assert_unharmed(self):
         """Nothing arrived that should not, and the friend is served."""
         assert self.friend.receive(0.05) is None
         assert self.server.receive(0.05) is None
@@ -66,18 +61,18 @@ class Service:
 
 
 @pytest.fixture
-def machines_for(tmp_path: Path) -> Iterator[Callable[[str], Machines]]:
+def machines_for(tmp_path):
     with ExitStack() as stack:
         yield lambda transport: Machines(transport, tmp_path, stack)
 
 
 @pytest.fixture(params=["zmq", "tlspyo"])
-def machines(request: pytest.FixtureRequest, machines_for: Callable[[str], Machines]) -> Machines:
+def machines(request, machines_for):
     return machines_for(request.param)
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def hasty(monkeypatch):
     """Keys are read again, and servers dialled again, several times as soon."""
     for module in ("credentials", "gate", "over_tlspyo"):
         monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
@@ -88,12 +83,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tls(machines_for: Callable[[str], Machines]) -> Machines:
+def tls(machines_for):
     return machines_for("tlspyo")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory):
     with ExitStack() as stack:
         service = Service(Machines("tlspyo", tmp_path_factory.mktemp("service"), stack))
         introduce(service.server, service.friend)

@@ -6,16 +6,13 @@ import contextlib
 import socket
 import ssl
 import time
-from typing import Any
 
 import msgspec
 
 from tmrl_like.transport.over_tlspyo import GROUP, password_of
 
-from .conftest import Service
 
-
-def trust_all() -> ssl.SSLContext:
+def trust_all():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -25,25 +22,25 @@ def trust_all() -> ssl.SSLContext:
 class RawPeer:
     """Connects at once; says only what it is told to say."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service):
         keys = service.keys.peer_keys()
         self.password = password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret)
         self._socket = trust_all().wrap_socket(socket.create_connection(service.server.address, timeout=10))
         self._stamp = 0
         self._buffer = b""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data):
         with contextlib.suppress(OSError):
             self._socket.sendall(data)
 
-    def say(self, cmd: Any, dest: Any = None, obj: Any = None) -> None:
+    def say(self, cmd, dest=None, obj=None):
         self._stamp += 1
         self.say_bytes(msgspec.msgpack.encode((self._stamp, cmd, dest, obj)))
 
-    def say_bytes(self, envelope: bytes) -> None:
+    def say_bytes(self, envelope):
         self.write(f"{len(envelope):<10}{self.password}".encode() + envelope)
 
-    def hear(self) -> str:
+    def hear(self):
         """The next command."""
         while len(self._buffer) < 10 or len(self._buffer) < 10 + int(self._buffer[:10]):
             data = self._socket.recv(65536)
@@ -52,24 +49,23 @@ class RawPeer:
             self._buffer += data
         end = 10 + int(self._buffer[:10])
         envelope, self._buffer = self._buffer[10:end], self._buffer[end:]
-        command: str = msgspec.msgpack.decode(envelope)[1]
-        return command
+        return msgspec.msgpack.decode(envelope)[1]
 
-    def join(self) -> RawPeer:
+    def join(self):
         self.say("HELLO", None, [GROUP])
         while self.hear() != "ACK":
             pass
         return self
 
-    def closed(self, deadline_s: float = 60.0) -> bool:
+    def closed(self, deadline_s=60.0):
         """Whether the server closes the connection in time."""
         return closes(self._socket, deadline_s)
 
-    def close(self) -> None:
+    def close(self):
         self._socket.close()
 
 
-def closes(sock: socket.socket, deadline_s: float = 60.0) -> bool:
+def closes(sock, deadline_s=60.0):
     """Whether the other side closes `sock` in time, whatever it says before."""
     deadline = time.monotonic() + deadline_s
     sock.settimeout(0.2)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.failing import failing
 
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport import Identity, KeyFolder
@@ -15,21 +16,21 @@ from tmrl_like.transport.credentials import AuthorizedKeys
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> KeyFolder:
+def folder(tmp_path):
     folder = KeyFolder(tmp_path / "keys")
     folder.server_keys()
     return folder
 
 
-def authorized(folder: KeyFolder, name: str) -> Path:
+def authorized(folder, name):
     return folder.path / "authorized" / f"{name}.json"
 
 
-def names(keys: AuthorizedKeys) -> set[str]:
+def names(keys):
     return {identity.name for identity in keys.identities.values()}
 
 
-def test_keys_that_are_invited_and_revoked_are_seen(folder: KeyFolder) -> None:
+def test_keys_that_are_invited_and_revoked_are_seen(folder):
     keys = AuthorizedKeys(folder)
     folder.invite("car")
     keys.refresh(now=1.0)
@@ -40,7 +41,7 @@ def test_keys_that_are_invited_and_revoked_are_seen(folder: KeyFolder) -> None:
     assert names(keys) == {"local"}
 
 
-def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder: KeyFolder) -> None:
+def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder):
     folder.invite("car")
     keys = AuthorizedKeys(folder)
     folder.revoke("car")
@@ -51,35 +52,48 @@ def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folde
     assert "car" not in names(keys)
 
 
-@pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
-def test_a_moment_without_the_folder_revokes_nobody(folder: KeyFolder, caplog: pytest.LogCaptureFixture) -> None:
-    keys = AuthorizedKeys(folder)
-    away = folder.path.with_name("away")
-    folder.path.rename(away)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
-    assert names(keys) == {"local"}
-    assert len([r for r in caplog.records if "cannot read" in r.message]) == 1
-    away.rename(folder.path)
-    keys.refresh(now=4.0)
-    assert names(keys) == {"local"}
-
-
-def test_a_folder_that_is_being_copied_revokes_nobody(folder: KeyFolder) -> None:
-    """`authorized` is there, and empty, before `server.json` is."""
-    keys = AuthorizedKeys(folder)
+def is_away(folder, patch):
     folder.path.rename(folder.path.with_name("away"))
+
+
+def is_being_copied(folder, patch):
+    """`authorized` is there, and empty, before `server.json` is."""
+    is_away(folder, patch)
     (folder.path / "authorized").mkdir(parents=True)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
+
+
+def cannot_be_read(number):
+    def trouble(folder, patch):
+        patch.setattr(os, "scandir", failing(number))
+        patch.setattr(Path, "read_bytes", failing(number))
+
+    return trouble
+
+
+@pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
+@pytest.mark.fault(
+    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
+)
+@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
+@pytest.mark.parametrize(
+    "trouble",
+    [is_away, is_being_copied, cannot_be_read(errno.EMFILE), cannot_be_read(errno.EIO)],
+    ids=["away", "being copied", "no descriptors", "a disk that fails"],
+)
+def test_a_moment_without_the_folder_revokes_nobody(folder, caplog, monkeypatch, trouble):
+    keys = AuthorizedKeys(folder)
+    with monkeypatch.context() as patch:
+        trouble(folder, patch)
+        for now in (1.0, 2.0, 3.0):
+            keys.refresh(now=now)
+            assert keys.find("x" * 40) is None
     assert names(keys) == {"local"}
+    assert caplog.text.count("cannot read") == (trouble is not is_being_copied)
 
 
 @pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
 @pytest.mark.parametrize("content", ["", '{"roles": ["wor', "nonsense"])
-def test_a_file_half_written_keeps_the_key_that_was_in_it(
-    folder: KeyFolder, content: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_half_written_keeps_the_key_that_was_in_it(folder, content, caplog):
     keys = AuthorizedKeys(folder)
     before = authorized(folder, "local").read_text().partition(',"crc32"')[0] + "}"
     authorized(folder, "local").write_text(content)
@@ -92,28 +106,7 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
     assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
 
 
-@pytest.mark.fault(
-    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
-)
-@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO], ids=["descriptors", "disk"])
-def test_without_free_descriptors_or_disk_the_last_good_table_stays(
-    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    keys = AuthorizedKeys(folder)
-
-    def exhausted(*args: object, **kwargs: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "scandir", exhausted)
-    monkeypatch.setattr(Path, "read_bytes", exhausted)
-    for now in (1.0, 2.0, 3.0):
-        keys.refresh(now=now)
-        assert keys.find("x" * 40) is None
-    assert names(keys) == {"local"}
-
-
-def test_another_key_under_the_same_name_counts_at_once(folder: KeyFolder) -> None:
+def test_another_key_under_the_same_name_counts_at_once(folder):
     folder.invite("car")
     keys = AuthorizedKeys(folder)
     before = dict(keys.identities)
@@ -124,7 +117,7 @@ def test_another_key_under_the_same_name_counts_at_once(folder: KeyFolder) -> No
     assert keys.identities != before
 
 
-def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: KeyFolder) -> None:
+def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     keys = AuthorizedKeys(folder)
     car = KeyFolder(folder.path.with_name("car"))
     public = car.join(folder.invite("car")).curve_public
@@ -132,19 +125,17 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: Ke
 
 
 @pytest.mark.parametrize(("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)])
-def test_a_line_that_was_not_copied_whole_is_refused(folder: KeyFolder, cut: int | None, more: str) -> None:
+def test_a_line_that_was_not_copied_whole_is_refused(folder, cut, more):
     car = KeyFolder(folder.path.with_name("car"))
     with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
         car.join(folder.invite("car")[:cut] + more)
     assert not (car.path / "peer.json").exists()
 
 
-def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(
-    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(folder, monkeypatch):
     keys = AuthorizedKeys(folder)
     monkeypatch.setattr(time, "monotonic", lambda: 1.0)
-    reads: list[object] = []
+    reads = []
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: reads.append(path) or scandir(path))
     for _ in range(1000):

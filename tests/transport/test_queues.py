@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from kit.pythons import python
 
 from tmrl_like.transport import TransportOptions
 
-from .conftest import Machines
 from .exchange import introduce, receive_of, until
 
 SMALL = 1 << 20
 SYSTEM_BUFFERS = 32 << 20  # of TCP on both sides, generously
 
 
-def test_what_waits_for_a_slow_peer_is_bounded_in_bytes(machines: Machines) -> None:
+def test_what_waits_for_a_slow_peer_is_bounded_in_bytes(machines):
     options = TransportOptions(max_message_bytes=SMALL)
     server = machines.listen(options=options)
     peer = machines.connect(server, options=TransportOptions(max_message_bytes=SMALL, queue_messages=4))
@@ -87,8 +83,6 @@ server.close()
 
 
 @pytest.mark.parametrize(("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")])
-def test_a_queue_that_is_full_outlives_its_connection(tmp_path: Path, script: str, server: str) -> None:
+def test_a_queue_that_is_full_outlives_its_connection(tmp_path, script, server):
     """libzmq would abort the process: see `transport.zmq`."""
-    command = [sys.executable, "-c", script, str(tmp_path / "keys"), server]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    python("-c", script, tmp_path / "keys", server)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, SampleBlock, columns_in, decode_body, encode_rows
+from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body, encode_rows
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),
@@ -22,7 +20,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+def arrays(draw):
     """Any bits at all: NaNs with payloads, subnormals."""
     dtype, shape = draw(DTYPES), draw(SHAPES)
     count = int(np.prod(shape))
@@ -33,7 +31,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return np.asfortranarray(array) if draw(st.booleans()) and array.ndim else array
 
 
-def quiet(value: Any) -> Any:
+def quiet(value):
     """A float32 that is a signalling NaN is packed as a quiet one, as a C float is when it becomes a double."""
     return np.float32(float(value)) if type(value) is np.float32 else value
 
@@ -60,10 +58,10 @@ VALUES = st.recursive(
 )
 SAMPLES = st.tuples(VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2))
 TIMING = StepTiming(1.8e9, 0.001, 0.0, 3)
-NUMBERS: dict[str, Any] = {"worker": "w", "incarnation": 1, "first": 1, "last": 1, "oldest": 1, "breaks": 0}
+NUMBERS = {"worker": "w", "incarnation": 1, "first": 1, "last": 1, "oldest": 1, "breaks": 0}
 
 
-def written(samples: list[tuple[Any, ...]], resets: frozenset[int] = frozenset()) -> PacketWriter:
+def written(samples, resets=frozenset()):
     """A writer that has taken these samples."""
     writer = PacketWriter()
     for i, sample in enumerate(samples):
@@ -71,26 +69,26 @@ def written(samples: list[tuple[Any, ...]], resets: frozenset[int] = frozenset()
     return writer
 
 
-def sent(writer: PacketWriter, compress: Compressor | None = None) -> bytes:
+def sent(writer, compress=None):
     """The message of what was written."""
     return encode_rows(writer.rows(), compress or Compressor(), **NUMBERS)
 
 
-def received(message: bytes) -> SampleBlock:
+def received(message):
     """The samples of a message."""
     packet, body = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     return decode_body(packet, columns_in(message, body))
 
 
-def announce(body: bytes, samples: int, raw_bytes: int | None = None) -> m.SamplePacket:
+def announce(body, samples, raw_bytes=None):
     """The packet that fits these columns; `raw_bytes`: they are compressed."""
     is_compressed = raw_bytes is not None
     body_bytes = len(body) if raw_bytes is None else raw_bytes
     return m.SamplePacket(**NUMBERS, samples=samples, body_bytes=body_bytes, compressed=is_compressed)
 
 
-def drone_sample(i: int, rng: np.random.Generator) -> tuple[Any, ...]:
+def drone_sample(i, rng):
     """A sample as the drone of the templates makes them."""
     pieces = rng.uniform(-1, 1, (10, 2)).astype(np.float32)
     obs = (*(pieces[k, :1].copy() for k in range(4)), *(pieces[k].copy() for k in range(4, 8)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,13 +21,13 @@ from .samples import announce, drone_sample, received, sent, written
 MEGABYTE = 1 << 20
 
 
-def drone_columns() -> bytes:
+def drone_columns():
     rng = np.random.default_rng(0)
     return written([drone_sample(i, rng) for i in range(20)], frozenset({0})).rows().encode()
 
 
-def mixed_columns() -> bytes:
-    samples: list[tuple[Any, ...]] = []
+def mixed_columns():
+    samples = []
     for i in range(6):
         info = {"text": "héllo" * i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1.0)]}
         samples.append((np.zeros((0, 3)), np.array(1.0), np.int8(i), i, False, info))
@@ -40,18 +38,7 @@ def mixed_columns() -> bytes:
 COLUMNS = {"drone": (drone_columns(), 20), "mixed": (mixed_columns(), 12)}
 
 
-def decode_all(columns: bytes, samples: int) -> None:
-    """Everything that a trainer does with a packet; DecodingError is the only way to fail."""
-    try:
-        block = decode_body(announce(columns, samples), columns)
-        for segment in block.segments:
-            segment.tree()
-        assert len(block.samples()) == samples
-    except DecodingError:
-        pass
-
-
-def test_a_message_whose_bytes_have_changed_is_damaged() -> None:
+def test_a_message_whose_bytes_have_changed_is_damaged():
     rng = np.random.default_rng(0)
     message = sent(written([drone_sample(i, rng) for i in range(20)]))
     assert len(received(message)) == 20
@@ -63,25 +50,14 @@ def test_a_message_whose_bytes_have_changed_is_damaged() -> None:
 
 
 @pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
-def test_flipped_bytes_do_no_harm_even_where_the_checksum_is_right(columns: bytes, samples: int) -> None:
-    rng = random.Random(0)
-    head_bytes = 4 + int.from_bytes(columns[:4], "little")
-    for i in range(6000):
-        damaged = bytearray(columns)
-        for _ in range(rng.choice((1, 1, 2, 5))):
-            damaged[rng.randrange(head_bytes if i % 4 else len(columns))] = rng.randrange(256)
-        decode_all(bytes(damaged), samples)
-
-
-@pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
-def test_truncated_packets_are_refused(columns: bytes, samples: int) -> None:
+def test_truncated_packets_are_refused(columns, samples):
     for length in (*range(0, len(columns) - 1, 7), len(columns) - 1):
         for announced in (columns[:length], columns):
             with pytest.raises(DecodingError):
                 decode_body(announce(announced, samples), columns[:length])
 
 
-def test_another_number_of_samples_than_announced_is_refused() -> None:
+def test_another_number_of_samples_than_announced_is_refused():
     columns, rows = COLUMNS["drone"]
     for samples in (0, rows - 1, rows + 1):
         with pytest.raises(DecodingError, match="another number"):
@@ -89,80 +65,79 @@ def test_another_number_of_samples_than_announced_is_refused() -> None:
 
 
 def forged(
-    schema: Any,
-    rows: int = 1,
-    sizes: tuple[int, ...] = (),
-    buffers: bytes = b"",
-    timing: bytes | None = None,
-) -> bytes:
+    schema,
+    rows=1,
+    sizes=(),
+    buffers=b"",
+    timing=None,
+):
     head = msgspec.msgpack.encode([(rows, schema, sizes)])
     return struct.pack("<I", len(head)) + head + buffers + (bytes(26 * rows) if timing is None else timing)
 
 
-def six(leaf: Any) -> Any:
+def six(leaf):
     return ("t", [leaf, *[("p", "none")] * 5])
 
 
-def nested(levels: int) -> Any:
-    node: Any = ("p", "none")
+def nested(levels):
+    node = ("p", "none")
     for _ in range(levels):
         node = ("l", [node])
     return node
 
 
 NONE = ("p", "none")
-LIES: dict[str, Callable[[], bytes]] = {
-    "a dtype that is code": lambda: forged(six(("a", "|O8", [1])), buffers=bytes(8)),
-    "a structured dtype": lambda: forged(six(("a", "f4,f4", [1])), buffers=bytes(8)),
-    "a complex dtype": lambda: forged(six(("a", "<c8", [1])), buffers=bytes(8)),
-    "a float of two lines": lambda: forged(six(("a", "<f4\n", [1])), buffers=bytes(4)),
-    "a float of 128 bits": lambda: forged(six(("s", "<f16")), buffers=bytes(16)),
-    "a dtype of gigabytes": lambda: forged(six(("a", "<U2000000000", [1]))),
-    "a shape of exabytes": lambda: forged(six(("a", "<f4", [2**31, 2**31]))),
-    "an empty shape of exabytes": lambda: forged(six(("a", "<f4", [0, 2**31, 2**31, 2**31]))),
-    "a negative shape": lambda: forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
-    "forty dimensions": lambda: forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
-    "a buffer that is not there": lambda: forged(six(("a", "<f4", [4]))),
-    "a size of a number": lambda: forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
-    "a size too few": lambda: forged(six(("p", "str")), buffers=b"\x91\xa0"),
-    "a negative size": lambda: forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
-    "a text beyond the end": lambda: forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
-    "a billion rows": lambda: forged(six(NONE), rows=10**9, timing=bytes(26)),
-    "no rows": lambda: forged(six(NONE), rows=0, timing=bytes(26)),
-    "keys without items": lambda: forged(six(("d", ["a", "b"], [NONE]))),
-    "items without keys": lambda: forged(six(("d", [], [NONE]))),
-    "a key twice": lambda: forged(six(("d", ["a", "a"], [NONE] * 2))),
-    "nesting without end": lambda: forged(six(nested(400))),
-    "one level too many": lambda: forged(six(nested(MAX_DEPTH))),
-    "more nesting without end": lambda: forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
-    "leaves without end": lambda: forged(six(("t", [NONE] * MAX_NODES))),
-    "containers without end": lambda: forged(six(("t", [("t", [])] * MAX_NODES))),
-    "five items": lambda: forged(("t", [NONE] * 5)),
-    "a list for a tuple": lambda: forged(("l", [NONE] * 6)),
-    "a dict for a tuple": lambda: forged(("d", list("abcdef"), [NONE] * 6)),
-    "a leaf for a tuple": lambda: forged(NONE),
-    "an unknown kind": lambda: forged(six(("p", "code"))),
-    "text that is none": lambda: forged(six(("p", "str")), sizes=(3,), buffers=b"\x91\xa1\xff"),
-    "too few texts": lambda: forged(six(("p", "str")), sizes=(1,), buffers=b"\x90"),
-    "a text for bytes": lambda: forged(six(("p", "bytes")), sizes=(3,), buffers=b"\x91\xa1a"),
-    "too little timing": lambda: forged(six(NONE), timing=bytes(25)),
-    "a negative version": lambda: forged(six(NONE), timing=bytes(16) + b"\xff" * 8 + bytes(2)),
-    "a head of four gigabytes": lambda: struct.pack("<I", 2**32 - 1) + bytes(100),
-    "three bytes": lambda: b"abc",
-    "nothing": lambda: b"",
+LIES = {
+    "a dtype that is code": forged(six(("a", "|O8", [1])), buffers=bytes(8)),
+    "a structured dtype": forged(six(("a", "f4,f4", [1])), buffers=bytes(8)),
+    "a complex dtype": forged(six(("a", "<c8", [1])), buffers=bytes(8)),
+    "a float of two lines": forged(six(("a", "<f4\n", [1])), buffers=bytes(4)),
+    "a float of 128 bits": forged(six(("s", "<f16")), buffers=bytes(16)),
+    "a dtype of gigabytes": forged(six(("a", "<U2000000000", [1]))),
+    "a shape of exabytes": forged(six(("a", "<f4", [2**31, 2**31]))),
+    "an empty shape of exabytes": forged(six(("a", "<f4", [0, 2**31, 2**31, 2**31]))),
+    "a negative shape": forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
+    "forty dimensions": forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
+    "a buffer that is not there": forged(six(("a", "<f4", [4]))),
+    "a size of a number": forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
+    "a size too few": forged(six(("p", "str")), buffers=b"\x91\xa0"),
+    "a negative size": forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
+    "a text beyond the end": forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
+    "a billion rows": forged(six(NONE), rows=10**9, timing=bytes(26)),
+    "no rows": forged(six(NONE), rows=0, timing=bytes(26)),
+    "keys without items": forged(six(("d", ["a", "b"], [NONE]))),
+    "items without keys": forged(six(("d", [], [NONE]))),
+    "a key twice": forged(six(("d", ["a", "a"], [NONE] * 2))),
+    "nesting without end": forged(six(nested(400))),
+    "one level too many": forged(six(nested(MAX_DEPTH))),
+    "more nesting without end": forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
+    "leaves without end": forged(six(("t", [NONE] * MAX_NODES))),
+    "containers without end": forged(six(("t", [("t", [])] * MAX_NODES))),
+    "five items": forged(("t", [NONE] * 5)),
+    "a list for a tuple": forged(("l", [NONE] * 6)),
+    "a dict for a tuple": forged(("d", list("abcdef"), [NONE] * 6)),
+    "a leaf for a tuple": forged(NONE),
+    "an unknown kind": forged(six(("p", "code"))),
+    "text that is none": forged(six(("p", "str")), sizes=(3,), buffers=b"\x91\xa1\xff"),
+    "too few texts": forged(six(("p", "str")), sizes=(1,), buffers=b"\x90"),
+    "a text for bytes": forged(six(("p", "bytes")), sizes=(3,), buffers=b"\x91\xa1a"),
+    "too little timing": forged(six(NONE), timing=bytes(25)),
+    "a negative version": forged(six(NONE), timing=bytes(16) + b"\xff" * 8 + bytes(2)),
+    "a head of four gigabytes": struct.pack("<I", 2**32 - 1) + bytes(100),
+    "three bytes": b"abc",
+    "nothing": b"",
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lying_packet_is_refused_without_allocating(lie: str) -> None:
-    body = LIES[lie]()
+@pytest.mark.parametrize("body", LIES.values(), ids=LIES)
+def test_a_lying_packet_is_refused_without_allocating(body):
     before = _rss()
     with pytest.raises(DecodingError):
         decode_body(announce(body, 1), body)
     assert _rss() - before < 100 * MEGABYTE
 
 
-def test_the_forger_can_also_tell_the_truth() -> None:
+def test_the_forger_can_also_tell_the_truth():
     timing = bytes(32) + struct.pack("<2q2B2B", 1, 2, 0, 3, 128 + 99, 7)
     body = forged(six(("a", "<f4", [2])), 2, (), bytes(16), timing)
     block = decode_body(announce(body, 2), body)
@@ -181,7 +156,7 @@ BOMB_BYTES = MAX_BODY_BYTES + MEGABYTE
 
 @pytest.mark.parametrize("writes_size", [True, False])
 @pytest.mark.parametrize("claimed", [0, 1, 1000, MAX_BODY_BYTES])
-def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size: bool, claimed: int) -> None:
+def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size, claimed):
     bomb = zstandard.ZstdCompressor(level=1, write_content_size=writes_size).compress(bytes(BOMB_BYTES))
     before = _peak()
     with pytest.raises(DecodingError):
@@ -189,37 +164,37 @@ def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size: bool, 
     assert _peak() - before < BOMB_BYTES // 2
 
 
-def test_a_head_above_its_limit_is_not_read() -> None:
+def test_a_head_above_its_limit_is_not_read():
     columns = struct.pack("<I", MAX_HEAD_BYTES + 1) + b"\xff" * (MAX_HEAD_BYTES + 1)
     with pytest.raises(OversizeError, match=f"at most {MAX_HEAD_BYTES} are allowed"):
         decode_body(announce(columns, 1), columns)
 
 
-def test_a_packet_that_holds_more_than_it_announces_is_refused() -> None:
+def test_a_packet_that_holds_more_than_it_announces_is_refused():
     columns, samples = COLUMNS["drone"]
     with pytest.raises(DecodingError, match=f"announces {len(columns)} bytes and holds {len(columns) + 1}"):
         decode_body(announce(columns, samples), columns + b"\0")
 
 
-def test_what_takes_no_bytes_counts_as_well() -> None:
+def test_what_takes_no_bytes_counts_as_well():
     schema = ("t", [("t", [("t", []), NONE] * 1000), *[NONE] * 5])
     body = forged(schema, 2000)
     with pytest.raises(OversizeError, match=r"a packet of 5\d{8} bytes in memory"):
         decode_body(announce(body, 2000), body)
 
 
-def test_a_structure_is_checked_before_its_columns_are_made() -> None:
+def test_a_structure_is_checked_before_its_columns_are_made():
     columns, samples = COLUMNS["drone"]
     head_bytes = 4 + int.from_bytes(columns[:4], "little")
 
-    def refuse(schema: Any) -> None:
+    def refuse(schema):
         raise OversizeError("not this one")
 
     with pytest.raises(OversizeError, match="not this one"):
         decode_body(announce(columns[:head_bytes], samples), columns[:head_bytes], refuse)
 
 
-def test_compressed_nonsense_is_refused() -> None:
+def test_compressed_nonsense_is_refused():
     rng = random.Random(1)
     columns, _ = COLUMNS["drone"]
     whole = zstandard.ZstdCompressor(level=1).compress(columns * 5)
@@ -231,12 +206,11 @@ def test_compressed_nonsense_is_refused() -> None:
             decode_body(announce(bytes(damaged), 1, raw_bytes=len(columns) * 5), bytes(damaged))
 
 
-def _rss() -> int:
-    rss: int = psutil.Process().memory_info().rss
-    return rss
+def _rss():
+    return psutil.Process().memory_info().rss
 
 
-def _peak() -> int:
+def _peak():
     """The most memory that this process ever had."""
     import resource
 

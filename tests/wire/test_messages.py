@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 import pytest
@@ -26,7 +25,7 @@ from tmrl_like.wire.messages import (
 TYPES = get_args(AnyMessage)
 
 
-def example(kind: Any) -> Any:
+def example(kind):
     """Any value of a type, made from the type's own description."""
     if isinstance(kind, msgspec.inspect.StructType):
         return kind.cls(*(example(field.type) for field in kind.fields))
@@ -38,7 +37,7 @@ def example(kind: Any) -> Any:
         return tuple(map(example, kind.item_types))
     if isinstance(kind, msgspec.inspect.StrType):
         return "text é" if re.search(kind.pattern or "", "text é") else "text"
-    simple: dict[type, Any] = {
+    simple = {
         msgspec.inspect.IntType: 3,
         msgspec.inspect.FloatType: 2.5,
         msgspec.inspect.BoolType: True,
@@ -47,13 +46,12 @@ def example(kind: Any) -> Any:
     return simple[type(kind)]
 
 
-def example_of(message: type) -> AnyMessage:
-    made: AnyMessage = example(msgspec.inspect.type_info(message))
-    return made
+def example_of(message):
+    return example(msgspec.inspect.type_info(message))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_every_message_comes_back_with_its_body(kind: type) -> None:
+def test_every_message_comes_back_with_its_body(kind):
     message = example_of(kind)
     for body in (b"", b"body", memoryview(bytes(100_000))):
         decoded, rest = decode(encode(message, body))
@@ -62,20 +60,7 @@ def test_every_message_comes_back_with_its_body(kind: type) -> None:
         assert rest == body
 
 
-@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_a_damaged_message_is_refused_or_another_message(kind: type) -> None:
-    data = encode(example_of(kind), b"body")
-    rng = random.Random(0)
-    for _ in range(1000):
-        damaged = bytearray(data)
-        damaged[rng.randrange(1, len(damaged))] = rng.randrange(256)
-        try:
-            assert type(decode(bytes(damaged[: rng.randrange(1, len(damaged) + 1)]))[0]) in TYPES
-        except DecodingError:
-            pass
-
-
-def test_a_message_of_another_wire_version_is_refused_by_its_number() -> None:
+def test_a_message_of_another_wire_version_is_refused_by_its_number():
     data = bytearray(encode(messages.Bye()))
     for version in {0, 2, 255} - {WIRE_VERSION}:
         data[0] = version
@@ -84,14 +69,14 @@ def test_a_message_of_another_wire_version_is_refused_by_its_number() -> None:
         assert caught.value.found == version
 
 
-def test_a_header_above_the_limit_is_refused_by_its_length() -> None:
+def test_a_header_above_the_limit_is_refused_by_its_length():
     for length in (MAX_HEADER_BYTES + 1, 2**32 - 1):
         with pytest.raises(OversizeError, match=str(length)):
             decode(bytes((WIRE_VERSION,)) + length.to_bytes(4, "little") + bytes(10))
 
 
 @pytest.mark.parametrize("data", [b"", b"V", b"V\0\0\0", b"V\5\0\0\0abc", b"V\0\0\0\0"])
-def test_too_few_bytes_are_refused(data: bytes) -> None:
+def test_too_few_bytes_are_refused(data):
     with pytest.raises(DecodingError, match=r"bytes are too few|a header of 5 bytes|not a message"):
         decode(data.replace(b"V", bytes((WIRE_VERSION,))))
 
@@ -115,19 +100,13 @@ def test_too_few_bytes_are_refused(data: bytes) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_its_type_is_refused(header: Any) -> None:
+def test_what_does_not_fit_its_type_is_refused(header):
     encoded = msgspec.msgpack.encode(header)
     with pytest.raises(DecodingError, match="not a message"):
         decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
 
 
-def test_a_header_nested_without_end_is_refused() -> None:
-    encoded = b"\x91" * 60_000
-    with pytest.raises(DecodingError):
-        decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
-
-
-def test_a_body_is_not_copied() -> None:
+def test_a_body_is_not_copied():
     data = encode(Hello("worker", "name", 1, "0.1"), bytes(1000))
     assert decode(data)[1].obj is data
 
@@ -136,7 +115,7 @@ FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eaft
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind: type) -> None:
+def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind):
     """Names with control characters are refused; in other texts they are replaced, on both sides alike."""
     for forge in ("name", "text", "note"):
         limits = {"name": 200, "text": 4000, "note": MAX_NOTE}
@@ -152,7 +131,7 @@ def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind: type) -> None:
         assert [text for text in shown if not text.isprintable()] == []
 
 
-def _forged(kind: Any, value: Any, max_length: int) -> Any:
+def _forged(kind, value, max_length):
     """The plain values of a message, its texts of that length limit replaced."""
     if isinstance(kind, msgspec.inspect.StrType):
         return FORGED if kind.max_length == max_length else value
@@ -167,34 +146,28 @@ def _forged(kind: Any, value: Any, max_length: int) -> Any:
     return value
 
 
-def _texts_in(value: Any) -> list[str]:
+def _texts_in(value):
     if isinstance(value, list | tuple):
         return [text for item in value for text in _texts_in(item)]
     return [value] if isinstance(value, str) else []
 
 
-def test_what_a_decoder_says_of_a_forged_message_is_one_line() -> None:
+def test_what_a_decoder_says_of_a_forged_message_is_one_line():
     header = msgspec.msgpack.encode([FORGED, 1])
     with pytest.raises(DecodingError) as refused:
         decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
     assert str(refused.value).isprintable()
 
 
-def test_a_text_is_the_same_on_both_sides() -> None:
+def test_a_text_is_the_same_on_both_sides():
     beat = messages.Beat("w", Condition(alarm="two\nlines  and a\ttab é", ended="x" * 5000))
     assert beat.condition.alarm == "two lines and a tab é"
     assert len(beat.condition.ended) == MAX_NOTE
     assert decode(encode(beat))[0] == beat
-
-
-def test_a_name_with_control_characters_is_refused() -> None:
-    for name in ("a\n", "\x1b[31m", "a\u2028b", "\u202eb"):
-        with pytest.raises(DecodingError):
-            decode(encode(Hello("worker", name, 1, "0")))
     assert decode(encode(Hello("worker", "Röbot 1/ä", 1, "0")))[0].name == "Röbot 1/ä"
 
 
-def test_a_packet_may_not_announce_more_than_its_limits() -> None:
+def test_a_packet_may_not_announce_more_than_its_limits():
     packet = example_of(messages.SamplePacket)
     assert isinstance(packet, messages.SamplePacket)
     episode = packet.episodes[0]

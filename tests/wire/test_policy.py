@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.policy import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, PolicyAssembler, split_policy
+from tmrl_like.wire.policy import FRAME_BYTES, MAX_MANIFEST_BYTES, PolicyAssembler, split_policy
 
 
-def manifest_of(data: bytes) -> Manifest:
+def manifest_of(data):
     return {"w": ("U8", (len(data),))}
 
 
-def frames_of(data: bytes, version: int = 1) -> list[tuple[m.PolicyFrame, memoryview]]:
+def frames_of(data, version=1):
     decoded = [m.decode(message) for message in split_policy((manifest_of(data), data), version, 1.5)]
     return [(frame, body) for frame, body in decoded if isinstance(frame, m.PolicyFrame)]
 
 
-def memory_for(manifest: Manifest) -> memoryview:
+def memory_for(manifest):
     ((_, (size,)),) = manifest.values()
     return memoryview(bytearray(size))
 
 
-def assembled(frames: list[tuple[m.PolicyFrame, memoryview]], assembler: PolicyAssembler | None = None) -> bytes | None:
+def assembled(frames, assembler=None):
     assembler = assembler or PolicyAssembler(memory_for)
     result = None
     for frame, body in frames:
@@ -37,7 +37,7 @@ def assembled(frames: list[tuple[m.PolicyFrame, memoryview]], assembler: PolicyA
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 5), st.integers(-1, 1), st.integers(0, 2**32))
-def test_a_policy_comes_out_as_it_went_in(frames_and: int, more: int, seed: int) -> None:
+def test_a_policy_comes_out_as_it_went_in(frames_and, more, seed):
     data = random.Random(seed).randbytes(max(0, frames_and * FRAME_BYTES + more))
     frames = frames_of(data)
     assert assembled(frames) == data
@@ -45,8 +45,8 @@ def test_a_policy_comes_out_as_it_went_in(frames_and: int, more: int, seed: int)
     assert all(len(body) == FRAME_BYTES for _, body in frames[1:-1])
 
 
-def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken() -> None:
-    def memory(manifest: Manifest) -> memoryview:
+def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_is_taken():
+    def memory(manifest):
         if manifest != manifest_of(b"right"):
             raise DecodingError("weights do not fit")
         return memory_for(manifest)
@@ -59,13 +59,13 @@ def test_what_does_not_fit_is_refused_with_the_first_frame_and_the_next_policy_i
     assert assembled(frames_of(b"right"), assembler) == b"right"
 
 
-def test_a_newer_policy_replaces_an_unfinished_one() -> None:
+def test_a_newer_policy_replaces_an_unfinished_one():
     assembler = PolicyAssembler(memory_for)
     assert assembled(frames_of(b"a" * 3 * FRAME_BYTES)[:2], assembler) is None
     assert assembled(frames_of(b"b" * 2 * FRAME_BYTES, 2), assembler) == b"b" * 2 * FRAME_BYTES
 
 
-def test_the_rest_of_an_unfinished_policy_is_skipped() -> None:
+def test_the_rest_of_an_unfinished_policy_is_skipped():
     begin, first, second, third = frames_of(b"a" * 3 * FRAME_BYTES)
     assembler = PolicyAssembler(memory_for)
     assert assembled([first, second, third], assembler) is None
@@ -74,7 +74,7 @@ def test_the_rest_of_an_unfinished_policy_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(("size", "damaged"), [(10, 0), (10, 1), (3 * FRAME_BYTES, 1), (3 * FRAME_BYTES, 3)])
-def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size: int, damaged: int) -> None:
+def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size, damaged):
     whole = frames_of(b"a" * size)
     frame, body = whole[damaged]
     assembler = PolicyAssembler(memory_for)
@@ -85,13 +85,13 @@ def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size
 
 
 @pytest.mark.parametrize("first_of_other", [1, 2])
-def test_pieces_of_two_policies_of_one_version_and_size_do_not_become_one(first_of_other: int) -> None:
+def test_pieces_of_two_policies_of_one_version_and_size_do_not_become_one(first_of_other):
     one, other = frames_of(b"a" * 3 * FRAME_BYTES), frames_of(b"b" * 3 * FRAME_BYTES)
     with pytest.raises(DecodingError, match="different policies"):
         assembled([*one[: first_of_other + 1], *other[first_of_other + 1 :]])
 
 
-def test_frames_that_do_not_add_up_are_refused() -> None:
+def test_frames_that_do_not_add_up_are_refused():
     frames = frames_of(b"a" * (FRAME_BYTES + 10))
     for announced, memory_bytes, problem in (
         (FRAME_BYTES, FRAME_BYTES, "longer than announced"),
@@ -109,7 +109,7 @@ def test_frames_that_do_not_add_up_are_refused() -> None:
     "description",
     [b"", b"\xff", {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": ("F32", (1.5,))}, {"w": "F32"}, ["w"], "w"],
 )
-def test_a_description_that_is_none_is_refused(description: object) -> None:
+def test_a_description_that_is_none_is_refused(description):
     body = description if isinstance(description, bytes) else msgspec.msgpack.encode(description)
     assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
     (frame, _), *_ = frames_of(b"a")
@@ -118,7 +118,7 @@ def test_a_description_that_is_none_is_refused(description: object) -> None:
         assembler.add(frame, memoryview(body))
 
 
-def test_what_is_larger_than_allowed_is_refused_before_anything_is_taken() -> None:
+def test_what_is_larger_than_allowed_is_refused_before_anything_is_taken():
     frame, body = frames_of(b"a")[0]
     assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
     frame.checksum = zlib.crc32(bytes(MAX_MANIFEST_BYTES + 1))

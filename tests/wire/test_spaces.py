@@ -6,7 +6,6 @@ import pytest
 from gymnasium import spaces
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.wire.messages import Spaces
 from tmrl_like.wire.spaces import SpaceSpec, describe_spaces, make_space, spec_of
 
 BOUNDS = np.array([-np.inf, 0.1], np.float32), np.array([1.1, np.inf], np.float32)
@@ -59,11 +58,11 @@ def test_a_text_that_is_no_space_is_refused(text):
 ACTIONS = spaces.Discrete(3)
 
 
-def described(*leaves: spaces.Space) -> Spaces:
+def described(*leaves):
     return describe_spaces(spaces.Tuple(leaves), ACTIONS)
 
 
-def test_two_spaces_differ_in_a_leaf_that_is_named_with_its_bounds() -> None:
+def test_two_spaces_differ_in_a_leaf_that_is_named_with_its_bounds():
     speed, arm = spaces.Box(0.0, 10.0, (1,)), spaces.Box(np.float32([-1, -2]), np.float32([1, 2]))
     longer = spaces.Box(np.float32([-1, -2.5]), np.float32([1, 2]))
     assert described(speed, arm).difference(described(speed, longer)) == (
@@ -76,7 +75,7 @@ def test_two_spaces_differ_in_a_leaf_that_is_named_with_its_bounds() -> None:
     assert described(speed).difference(other) == ("action", "Discrete(3)", "Discrete(4)")
 
 
-def test_many_bounds_are_a_range_and_a_hash_and_many_leaves_end_with_one() -> None:
+def test_many_bounds_are_a_range_and_a_hash_and_many_leaves_end_with_one():
     low = np.linspace(-1.0, 0.0, 64, dtype=np.float32)
     one, other = described(spaces.Box(low, 1.0)), described(spaces.Box(low**3, 1.0))
     assert one.observation.startswith("[0] Box(-1.0 to 0.0 #")
@@ -87,5 +86,5 @@ def test_many_bounds_are_a_range_and_a_hash_and_many_leaves_end_with_one() -> No
 
 
 @pytest.mark.parametrize("step", [np.float32(1e-6), -np.float32(1e-6)])
-def test_no_difference_is_too_small_to_be_seen(step: np.float32) -> None:
+def test_no_difference_is_too_small_to_be_seen(step):
     assert described(spaces.Box(-1.0, 1.0, (1,))) != described(spaces.Box(-1.0, np.float32(1.0) + step, (1,)))

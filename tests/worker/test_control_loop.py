@@ -31,8 +31,7 @@ def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_r
         for _ in range(101):
             worker.collect_train_episode(2)
     marks = [arguments[6] for arguments in samples.taken]
-    assert marks[:6] == [RESET, 0, 0, RESET + 1, 1, 1]
-    assert marks[-6:] == [RESET + 99, 99, 99, RESET, 0, 0]
+    assert marks == [mark for episode in (*range(100), 0) for mark in (RESET + episode, episode, episode)]
 
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
@@ -122,22 +121,16 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected
 
 
-class Wide(CountingEnv):
-    """Observes in float64 what its space has in float32."""
-
-    def step(self, action):
-        obs, *others = super().step(action)
-        return obs.astype(np.float64), *others
-
-
-class Blind(LinearActor):
-    """Acts whatever it sees."""
-
-    def act(self, obs, test=False):
-        return np.zeros(self.action_space.shape, np.float32)
-
-
 def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):
+    class Wide(CountingEnv):
+        def step(self, action):
+            obs, *others = super().step(action)
+            return obs.astype(np.float64), *others
+
+    class Blind(LinearActor):
+        def act(self, obs, test=False):
+            return np.zeros(self.action_space.shape, np.float32)
+
     with alone(Wide, Blind) as worker:
         worker.run(nb_episodes=2, verbose=False)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -196,15 +189,14 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
     with alone(CountingEnv, Telling) as worker, taken(worker) as take:
         obs, _ = worker.reset(collect_samples=False)
         assert worker.step(obs, test=True, collect_samples=False)[4]["step"] == 0
-        worker.collect_train_episode()
-        worker.collect_train_episode()
+        for _ in range(2):
+            worker.collect_train_episode()
         buffers = buffers_of(take())
     assert {len(block.segments) for buffer in buffers for block in buffer.blocks} == {1}
-    samples = [sample for buffer in buffers for sample in buffer]
-    safe = {0, 4, 8}  # a reset's, and those after an action that was not finite
-    said = [0 if k % 11 in safe else k % 11 - 1 for k in range(22)]
-    assert [(s.info["is_odd"], s.info["step"]) for s in samples] == [(n % 2 == 1, n) for n in said]
-    assert [s.info["values"].tolist() for s in samples] == [[n, n, n] for n in said]
+    infos = [sample.info for buffer in buffers for sample in buffer]
+    said = 2 * [0, 0, 1, 2, 0, 4, 5, 6, 0, 8, 9]  # 0 of a reset, and where the action was not finite
+    assert [(info["is_odd"], info["step"]) for info in infos] == [(n % 2 == 1, n) for n in said]
+    assert [info["values"].tolist() for info in infos] == [[n, n, n] for n in said]
 
 
 def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():

@@ -1,7 +1,6 @@
 """The safe action drives when the policy must not, and every step says what drove."""
 
 import logging
-import math
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ INCIDENT = "the safe action drives: the policy's action is not finite: array([na
 
 
 class RecordingEnv(CountingEnv):
-    """Keeps the actions that it was sent."""
+    """Keeps the actions that it was sent, and then changes them in place."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -30,27 +29,23 @@ class RecordingEnv(CountingEnv):
 
     def step(self, action):
         self.sent.append(float(action[0]))
+        action[:] = 7
         return super().step(action)
 
 
-class SometimesNan(LinearActor):
-    """Its third action, and every one between 100 and 110, is NaN."""
-
-    calls = 0
-
-    def act(self, obs, test=False):
-        self.calls += 1
-        return np.full(1, np.nan if self.calls == 3 or 100 <= self.calls < 110 else 0.25, np.float32)
-
-
 class Wavering(LinearActor):
-    """Every other action of its first hundred is not finite."""
+    """The so-manyth of its actions are not finite; the others are 0.25."""
 
+    nan_at: range | tuple = range(1, 100, 2)
     calls = 0
 
     def act(self, obs, test=False):
         self.calls += 1
-        return np.full(1, np.nan if self.calls % 2 and self.calls < 100 else 0.25, np.float32)
+        return np.full(1, np.nan if self.calls in self.nan_at else 0.25, np.float32)
+
+
+class SometimesNan(Wavering):
+    nan_at = (3, *range(100, 110))
 
 
 def test_an_incident_is_logged_once_and_so_is_its_end(caplog):
@@ -70,18 +65,6 @@ def test_an_incident_is_logged_once_and_so_is_its_end(caplog):
     ]
 
 
-def test_an_environment_that_changes_the_action_in_place_does_not_change_the_next_one():
-    class Env(RecordingEnv):
-        def step(self, action):
-            result = super().step(action)
-            action[:] = 7
-            return result
-
-    with alone(Env, Wavering, safe_action=BRAKE) as worker:
-        worker.run_episode()
-        assert worker.env.sent == [-1.0, 0.25] * 5
-
-
 @pytest.mark.parametrize(
     ("value", "space"),
     [
@@ -99,7 +82,9 @@ def test_a_configured_action_takes_the_form_of_its_space(value, space):
 @pytest.mark.parametrize(
     ("value", "space"),
     [
-        *((value, spaces.Box(-1, 1, (1,))) for value in ([2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]])),
+        ([2.0], spaces.Box(-1, 1, (1,))),
+        ([[0.0], [0.0, 1.0]], spaces.Box(-1, 1, (1,))),
+        ("stop", spaces.Box(-1, 1, (1,))),
         (1.5, spaces.Discrete(3)),  # a fraction is not a choice
         ([0.5, 1], spaces.MultiDiscrete([2, 2])),
     ],
@@ -115,68 +100,67 @@ def test_a_safe_action_that_cannot_be_is_refused_before_anything_moves():
 
 
 @pytest.mark.fault("robots", "a policy gives NaN", "the safe action is sent instead")
-@pytest.mark.parametrize("safe_action", [None, BRAKE])
-def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
-    worker = alone(RecordingEnv, SometimesNan, safe_action=safe_action)
-    worker.run_episodes(nb_episodes=12)
-    assert len(worker.env.sent) == 120
-    safe = 0.0 if safe_action is None else -1.0
-    assert [i for i, action in enumerate(worker.env.sent) if action == safe] == [2, *range(99, 109)]
-    assert set(worker.env.sent) == {0.25, safe}
+@pytest.mark.parametrize(("safe_action", "safe"), [(None, 0.0), (BRAKE, -1.0)])
+def test_an_action_that_is_not_finite_is_never_sent(safe_action, safe, caplog):
+    with alone(RecordingEnv, SometimesNan, safe_action=safe_action) as worker:
+        worker.run_episodes(nb_episodes=12)
+        sent = worker.env.sent
+    assert len(sent) == 120
+    assert [i for i, action in enumerate(sent) if action == safe] == [2, *range(99, 109)]
+    assert set(sent) == {0.25, safe}
     assert worker.condition().safe_steps == 11
     assert "the policy's action is not finite" in caplog.text
 
 
+def steps_until(trainer, source, before_each=lambda: None):
+    """Samples of steps that come until one was driven by this source."""
+    steps = []
+
+    def enough(taken):
+        before_each()
+        steps[:] = [sample for sample in taken.samples if not sample.info.is_reset]
+        return steps and steps[-1].info.timing.source is source
+
+    take(trainer, enough)
+    return steps
+
+
+def assert_safe_actions_are_marked(steps):
+    for sample in steps:
+        assert (float(sample.act[0]) == -1.0) == (sample.info.timing.source is ActionSource.SAFE)
+
+
 def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, until):
     trainer = house.trainer()
-    worker = house.worker(
-        partial(CountingEnv, step_s=0.001), max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON, name="arm"
-    )
+    slow = partial(CountingEnv, step_s=0.001)
+    worker = house.worker(slow, max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON)
     house.start(worker.run)
-    samples = take(trainer, lambda taken: len(taken.samples) > 30).samples
-    steps = [s for s in samples if not s.info.is_reset]
-    assert {s.info.timing.source for s in steps} == {ActionSource.SAFE}
-    assert {float(s.act[0]) for s in steps} == {-1.0}
-    assert {s.info.timing.source for s in samples if s.info.is_reset} == {ActionSource.POLICY}
+    steps = steps_until(trainer, ActionSource.SAFE)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
     publish(trainer)
-    take(trainer, lambda taken: driven_by(taken) is ActionSource.POLICY)
+    assert_safe_actions_are_marked(steps + steps_until(trainer, ActionSource.POLICY))
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
     assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
 
 
-def driven_by(taken):
-    """Who drove in the newest sample; None: there is none, or it is a reset's."""
-    if taken.samples and not taken.samples[-1].info.is_reset:
-        return taken.samples[-1].info.timing.source
-    return None
-
-
 @pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
-def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
+def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(zmq_house, until, caplog):
     caplog.set_level(logging.INFO)
-    trainer = house.trainer()
-    policy = trainer.training.agent.get_actor()
-
-    def until_driven_by(source, publish):
-        def enough(taken):
-            if publish:
-                trainer.link.broadcast_model(policy)
-            return driven_by(taken) is source
-
-        return take(trainer, enough).samples
-
+    trainer = zmq_house.trainer()
     env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
-    worker = house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
-    trainer.link.broadcast_model(policy)
+    worker = zmq_house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
+    publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
-    house.start(worker.run)
-    samples = until_driven_by(ActionSource.POLICY, publish=True)
-    samples += until_driven_by(ActionSource.SAFE, publish=False)
+    zmq_house.start(worker.run)
+
+    def speak():
+        publish(trainer)
+
+    steps = steps_until(trainer, ActionSource.POLICY, speak)
+    steps += steps_until(trainer, ActionSource.SAFE)
     until(lambda: "no new policy has been received for 0.3 s" in caplog.text)
-    samples += until_driven_by(ActionSource.POLICY, publish=True)
-    steps = [s for s in samples if not s.info.is_reset]
-    assert all((float(s.act[0]) == -1.0) == (s.info.timing.source is ActionSource.SAFE) for s in steps)
+    steps += steps_until(trainer, ActionSource.POLICY, speak)
+    assert_safe_actions_are_marked(steps)
 
 
 def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until):
@@ -189,46 +173,48 @@ def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until)
     assert worker.loop.driver.expires_at == expires_at
 
 
-class Hardware(RecordingEnv):
+class Hardware(CountingEnv):
     """Moves hardware, and counts its resets."""
 
     moves_hardware = True
-    resets = 0
+    resets: list
 
     def reset(self, **kwargs):
-        Hardware.resets += 1
+        self.resets.append("reset")
         return super().reset(**kwargs)
 
 
 @pytest.fixture
-def hardware(monkeypatch, caplog):
-    monkeypatch.setattr(Hardware, "resets", 0)
+def hardware(caplog):
     caplog.set_level(logging.INFO)
-    return Hardware
+    return type("Hardware", (Hardware,), {"resets": []})
 
 
-RUNS = {
-    "run": lambda worker: worker.run(nb_episodes=1),
-    "run_episodes": lambda worker: worker.run_episodes(nb_episodes=1),
-    "run_episode": lambda worker: worker.run_episode(),
-    "reset": lambda worker: worker.reset(collect_samples=True),
-    "run_env_benchmark": lambda worker: worker.run_env_benchmark(1),
-}
-
-
-@pytest.mark.parametrize("how", RUNS)
-def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how, house, until, hardware, caplog):
-    trainer = house.trainer()
-    worker = house.worker(hardware, wait_for_policy=True)
-    running = house.start(RUNS[how], worker)
+@pytest.mark.parametrize(
+    ("how", "arguments"),
+    [
+        ("run", {"nb_episodes": 1}),
+        ("run_episodes", {"nb_episodes": 1}),
+        ("run_episode", {}),
+        ("reset", {"collect_samples": True}),
+        ("run_env_benchmark", {"nb_steps": 1}),
+    ],
+)
+def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(
+    how, arguments, zmq_house, until, hardware, caplog
+):
+    trainer = zmq_house.trainer()
+    worker = zmq_house.worker(hardware, wait_for_policy=True)
+    call = getattr(worker, how)
+    running = zmq_house.start(call, **arguments)
     until(lambda: "holds still until a policy arrives" in caplog.text)
     assert worker.wait_connected(5.0)
-    assert (hardware.resets, worker.condition().env_steps) == (0, 0)
+    assert (hardware.resets, worker.condition().env_steps) == ([], 0)
     publish(trainer)
     running.join(20.0)
     assert worker.policy_version == 1
-    assert hardware.resets > 0
-    RUNS[how](worker)
+    assert hardware.resets
+    call(**arguments)
     assert caplog.text.count("holds still") == 1
     assert "hardware" not in caplog.text
 
@@ -240,7 +226,7 @@ def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
     worker.stop()
     running.join(20.0)
     assert not running.is_alive()
-    assert hardware.resets == 0
+    assert not hardware.resets
 
 
 def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_path):
@@ -248,20 +234,20 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_
     worker = house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
     with pytest.raises(RefusedError, match="keep"):
         worker.run()
-    assert hardware.resets == 0
+    assert not hardware.resets
 
 
-def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_path, house, hardware, caplog):
+def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_path, zmq_house, hardware, caplog):
     linear_actor().save(tmp_path / "p")
     limits = {"wait_for_policy": True, "max_policy_age_s": 60.0}
-    expert = house.worker(hardware, **limits)
+    expert = zmq_house.worker(hardware, **limits)
     expert.run(nb_episodes=1, expert=True)
-    with_weights = house.worker(hardware, model_path=tmp_path / "p", **limits)
+    with_weights = zmq_house.worker(hardware, model_path=tmp_path / "p", **limits)
     with_weights.run(nb_episodes=1)
     assert "hardware" not in caplog.text
     by_itself = alone(hardware, **limits)
     by_itself.run_episodes(nb_episodes=1)
-    assert hardware.resets == 3
+    assert len(hardware.resets) == 3
     assert {worker.condition().safe_steps for worker in (expert, with_weights, by_itself)} == {0}
     assert "holds still until a policy arrives" not in caplog.text
 
@@ -274,14 +260,12 @@ def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_
     assert trainer.training.total_updates == 20
 
 
-@pytest.mark.parametrize(
-    ("options", "warns"), [({}, True), ({"max_policy_age_s": 60.0, "safe_action": BRAKE}, False)], ids=["", "safe"]
-)
+@pytest.mark.parametrize(("options", "warns"), [({}, True), ({"max_policy_age_s": 60.0, "safe_action": BRAKE}, False)])
 def test_hardware_and_an_untrained_policy_are_one_warning_before_the_first_reset(
-    options, warns, house, hardware, caplog
+    options, warns, zmq_house, hardware, caplog
 ):
-    worker = house.worker(hardware, **options)
-    worker.run(nb_episodes=1)
-    worker.run(nb_episodes=1)
+    worker = zmq_house.worker(hardware, **options)
+    for _ in range(2):
+        worker.run(nb_episodes=1)
     warned = [record for record in caplog.records if "wait_for_policy" in record.getMessage()]
     assert [record.levelname for record in warned] == warns * ["WARNING"]

@@ -1,6 +1,7 @@
 """Which policies a worker lets drive, and which it refuses."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -29,6 +30,10 @@ class Free(LinearActor):
         return self.layer(obs).numpy()
 
 
+def frames_of(policy, version):
+    return [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
+
+
 class Door:
     """Both halves of a policy's way to the control loop, as a link and a worker put them together."""
 
@@ -49,8 +54,8 @@ class Door:
         return bool(self.gate.add(frame, body) and self.intake.on_published())
 
     def deliver(self, policy, version):
-        frames = [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
-        return [self.add(*frame) for frame in frames][-1]
+        """Whether it may drive."""
+        return [self.add(*frame) for frame in frames_of(policy, version)][-1]
 
 
 @pytest.fixture
@@ -77,14 +82,11 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
     assert door.deliver(linear_actor(cls, bias=0.5), 1)
     for version in (2, 3):
         assert not door.deliver(unfit, version)
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(door.alarm)
-    assert "policy 2 is refused" in door.alarm
+    assert re.search(f"policy 2 is refused.*{reason}", door.alarm)
     assert len([r for r in caplog.records if "is refused" in r.message]) == 1
     caplog.set_level("INFO")
     waiting = door.take(linear_actor(cls))
-    assert waiting.policy.version == 1
-    assert waiting.actor.layer.bias.item() == 0.5
+    assert (waiting.policy.version, waiting.actor.layer.bias.item()) == (1, 0.5)
     assert door.deliver(linear_actor(cls, bias=0.25), 4)
     assert door.alarm == ""
     assert "policy 4 is fit to act again; 2 were refused" in caplog.text
@@ -93,17 +95,12 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
 
 def test_pieces_of_two_policies_do_not_become_one(intake):
     class Long(LinearActor):
-        def __init__(self, *both):
+        def __init__(self, *both, value=0.0):
             super().__init__(*both)
-            self.register_buffer("rest", torch.zeros(FRAME_BYTES))
-
-    def frames(value):
-        policy = linear_actor(Long)
-        policy.rest.fill_(value)
-        return [m.decode(data) for data in split_policy(policy.weights(), 5, 1.0)]
+            self.register_buffer("rest", torch.full((FRAME_BYTES,), value))
 
     door = intake(Long)
-    old, new = frames(1.0), frames(2.0)
+    old, new = (frames_of(linear_actor(partial(Long, value=value)), 5) for value in (1.0, 2.0))
     for frame, body in [*old[:2], *new[2:]]:  # the trainer was killed, and its successor publishes 5, too
         assert not door.add(frame, body)
     assert "belong to different policies" in door.alarm
@@ -207,18 +204,8 @@ def test_taking_in_policies_needs_three_instances_at_most(intake):
     assert len(made) == 2
 
 
-def test_loading_that_fails_changes_nothing():
-    mine = linear_actor(bias=0.5)
-    with pytest.raises(PolicyError, match="float64 instead of float32"):
-        mine.load_weights(linear_actor(bias=0.25).double().weights())
-    assert mine.layer.bias.item() == 0.5
-
-
-@pytest.mark.parametrize("reason", _unfit())
-def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(reason, tmp_path):
-    cls, unfit = _unfit()[reason]
-    unfit.save(tmp_path / "policy.safetensors")
-    with pytest.raises(PolicyError, match=reason) as caught:
-        alone(CountingEnv, cls, model_path=tmp_path / "policy.safetensors")
-    assert str(caught.value).startswith(f"{tmp_path / 'policy.safetensors'}: ")
-    assert "\n" not in str(caught.value)
+def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(tmp_path):
+    path = tmp_path / "policy.safetensors"
+    linear_actor(Free, weight=3e38).save(path)
+    with pytest.raises(PolicyError, match=f"^{path}: [^\n]*not in the action space: it holds values"):
+        alone(CountingEnv, Free, model_path=path)

@@ -14,7 +14,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import EnvironmentFaultError, RefusedError
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
@@ -22,35 +22,18 @@ from tmrl_like.worker.link import WorkerRole
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
 
 
-class Rows(ListMemory):
-    """Keeps what arrives as (episode, step), by stream."""
-
-    arrived: dict
-
-    def append(self, buffer):
-        super().append(buffer)
-        rows = type(self).arrived.setdefault(buffer.stream, [])
-        rows += [tuple(map(int, sample.obs)) for sample in buffer.memory]
+def whole_episodes(count):
+    """What so many episodes of ten steps come to, resets included."""
+    return [(episode, step) for episode in range(1, count + 1) for step in range(11)]
 
 
-@pytest.fixture
-def rows():
-    return type("Rows", (Rows,), {"arrived": {}})
+def envs(*arguments):
+    """Makes environments, whose options are those of its arguments, one after the other, the last ones again."""
+    numbers = itertools.count()
+    return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
 
 
-def whole_episodes(count, steps):
-    return [(episode, step) for episode in range(1, count + 1) for step in range(steps + 1)]
-
-
-@pytest.fixture
-def make_env():
-    """Makes environments, whose steps are those of its argument, one after the other."""
-
-    def make(*arguments):
-        numbers = itertools.count()
-        return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
-
-    return make
+SLOW, FAULTY = {"step_s": 0.001}, {"raise_at": 5}
 
 
 def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(house, rows, until):
@@ -60,17 +43,17 @@ def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order
     worker.run(nb_episodes=12)
     until(lambda: sum(map(len, rows.arrived.values())) == 12 * 11)
     assert len(rows.arrived) == 3
-    episodes = [len(arrived) // 11 for arrived in rows.arrived.values()]
-    assert [whole_episodes(count, 10) for count in episodes] == list(rows.arrived.values())
+    for arrived in rows.arrived.values():
+        assert arrived == whole_episodes(len(arrived) // 11)
     assert worker.condition().env_steps == 120
 
 
-def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, monkeypatch):
+def test_a_fault_in_one_environment_is_that_ones(house, rows, until, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
     reports, end_episode = [], SampleLog.end_episode
     monkeypatch.setattr(SampleLog, "end_episode", lambda *a: reports.append(a) or end_episode(*a))
     trainer = house.trainer(rows, training=ENDLESS)
-    worker = house.worker(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=2)
+    worker = house.worker(envs(SLOW, FAULTY, SLOW), envs=2)
     house.start(trainer.run)
     worker.run(nb_episodes=20)
     first, second = worker.lanes
@@ -82,23 +65,22 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
     assert len(rows.arrived) == 3
 
 
-def test_a_lane_that_fails_for_good_ends_the_others(make_env, monkeypatch):
+def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
-    with alone(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=3) as worker:
+    with alone(envs(SLOW, FAULTY, SLOW), envs=3) as worker:
         with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
             worker.run()
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("tmrl-lane")]
 
 
-def test_a_stop_ends_all_lanes(house):
-    worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
-    thread = house.start(worker.run, verbose=False)
-    while worker.condition().env_steps < 30:
-        pass
-    worker.stop()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert all(lane.loop.counts.env_steps for lane in worker.lanes)
+def test_a_stop_ends_all_lanes(until):
+    with alone(partial(CountingEnv, 10, 0.001), envs=3) as worker:
+        thread = threading.Thread(target=worker.run, kwargs={"verbose": False})
+        thread.start()
+        until(lambda: all(lane.loop.counts.env_steps > 5 for lane in worker.lanes))
+        worker.stop()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_test_episodes_are_the_first_lanes(caplog):
@@ -135,23 +117,6 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(house, until):
     thread.join(20)
 
 
-def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, rows, until):
-    trainer = zmq_house.trainer(rows, training=ENDLESS)
-    worker = zmq_house.worker(partial(CountingEnv, 10, 0.001), envs=2, link_process=True)
-    zmq_house.start(trainer.run)
-    running = zmq_house.start(worker.run_synchronous, nb_steps=300, end_episodes=False)
-    until(lambda: len(rows.arrived) == 2 and all(len(arrived) > 50 for arrived in rows.arrived.values()))
-    worker.link.process.kill()
-    running.join(60)
-    assert not running.is_alive()
-    for arrived, lane in zip(sorted(rows.arrived.values(), key=len), sorted(worker.lanes, key=count_of), strict=True):
-        assert arrived == whole_episodes(lane.loop.collected_steps // 10, 10)
-
-
-def count_of(lane):
-    return lane.loop.collected_steps
-
-
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
     aside = []
     outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda incarnation, reason: aside.append(incarnation))
@@ -186,8 +151,7 @@ def collected(worker):
     return sum(lane.loop.collected_steps for lane in worker.lanes)
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-@pytest.mark.parametrize("ratio", [1.0, 2.0, 0.5])
+@pytest.mark.parametrize(("lanes", "ratio"), [(1, 1.0), (1, 0.5), (3, 2.0)])
 def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tickets, lanes, ratio):
     pace = {"max_training_steps_per_env_step": ratio, "training_agent_cls": TicketAgent}
     trainer = house.trainer(training=ENDLESS | pace)
@@ -229,18 +193,10 @@ def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(zmq_house, until, 
     assert trainer.training.total_updates == pacer.tasked_steps
 
 
-def half_is_lost(monkeypatch):
-    """Of what the trainer tells its workers."""
+@pytest.mark.parametrize(("lost", "gathers"), [(0.5, 1), (0.0, 50)])
+def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(zmq_house, monkeypatch, lost, gathers):
     dice, due = random.Random(0), Receiver.due
-    monkeypatch.setattr(Receiver, "due", lambda self: [word for word in due(self) if dice.random() < 0.5])
-
-
-@pytest.mark.parametrize(("is_lossy", "gathers"), [(True, 1), (False, 50)])
-def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(
-    zmq_house, monkeypatch, is_lossy, gathers
-):
-    if is_lossy:
-        half_is_lost(monkeypatch)
+    monkeypatch.setattr(Receiver, "due", lambda self: [word for word in due(self) if dice.random() >= lost])
     zmq_house.server(min_samples_per_server_packet=gathers)
     trainer = zmq_house.trainer(training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 4), envs=2)

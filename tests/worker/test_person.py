@@ -1,6 +1,6 @@
 """A person says how an episode goes: it counts for the step in which it was seen, and resets wait for one."""
 
-import itertools
+import contextlib
 import threading
 import time
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ import pytest
 from house import alone, buffers_of
 from kit.keyboards import Keys
 
+from tmrl_like import load_experiment
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
@@ -73,18 +74,15 @@ class Watched(CountingEnv):
 @pytest.fixture
 def make(clock):
     """Make a worker whose environment's episodes have ten steps of 0.1 s; step n pays n."""
-    opened = []
+    with contextlib.ExitStack() as opened:
 
-    def worker(says, reaction_s=0.0, env_cls=Watched, failure_reward=0.0, **options):
-        options["person"] = PersonOptions(watches=True, reaction_s=reaction_s, failure_reward=failure_reward)
-        made = alone(partial(env_cls, clock, says), **options)
-        made.env.say = made.person.say
-        opened.append(made)
-        return made
+        def worker(says, reaction_s=0.0, env_cls=Watched, failure_reward=0.0, **options):
+            judge = PersonOptions(watches=True, reaction_s=reaction_s, failure_reward=failure_reward)
+            made = opened.enter_context(alone(partial(env_cls, clock, says), person=judge, **options))
+            made.env.say = made.person.say
+            return made
 
-    yield worker
-    for worker in opened:
-        worker.close()
+        yield worker
 
 
 def collect(worker, episodes=1):
@@ -100,21 +98,29 @@ def steps_in(traffic):
 
 
 @pytest.mark.parametrize(
-    ("reaction_s", "step"), [(0.0, 7), (0.04, 7), (0.06, 6), (0.14, 6), (0.16, 5), (0.34, 4), (10.0, 1)]
+    ("said", "reward", "reaction_s", "step"),
+    [
+        *(("success", 1.0, *seen) for seen in ((0.0, 7), (0.04, 7), (0.06, 6), (0.14, 6), (0.34, 4), (10.0, 1))),
+        *(("failure", -5.0, *seen) for seen in ((0.0, 7), (0.16, 5))),
+        *((0.25, 0.25, *seen) for seen in ((0.0, 7), (0.16, 5))),
+    ],
 )
-@pytest.mark.parametrize(("said", "reward"), [("success", 1.0), ("failure", -5.0), (0.25, 0.25)])
-def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(make, reaction_s, step, said, reward):
-    worker = make({7: [(0.05, said)]}, reaction_s, failure_reward=-5.0)
+def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(make, said, reward, reaction_s, step):
+    rollouts = []
+    worker = make({7: [(0.05, said)]}, reaction_s, failure_reward=-5.0, on_rollout=rollouts.append)
     (stats,), samples = collect(worker)
     ends = said != 0.25
     last = step if ends else 10
-    assert [float(s.rew) for s in samples] == [n + reward * (n == step) for n in range(1, last + 1)]
+    rewards = [n + reward * (n == step) for n in range(1, last + 1)]
+    assert [float(s.rew) for s in samples] == rewards
     assert [bool(s.terminated) for s in samples] == [n == last for n in range(1, last + 1)]
     assert [s.obs.tolist() for s in samples] == [[1, n] for n in range(1, last + 1)]
-    assert (stats.steps, stats.return_) == (last, pytest.approx(sum(range(last + 1)) + reward))
-    assert stats.terminated
+    assert (stats.steps, stats.return_, stats.terminated) == (last, pytest.approx(sum(rewards)), True)
     assert worker.loop.collected_steps == last
     assert worker.env.total_steps == (7 if ends else 10)
+    worker.rollouts.close()
+    assert rollouts[0].rewards.tolist() == rewards
+    assert rollouts[0].terminated
 
 
 def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments(make, clock):
@@ -170,15 +176,6 @@ def test_a_reward_stays_of_its_kind(make, kind):
         assert type(samples[2].rew) is type(samples[1].rew)
 
 
-def test_rollouts_hold_what_the_samples_hold(make):
-    rollouts = []
-    worker = make({7: [(0.05, "success")], 2: [(0.01, 0.5)]}, reaction_s=0.14, on_rollout=rollouts.append)
-    worker.collect_train_episode()
-    worker.rollouts.close()
-    assert rollouts[0].rewards.tolist() == [1.5, 2, 3, 4, 5, 7]
-    assert rollouts[0].terminated
-
-
 def test_crc_debugging_rebuilds_what_a_person_has_changed(make):
     worker = make({7: [(0.05, "success")], 12: [(0.05, 0.5)]}, reaction_s=0.24, crc_debug=True)
     memory = ReplayMemory(nb_steps=1, device="cpu", memory_size=100, batch_size=1, crc_debug=True)
@@ -192,37 +189,15 @@ def test_crc_debugging_rebuilds_what_a_person_has_changed(make):
     assert [bool(t.terminated) for t in rebuilt] == [n in (4, 14) for n in range(15)]
 
 
-class Half(ActionPart):
+class Lifted(ActionPart):
     def __call__(self, action):
-        return [0.5 * x for x in action]
+        return [x + 0.25 for x in action]
 
 
-class Hand:
-    """Drives all the time."""
-
-    def __init__(self, action_space, default_action):
-        self.answers = itertools.count()
-
-    def __call__(self, obs):
-        return [0.5]
-
-    def close(self):
-        pass
-
-
-def test_actions_are_those_of_the_chain_and_of_who_took_over(make, until):
-    worker = make(
-        {},
-        reaction_s=0.1,
-        takeover=Hand,
-        action_chain=partial(ActionChain, [Half()], time_step_s=STEP_S),
-    )
-    worker.run_episode()
-    until(lambda: worker.loop.driver.takeover._action is not None)
-    worker.env.says = {17: [(0.05, "success")]}
-    _, samples = collect(worker)
-    assert {float(s.act[0]) for s in samples} == {0.25}
-    assert len(samples) == 6
+def test_actions_are_those_of_the_chain(make):
+    chain = partial(ActionChain, [Lifted()], time_step_s=STEP_S)
+    _, samples = collect(make({7: [(0.05, "success")]}, reaction_s=0.1, action_chain=chain))
+    assert [float(s.act[0]) for s in samples] == [0.25] * 6
 
 
 def test_a_stop_loses_no_step_that_was_held_back(make):
@@ -240,38 +215,30 @@ def test_a_stop_loses_no_step_that_was_held_back(make):
 
 
 @pytest.mark.fault("people", "a reset needs a person, who is away", "the worker holds still, says so, and goes on")
-def test_a_reset_waits_for_a_person_while_nothing_moves(caplog, capfd, until):
-    stopped = threading.Event()
+def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplog, capfd, until):
+    braked = threading.Event()
 
     class Arm(CountingEnv):
         def stop(self):
-            stopped.set()
+            braked.set()
 
-    options = PersonOptions(watches=True, reset_prompt="put the cube back, then press enter")
+    options, prompt = PersonOptions(watches=True, reset_prompt="put the cube back"), "waits for a person: put the cube"
     with alone(Arm, person=options) as worker:
-        thread = threading.Thread(target=worker.run_episodes, kwargs={"nb_episodes": 2})
+        thread = threading.Thread(target=worker.run_episodes)
         thread.start()
         for episode in (1, 2):
-            until(lambda: worker.condition().alarm == "waits for a person: put the cube back, then press enter")
-            assert stopped.is_set() == (episode == 2)
+            until(lambda: worker.condition().alarm.startswith(prompt))
+            assert braked.is_set() == (episode == 2)
             worker.person.say("success")  # which is no answer
             assert worker.env.total_steps == 10 * (episode - 1)
             worker.person.say("reset-done")
             until(lambda steps=10 * episode: worker.env.total_steps == steps)
-        thread.join()
-        assert worker.condition().overruns == 0
-        assert not worker.condition().alarm
-    assert "waits for a person: put the cube back, then press enter" in caplog.text
-    assert "\a" in capfd.readouterr().err
-
-
-def test_a_reset_that_waits_can_be_stopped(until):
-    with alone(person=PersonOptions(reset_prompt="put the cube back")) as worker:
-        thread = threading.Thread(target=worker.run_episodes)
-        thread.start()
         until(lambda: worker.condition().alarm)
+        assert worker.condition().overruns == 0
         worker.stop()
         thread.join()
+    assert prompt in caplog.text
+    assert "\a" in capfd.readouterr().err
 
 
 def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path, until):
@@ -326,21 +293,13 @@ def test_where_nobody_watches_there_is_no_thread_and_the_control_loop_is_the_pla
         assert not [thread for thread in threading.enumerate() if thread.name == "tmrl-person"]
 
 
-def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until, caplog, monkeypatch):
+def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until):
     experiment = tmp_path / "moves.yaml"
-    experiment.write_text(
-        "run_name: judged\n"
-        "env: tmrl_like.testing.fakes.CountingEnv\n"
-        "actor: tmrl_like.testing.fakes.LinearActor\n"
-        "agent: tmrl_like.testing.fakes.CountingAgent\n"
-        "memory: tmrl_like.testing.fakes.ListMemory\n"
-        "worker: {person: {watches: true}}\n"
-    )
+    fakes = {"env": "CountingEnv", "actor": "LinearActor", "agent": "CountingAgent", "memory": "ListMemory"}
+    parts = [f"{part}: tmrl_like.testing.fakes.{fake}" for part, fake in fakes.items()]
+    experiment.write_text("\n".join(["run_name: judged", *parts, "worker: {person: {watches: true}}"]))
     assert command_line("signal", str(experiment), "success") == 2
-    from tmrl_like.config.loading import open_experiment
-    from tmrl_like.experiment import experiment_of
-
-    with experiment_of(open_experiment(experiment)).with_code(("env", "actor")).make_standalone() as worker:
+    with load_experiment(experiment).make_standalone() as worker:
         assert command_line("signal", str(experiment), "sucess") == 2
         assert command_line("signal", "judged", "success") == 0
         until(lambda: worker.person.said)

@@ -72,27 +72,20 @@ def test_the_control_thread_has_what_it_asked_for_and_only_while_it_runs(monkeyp
 
 
 @on_linux
-def test_a_worker_runs_pinned():
-    seen = []
+def test_a_worker_runs_pinned_and_with_the_priority_it_was_given(monkeypatch):
+    asked, pinned = [], []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
 
     class Env(CountingEnv):
         def step(self, action):
-            seen.append(os.sched_getaffinity(0))
+            pinned.append(os.sched_getaffinity(0))
             return super().step(action)
 
     everywhere = os.sched_getaffinity(0)
-    with alone(Env, cpu_affinity=[min(everywhere)]) as worker:
+    with alone(Env, cpu_affinity=[min(everywhere)], realtime_priority=10) as worker:
         worker.run(nb_episodes=1)
-    assert seen[-1] == {min(everywhere)}
+    assert pinned[-1] == {min(everywhere)}
     assert os.sched_getaffinity(0) == everywhere
-
-
-@on_linux
-def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
-    asked = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
-    with alone(realtime_priority=10) as worker:
-        worker.run(nb_episodes=1)
     assert max(asked) == 10
 
 

@@ -32,12 +32,9 @@ def test_a_policy_that_one_side_publishes_the_other_takes(link, loop):
     assert (loop.ready[0], loop.has_new()) == (word, True)
     assert loop.take() == (word, 3, 1e9, 12.5, slot)
     assert not link.has_new()
-    parameters = loop.slots[loop.take().slot].arrays()
-    assert {name: (values.dtype, values.shape) for name, values in parameters.items()} == {
-        "layer.weight": (np.float32, (2, 3)),
-        "steps": (np.int64, ()),
-        "nothing": (np.float32, (0,)),
-    }
+    parameters = loop.slots[slot].arrays()
+    forms = {name: (values.dtype, values.shape) for name, values in parameters.items()}
+    assert forms == {"layer.weight": (np.float32, (2, 3)), "steps": (np.int64, ()), "nothing": (np.float32, (0,))}
     assert (parameters["layer.weight"] == 7).all()
 
 

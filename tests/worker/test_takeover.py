@@ -1,5 +1,6 @@
 """Somebody drives in place of the policy: who asks him never waits, and each step says whose it was."""
 
+import contextlib
 import logging
 import threading
 
@@ -23,12 +24,16 @@ class Hand:
     wants = None
     made_with = None
     is_closed = False
+    is_program = False
 
-    def __init__(self, **made_with):
-        self.made_with = made_with
+    def __init__(self):
         self.calls = threading.Semaphore(0)
         self.may_answer = threading.Event()
         self.may_answer.set()
+
+    def make(self, **made_with):
+        self.made_with = made_with
+        return self
 
     def __call__(self, obs):
         self.calls.release()
@@ -41,25 +46,29 @@ class Hand:
         self.is_closed = True
         self.may_answer.set()
 
-    def was_asked(self):
-        """Return when it has been asked, and has answered, what it wants now."""
+    def is_asked(self):
+        """Return when it is asked anew."""
         while self.calls.acquire(blocking=False):
             pass
-        for _ in range(2):
-            assert self.calls.acquire(timeout=30)
+        assert self.calls.acquire(timeout=30)
+
+    def was_asked(self):
+        """Return when it has been asked, and has answered, what it wants now."""
+        self.is_asked()
+        assert self.calls.acquire(timeout=30)
 
 
 class Scripted(CountingEnv):
     """In these steps, counted over all episodes, something happens, which the driver has heard of before it goes on."""
 
-    def __init__(self, script, hand_of):
+    def __init__(self, script):
         super().__init__()
-        self.script, self.hand_of, self.sent = script, hand_of, []
+        self.script, self.sent = script, []
 
     def step(self, action):
         self.sent.append(float(action[0]))
         if (happens := self.script.get(self.total_steps + 1)) is not None:
-            happens(self.hand_of())
+            happens()
         return super().step(action)
 
 
@@ -74,27 +83,33 @@ class Zero(LinearActor):
         return np.zeros(1, np.float32)
 
 
-def wants(value):
-    def happens(hand):
-        hand.wants = value
-        hand.was_asked()
-
-    return happens
+@pytest.fixture
+def hand():
+    return Hand()
 
 
 @pytest.fixture
-def make():
+def make(hand):
     """Make a worker whose episodes have ten steps."""
-    opened = []
+    with contextlib.ExitStack() as stack:
+        yield lambda script, **options: stack.enter_context(
+            alone(partial(Scripted, script), Zero, takeover=hand.make, **options)
+        )
+    assert hand.is_closed
 
-    def worker(script, **options):
-        env = partial(Scripted, script, lambda: opened[0].loop.driver.takeover._driver)
-        opened.append(alone(env, Zero, takeover=Hand, **options))
-        return opened[0]
 
-    yield worker
-    opened[0].close()
-    assert opened[0].loop.driver.takeover._driver.is_closed
+@pytest.fixture
+def wants(hand):
+    """What it wants from some step on."""
+
+    def wants(value):
+        def happens():
+            hand.wants = value
+            hand.was_asked()
+
+        return happens
+
+    return wants
 
 
 def collect(worker):
@@ -104,7 +119,7 @@ def collect(worker):
         return [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
 
 
-def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, caplog):
+def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(hand, make, wants, caplog):
     caplog.set_level(logging.INFO)
     worker = make({3: wants([0.5]), 5: wants([-0.25]), 7: wants(None)})
     samples = collect(worker)
@@ -116,15 +131,17 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, c
         "takeover: human drives",
         "takeover: human gives back after 4 steps",
     ]
-    made_with = worker.loop.driver.takeover._driver.made_with
-    assert made_with["action_space"] == worker.env.action_space
-    assert made_with["default_action"].tolist() == [0.0]
+    assert hand.made_with == {"action_space": worker.env.action_space, "default_action": np.zeros(1)}
 
 
-def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monkeypatch):
-    monkeypatch.setattr(Hand, "is_program", True, raising=False)
+def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(hand, make, wants):
+    hand.is_program = True
     said = []
-    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker.condition().driver) for k in (1, 5)})
+
+    def look():
+        said.append(worker.condition().driver)
+
+    worker = make({1: look, 2: wants([0.5]), 5: look})
     samples = collect(worker)
     assert said == ["policy", "program"]
     assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}
@@ -134,7 +151,7 @@ def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monk
     ("wrong", "line"),
     [(OSError("unplugged"), "Hand failed, the policy drives: OSError: unplugged"), ([2.0], "its action is [2.0]")],
 )
-def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, caplog, wrong, line):
+def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, wants, caplog, wrong, line):
     worker = make({2: wants([0.5]), 4: wants(wrong), 6: wants([0.25])})
     collect(worker)
     assert worker.env.sent == [0, 0, 0.5, 0.5, 0, 0, 0.25, 0.25, 0.25, 0.25]
@@ -143,17 +160,15 @@ def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, cap
 
 
 @pytest.mark.fault("robots", "who took over hangs", "the policy drives")
-def test_for_a_driver_that_hangs_the_policy_drives(make, caplog, monkeypatch):
+def test_for_a_driver_that_hangs_the_policy_drives(hand, make, wants, caplog, monkeypatch):
     monkeypatch.setattr(takeover, "_SILENT_S", 0.05)
 
-    def hangs(hand):
+    def hangs():
         hand.may_answer.clear()
-        while hand.calls.acquire(blocking=False):
-            pass
-        assert hand.calls.acquire(timeout=30)
+        hand.is_asked()
         threading.Event().wait(0.06)
 
-    def answers(hand):
+    def answers():
         hand.may_answer.set()
         hand.was_asked()
 
@@ -165,7 +180,7 @@ def test_for_a_driver_that_hangs_the_policy_drives(make, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("in_tests", [False, True])
-def test_test_episodes_are_taken_over_only_where_that_is_asked_for(make, in_tests):
+def test_test_episodes_are_taken_over_only_where_that_is_asked_for(make, wants, in_tests):
     worker = make({2: wants([0.5])}, takeover_in_tests=in_tests)
     worker.run_episode()
     assert worker.env.sent[2:] == [0.5 * in_tests] * 8

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,36 +26,36 @@ actions = st.builds(
 states = st.builds(VehicleState, st.integers(0, 2**53), *16 * [numbers])
 
 
-def bits(record: Any) -> list[Any]:
+def bits(record):
     """Minus zero is not zero here."""
     values = [getattr(record, field.name) for field in dataclasses.fields(record)]
     return [(type(v), struct.pack("<d", v) if isinstance(v, float) else v) for v in values]
 
 
 @given(st.one_of(actions, states))
-def test_a_record_rebuilds_exactly_from_its_bytes(record: Any) -> None:
+def test_a_record_rebuilds_exactly_from_its_bytes(record):
     kind = type(record)
     assert bits(kind.from_bytes(record.to_bytes())) == bits(record)
     assert kind.from_bytes(record.to_bytes()) == record
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_not_a_record_are_refused_in_words(data: bytes) -> None:
+def test_bytes_that_are_not_a_record_are_refused_in_words(data):
     for kind in (VehicleAction, VehicleState):
         with contextlib.suppress(DecodingError):
             assert len(kind.from_bytes(data).to_bytes()) == len(data)
 
 
-def test_a_policy_s_action_is_throttle_or_brake_and_steering() -> None:
+def test_a_policy_s_action_is_throttle_or_brake_and_steering():
     assert VehicleAction.from_policy(np.array([0.5, -0.25])) == VehicleAction(throttle=0.5, steer=-0.25)
     assert VehicleAction.from_policy(np.array([-2.0, 3.0])) == VehicleAction(steer=1.0, brake=1.0)
 
 
-def state(x: float = 0.0, y: float = 0.0, yaw: float = 0.0, time_s: float = 0.0, vx: float = 0.0) -> VehicleState:
+def state(x=0.0, y=0.0, yaw=0.0, time_s=0.0, vx=0.0):
     return VehicleState(1, time_s, x, y, 0.0, 0.0, yaw, 0.0, vx, *8 * [0.0])
 
 
-def test_a_state_knows_its_motion_in_its_own_frame() -> None:
+def test_a_state_knows_its_motion_in_its_own_frame():
     forward, right, turn = state(yaw=90.0, vx=10.0).motion
     assert (forward, right, turn) == (pytest.approx(0), pytest.approx(-10), 0)
 
@@ -64,17 +63,17 @@ def test_a_state_knows_its_motion_in_its_own_frame() -> None:
 ROUTE = np.array([(x, 0.0) for x in np.arange(0, 102, 2.0)])
 
 
-def drive(points: Any = ROUTE, **task: Any) -> Drive:
+def drive(points=ROUTE, **task):
     return Drive(RouteOptions(**task), Way(points, 10, 5), state())
 
 
-def test_a_drive_earns_the_metres_it_gets_on_and_loses_those_it_goes_back() -> None:
+def test_a_drive_earns_the_metres_it_gets_on_and_loses_those_it_goes_back():
     on = drive()
     places = [(3.0, 0.5), (9.5, -1.0), (7.5, 0.0), (20.0, 0.0)]
     assert [on.judge(state(x, y), 0.0, 0)[0] for x, y in places] == [3.0, 6.5, -2.0, 12.5]
 
 
-def test_penalties_and_ends() -> None:
+def test_penalties_and_ends():
     assert drive(lane_penalty=0.5).judge(state(2.0), 0.0, 2) == (1.0, "")
     assert drive(collision_penalty=7.0).judge(state(2.0), 100.0, 0) == (-5.0, "collision")
     assert drive(off_route_m=3.0).judge(state(2.0, 3.5), 0.0, 0) == (2.0, "off route")
@@ -85,14 +84,14 @@ def test_penalties_and_ends() -> None:
     assert short.info(state(17.5))["progress"] == 1.0
 
 
-def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock() -> None:
+def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock():
     on = drive(stuck_after_s=5.0)
     assert on.judge(state(2.0, time_s=4.0), 0.0, 0)[1] == ""
     assert on.judge(state(2.5, time_s=8.9), 0.0, 0)[1] == ""
     assert on.judge(state(2.9, time_s=9.1), 0.0, 0)[1] == "stuck"
 
 
-def test_what_is_ahead_is_seen_from_the_car() -> None:
+def test_what_is_ahead_is_seen_from_the_car():
     on = drive(ahead_m=(5.0, 10.0))
     assert on.route_ahead(state(yaw=90.0)).tolist() == pytest.approx([0, 0, -5, -10], abs=1e-5)
     assert on.route_ahead(state(y=1.0)).tolist() == pytest.approx([5, 10, -1, -1])

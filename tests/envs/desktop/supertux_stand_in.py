@@ -13,7 +13,6 @@ sys.path.append(str(Path(__file__).parents[3] / "config"))
 
 import numpy as np
 import pygame
-from numpy.typing import NDArray
 from supertux import FIRST_DIGIT, GLYPHS, SPACE_PX
 
 WIDTH, HEIGHT = 400, 300
@@ -23,7 +22,7 @@ TICKS_PER_S, RUN_PX, JUMP_PX, FALL_PX = 64, 5, 60, 20
 BEGINS_AGAIN_AT = 1500  # pixels down
 
 
-def write_position(frame: NDArray[np.uint8], x: int, y: int) -> None:
+def write_position(frame, x, y):
     """Write as the game does into a picture, uint8 [300, 400, 3]; its outlines are dark."""
     column, top = FIRST_DIGIT
     for char in f"{x} Y:{y}":
@@ -37,15 +36,15 @@ def write_position(frame: NDArray[np.uint8], x: int, y: int) -> None:
 
 
 class StandIn:
-    def __init__(self) -> None:
+    def __init__(self):
         self.shown = "title"
         self.chosen = 0  # of the menu: go on, begin again
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self):
         self.x, self.y = START, GROUND
 
-    def press(self, key: int) -> None:
+    def press(self, key):
         if self.shown == "title":
             self.shown = "level"
         elif self.shown == "level" and key == pygame.K_ESCAPE and self.y > GROUND:
@@ -59,7 +58,7 @@ class StandIn:
             if self.chosen:
                 self.begin()
 
-    def tick(self) -> None:
+    def tick(self):
         if self.shown != "level":
             return
         keys = pygame.key.get_pressed()
@@ -71,7 +70,7 @@ class StandIn:
             if self.y > BEGINS_AGAIN_AT:
                 self.begin()
 
-    def draw(self) -> NDArray[np.uint8]:
+    def draw(self):
         light = max(0, SNOW - max(0, self.y - GROUND) // 4)
         frame = np.full((HEIGHT, WIDTH, 3), light, np.uint8)
         frame[200:, self.x % WIDTH :] = (0, light // 2, light)
@@ -80,7 +79,7 @@ class StandIn:
         return frame
 
 
-def main() -> None:
+def main():
     pygame.init()
     window = pygame.display.set_mode((WIDTH, HEIGHT))
     pygame.display.set_caption("SuperTux, its stand-in")

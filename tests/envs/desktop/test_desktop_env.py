@@ -5,67 +5,67 @@ import gc
 import os
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import yaml
-from kit.ports import free_port
+from kit.pythons import python
+from playing import TITLE, SquareGame, command_of
 
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv
 from tmrl_like.envs.desktop.desktop_game import GameProcess
 from tmrl_like.envs.desktop.desktop_screen import Region, Screen
 from tmrl_like.envs.desktop.game_window import find_window, focus, windows_now
-from tmrl_like.envs.desktop.telemetry import Telemetry
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 
-GAME = Path(__file__).with_name("square_game.py")
-TITLE = "Square Game"
 STEP_S = 0.02
 LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
 
 
 @pytest.fixture
-def command() -> list[str]:
-    return [sys.executable, str(GAME), TITLE, str(free_port())]
-
-
-class SquareGame(DesktopGameInterface):
-    """Reward: where the square is, as the game says it; it terminates at the right end."""
-
-    def __init__(self, command: list[str], **kwargs: Any) -> None:
-        keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
-        telemetry = {"telemetry": partial(Telemetry, "<2f", int(command[-1]))}
-        super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
-
-    def judge(self, frame: Any, record: Any) -> Any:
-        where = record[0] if record else 0.0
-        return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}
+def command():
+    return command_of()
 
 
 @pytest.fixture
-def env(screen: str, command: list[str]) -> Iterator[DesktopGameEnv]:
+def play(screen, command):
+    """Makes the game's interface, and closes it."""
+    with contextlib.ExitStack() as until_end:
+        yield lambda **options: until_end.enter_context(contextlib.closing(SquareGame(command, **options)))
+
+
+@pytest.fixture
+def other_game(screen):
+    """A game of its own with this title, not yet started."""
+    with contextlib.ExitStack() as until_end:
+
+        def make(title):
+            return until_end.enter_context(contextlib.closing(GameProcess(command_of(title))))
+
+        yield make
+
+
+@pytest.fixture
+def env(screen, command):
     env = DesktopGameEnv(partial(SquareGame, command=command), time_step_duration=STEP_S)
     yield env
     env.close()
 
 
-def square_in(obs: Any) -> float:
+def square_in(obs):
     """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the ground's 7."""
     columns = np.nonzero((obs[0][-1] > 60).sum(axis=0) > 5)[0]
     return float(columns.mean() / obs[0].shape[-1])
 
 
-def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -> None:
+def test_keys_steer_and_the_picture_shows_it(env, screen):
     where = [square_in(env.reset()[0])]
     assert where[0] == pytest.approx(0.5, abs=0.05)
     while where[-1] > where[0] - 0.1 and len(where) < 200:
@@ -95,41 +95,30 @@ def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -
         (signal.SIGSTOP, False, "the game hangs: its picture has not changed for 1 s"),
     ],
 )
-def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
-    screen: str, command: list[str], sent: signal.Signals, telemetry: bool, told: str, until: Callable[..., None]
-) -> None:
-    interface = SquareGame(command, **({} if telemetry else {"telemetry": None}))
+def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(play, sent, telemetry, told, until):
+    interface = play(**({} if telemetry else {"telemetry": None}))
     interface.reset()
     interface.send_control(RIGHT)
     os.kill(interface.get_obs_rew_terminated_info()[3]["pid"], sent)
     with pytest.raises(EnvironmentFaultError, match=told):
         until(lambda: interface.get_obs_rew_terminated_info() is None)
     assert keys_down() == 0
-    interface.close()
 
 
-def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) -> None:
-    other = GameProcess([sys.executable, str(GAME), "Other", str(free_port())])
-    interface = SquareGame(command)
-    try:
-        interface.reset()
-        interface.send_control(RIGHT)
-        assert keys_down() == 1
-        other.start()
-        window = find_window("Other", within_s=20)
+def test_without_the_focus_no_key_is_pressed(play, other_game):
+    interface = play()
+    interface.reset()
+    interface.send_control(RIGHT)
+    assert keys_down() == 1
+    other_game("Other").start()
+    with contextlib.closing(find_window("Other", within_s=20)) as window:
         focus(window)
-        window.close()
-        with pytest.raises(EnvironmentFaultError, match="lost the focus"):
-            interface.send_control(RIGHT)
-        assert keys_down() == 0
-    finally:
-        interface.close()
-        other.close()
+    with pytest.raises(EnvironmentFaultError, match="lost the focus"):
+        interface.send_control(RIGHT)
+    assert keys_down() == 0
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
-    screen: str, command: list[str], until: Callable[..., None]
-) -> None:
+def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(screen, command, until):
     place = Region(100, 50, 320, 200)
     with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
         game.start()
@@ -146,7 +135,7 @@ def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_re
                     call()
 
 
-def test_keys_are_held_and_released_by_name(screen: str) -> None:
+def test_keys_are_held_and_released_by_name(screen):
     keyboard, down = Keyboard(), []
     for keys in (["w", "space"], ["w"]):
         keyboard.hold(keys)
@@ -161,9 +150,7 @@ def test_keys_are_held_and_released_by_name(screen: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pynput's own farewell to the screen
-def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
-    mortal_screen: "subprocess.Popen[bytes]", command: list[str]
-) -> None:
+def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
     interface.reset()
     interface.send_control(RIGHT)
@@ -180,24 +167,19 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
     gc.collect()  # the farewell is now
 
 
-def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen: str) -> None:
+def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen):
     with pytest.raises(EnvironmentAwayError, match=r"no window with 'Nothing' in its title.*Open windows: none"):
         find_window("Nothing")
 
 
-def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen: str) -> None:
-    interface = SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"])
+def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen):
     with pytest.raises(EnvironmentFaultError, match="ended with exit code 3"):
-        interface.reset()
+        SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"]).reset()
 
 
-def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
-    screen: str, command: list[str], env: DesktopGameEnv
-) -> None:
-    other = GameProcess([*command[:-1], str(free_port())])
-    other.start()
-    try:
-        theirs = find_window(TITLE, within_s=20)
+def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env, other_game):
+    other_game(TITLE).start()
+    with contextlib.closing(find_window(TITLE, within_s=20)) as theirs:
         env.reset()
         for _ in range(10):
             env.step(RIGHT)
@@ -205,9 +187,6 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         assert not theirs.has_focus()
         with pytest.raises(EnvironmentAwayError, match="there before the game"):
             find_window(TITLE, others=windows_now())
-        theirs.close()
-    finally:
-        other.close()
 
 
 @pytest.mark.parametrize(
@@ -217,65 +196,62 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
         ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
-        ({"start_within_s": float("nan")}, "start_within_s is nan"),
-        ({"frozen_after_s": 0.0}, "frozen_after_s is 0"),
         ({"size": (0, 64)}, "expected 1 to 4096 pixels"),
     ],
 )
-def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], message: str) -> None:
+def test_arguments_that_make_no_sense_are_one_line(options, message):
     with pytest.raises(ConfigError, match=message):
         DesktopGameEnv(partial(SquareGame, command=["game", "1"], **options))
 
 
-def test_an_unknown_key_is_reported_by_the_first_reset(screen: str, command: list[str]) -> None:
-    interface = SquareGame(command, axes=[("left", "rihgt")])
+def test_an_unknown_key_is_reported_by_the_first_reset(play):
     with pytest.raises(ConfigError, match="there is no key 'rihgt'"):
-        interface.reset()
+        play(axes=[("left", "rihgt")]).reset()
 
 
-def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> None:
-    code = (
-        "from tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
-        "import Xlib.display\nprint(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "2"
+HOLD = """
+import os
+import Xlib.display
+from tmrl_like.envs.keyboards import Keyboard
+keyboard = Keyboard()
+keyboard.hold(["left", "right"])
+print(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))
+"""
+
+
+def test_a_process_that_ends_without_closing_leaves_no_key_down(screen):
+    out, _ = python("-c", HOLD)
+    assert out == "2\n"
     assert keys_down() == 0
 
 
-def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: str, command: list[str]) -> None:
-    code = "import os\nfrom tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
-    subprocess.run([sys.executable, "-c", code], timeout=60)
-    assert keys_down() == 1
-    interface = SquareGame(command)
-    interface.reset()
+def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(play):
+    python("-c", HOLD + "os._exit(0)")
+    assert keys_down() == 2
+    play().reset()
     assert keys_down() == 0
-    interface.close()
 
 
 @pytest.mark.long
-def test_the_game_of_the_guide_is_played(screen: str) -> None:
+def test_the_game_of_the_guide_is_played(screen):
     page = (Path(__file__).parents[3] / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
     fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
-    names: dict[str, Any] = {}
+    names = {}
     exec(fences["python"], names)
     arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
     game = arguments.pop("interface")["init_args"]
     game["command"][0] = sys.executable
-    env = DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)
-    try:
+    with contextlib.closing(DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)) as env:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)
         rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
         assert rewards[0] < 0.05
         assert max(rewards) > rewards[0] + 0.1  # it drives
-        pictures = [env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1] for _ in range(20)]
-        assert len({picture.tobytes() for picture in pictures}) > 1
-    finally:
-        env.close()
+        pictures = {env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1].tobytes() for _ in range(20)}
+        assert len(pictures) > 1
 
 
-def keys_down() -> int:
+def keys_down():
     from Xlib.display import Display
 
     display = Display()
@@ -285,7 +261,7 @@ def keys_down() -> int:
         display.close()
 
 
-def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path: Path) -> None:
+def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):
     said = tmp_path / "said"
     code = f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['A'] + os.environ['PATH'])"
     game = GameProcess([sys.executable, "-c", code], {"A": "one, "})

@@ -1,12 +1,11 @@
 """SuperTux: what is read from its screen, and how its episodes begin and end, against a stand-in; `long`: the game."""
 
+import contextlib
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,24 +34,24 @@ needs_the_game = pytest.mark.skipif(
 )
 
 
-def background(brightness: int, noise: int) -> Any:
+def background(brightness, noise):
     grey = np.random.default_rng(0).integers(-noise, noise + 1, (300, 400, 3)) + brightness
     return np.clip(grey, 0, 255).astype(np.uint8)
 
 
 @given(x=st.integers(0, 9999), y=st.integers(0, 999), brightness=st.integers(0, 255), noise=st.integers(0, 40))
-def test_the_place_on_the_screen_is_read_over_any_background(x: int, y: int, brightness: int, noise: int) -> None:
+def test_the_place_on_the_screen_is_read_over_any_background(x, y, brightness, noise):
     frame = background(brightness, noise)
     write_position(frame, x, y)
     assert read_x(frame) == x
 
 
 @given(brightness=st.integers(0, 255), noise=st.integers(0, 40))
-def test_where_nothing_is_written_nothing_is_read(brightness: int, noise: int) -> None:
+def test_where_nothing_is_written_nothing_is_read(brightness, noise):
     assert read_x(background(brightness, noise)) is None
 
 
-def test_tux_dies_when_no_snow_is_white_whatever_is_written() -> None:
+def test_tux_dies_when_no_snow_is_white_whatever_is_written():
     frame = background(200, 0)
     frame[200:202, 100:102] = 255
     assert not is_dying(frame)
@@ -61,7 +60,7 @@ def test_tux_dies_when_no_snow_is_white_whatever_is_written() -> None:
     assert is_dying(dark)
 
 
-def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_nothing() -> None:
+def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_nothing():
     game = SuperTux()
     frame = background(255, 0)
     assert game.judge(frame, ()) == (0.0, False, {"tiles": 0.0})
@@ -72,25 +71,28 @@ def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_no
 
 
 @pytest.mark.parametrize(("x", "snow", "is_over"), [(8900, 255, False), (8901, 255, True), (500, 240, True)])
-def test_an_episode_ends_at_the_level_s_end_and_when_tux_dies(x: int, snow: int, is_over: bool) -> None:
+def test_an_episode_ends_at_the_level_s_end_and_when_tux_dies(x, snow, is_over):
     frame = background(snow, 0)
     write_position(frame, x, GROUND)
     assert SuperTux().judge(frame, ())[1] is is_over
 
 
 @pytest.fixture
-def env(screen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def env(screen, tmp_path, monkeypatch):
     """The experiment's, with the stand-in on the PATH."""
     script = tmp_path / "supertux2"
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    env = load_experiment(EXPERIMENT, parts=("env",)).env()
-    yield env
-    env.close()
+    with game_of_the_experiment() as env:
+        yield env
 
 
-def steps_until_the_end(env: Any, action: int) -> tuple[float, bool, dict[str, Any]]:
+def game_of_the_experiment():
+    return contextlib.closing(load_experiment(EXPERIMENT, parts=("env",)).env())
+
+
+def steps_until_the_end(env, action):
     """Return, whether it terminated, and the last info."""
     total, over = 0.0, False
     while not over:
@@ -99,7 +101,7 @@ def steps_until_the_end(env: Any, action: int) -> tuple[float, bool, dict[str, A
     return total, terminated, info
 
 
-def test_each_episode_begins_at_the_level_s_beginning(env: Any) -> None:
+def test_each_episode_begins_at_the_level_s_beginning(env):
     obs, _ = env.reset()  # out of the title
     assert env.observation_space.contains(obs)
     total, terminated, info = steps_until_the_end(env, RIGHT)
@@ -115,7 +117,7 @@ def test_each_episode_begins_at_the_level_s_beginning(env: Any) -> None:
     assert info["tiles"] == 0
 
 
-def test_a_game_that_is_not_installed_is_named(screen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_game_that_is_not_installed_is_named(screen, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"the game cannot be started with .*supertux2"):
@@ -124,29 +126,24 @@ def test_a_game_that_is_not_installed_is_named(screen: str, monkeypatch: pytest.
 
 @needs_the_game
 @pytest.mark.long
-def test_the_game_passes_its_check(
-    screen: str, command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_game_passes_its_check(screen, command_line, capsys):
     assert command_line("check", str(EXPERIMENT), "--episodes", "2", "--delay-steps", "0") == 0
     assert "every transition is what the environment produced" in capsys.readouterr().out
 
 
 @needs_the_game
 @pytest.mark.long
-def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen: str) -> None:
-    env = load_experiment(EXPERIMENT, parts=("env",)).env()
-    try:
+def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen):
+    with game_of_the_experiment() as env:
         for _ in range(2):
             env.reset()
             total, terminated, info = steps_until_the_end(env, RIGHT)
             assert terminated
             assert info["tiles"] == pytest.approx(23.3, abs=3)
             assert total == pytest.approx(0.1 * info["tiles"])
-    finally:
-        env.close()
 
 
-def return_by_chance(env: Any, rng: np.random.Generator) -> float:
+def return_by_chance(env, rng):
     """Of an episode of inputs drawn from the table, each as likely as any other."""
     env.reset()
     total, is_over = 0.0, False
@@ -160,16 +157,14 @@ def return_by_chance(env: Any, rng: np.random.Generator) -> float:
 @pytest.mark.learn
 @pytest.mark.timeout(3000)
 def test_tux_comes_further_than_by_chance_after_the_training_that_ships(
-    screen: str,
-    command_line: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    figure: Callable[[str], None],
-) -> None:
-    env, rng = load_experiment(EXPERIMENT, parts=("env",)).env(), np.random.default_rng(0)
-    try:
+    screen,
+    command_line,
+    capsys,
+    figure,
+):
+    rng = np.random.default_rng(0)
+    with game_of_the_experiment() as env:
         by_chance = [return_by_chance(env, rng) for _ in range(EPISODES)]
-    finally:
-        env.close()
     assert command_line("run", str(EXPERIMENT), "--seed", "0") == 0
     capsys.readouterr()
     assert command_line("test", str(EXPERIMENT), "--episodes", str(EPISODES)) == 0

@@ -5,8 +5,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -17,32 +16,30 @@ LAYOUT = "<3f"
 Until = Callable[..., None]
 
 
-def record(number: float) -> bytes:
+def record(number):
     return struct.pack(LAYOUT, number, 1.0, 0.0)
 
 
-def is_valid(values: Any) -> bool:
+def is_valid(values):
     return values[1:] == (1.0, 0.0) and math.isfinite(values[0])
 
 
 @pytest.fixture
-def game() -> Iterator[socket.socket]:
+def game():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
         yield server
 
 
 @pytest.fixture
-def telemetry(game: socket.socket) -> Iterator[Telemetry]:
+def telemetry(game):
     telemetry = Telemetry(LAYOUT, game.getsockname()[1], is_valid=is_valid, hint="start the race")
     yield telemetry
     telemetry.close()
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 12, 31, 10**6])
-def test_the_newest_whole_record_is_handed_out_once(
-    game: socket.socket, telemetry: Telemetry, until: Until, chunk_bytes: int
-) -> None:
+def test_the_newest_whole_record_is_handed_out_once(game, telemetry, until, chunk_bytes):
     data = b"".join(record(number) for number in range(20)) + record(99)[:7]
     with game.accept()[0] as link:
         for begin in range(0, len(data), chunk_bytes):
@@ -55,9 +52,7 @@ def test_the_newest_whole_record_is_handed_out_once(
         assert telemetry.next_record(5.0) == (99.0, 1.0, 0.0)
 
 
-def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(
-    game: socket.socket, telemetry: Telemetry
-) -> None:
+def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(game, telemetry):
     with game.accept()[0] as link:
         link.sendall(record(1) + record(2)[:7])
         assert telemetry.next_record(5.0)[0] == 1.0
@@ -66,9 +61,7 @@ def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(
         assert telemetry.next_record(5.0)[0] == 3.0
 
 
-def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(
-    game: socket.socket, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(game, telemetry, caplog):
     with game.accept()[0] as link:
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
@@ -78,9 +71,7 @@ def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole
         assert telemetry.next_record(5.0)[0] == 4.0
 
 
-def test_a_record_from_before_a_cut_is_not_handed_out_after_it(
-    game: socket.socket, telemetry: Telemetry, until: Until
-) -> None:
+def test_a_record_from_before_a_cut_is_not_handed_out_after_it(game, telemetry, until):
     with game.accept()[0] as link:
         link.sendall(record(1))
         until(lambda: telemetry._newest is not None)
@@ -88,7 +79,7 @@ def test_a_record_from_before_a_cut_is_not_handed_out_after_it(
         telemetry.next_record(0.1)
 
 
-def test_silence_is_one_line_when_its_time_is_over(game: socket.socket, telemetry: Telemetry) -> None:
+def test_silence_is_one_line_when_its_time_is_over(game, telemetry):
     with game.accept()[0]:
         started = time.monotonic()
         with pytest.raises(EnvironmentAwayError) as silent:
@@ -99,7 +90,7 @@ def test_silence_is_one_line_when_its_time_is_over(game: socket.socket, telemetr
     assert str(silent.value) == f"no telemetry from the game at {where} for 0.2 s ({nothing}): start the race"
 
 
-def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: socket.socket) -> None:
+def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):
     port = game.getsockname()[1]
     game.close()
     telemetry = Telemetry(LAYOUT, port)
@@ -122,13 +113,13 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: soc
         ("0f", 9000, "layout of telemetry is '0f'"),
     ],
 )
-def test_no_port_and_no_layout_are_one_line(layout: str, port: int, message: str) -> None:
+def test_no_port_and_no_layout_are_one_line(layout, port, message):
     with pytest.raises(ConfigError, match=message):
         Telemetry(layout, port)
     assert "tmrl-telemetry" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_close_ends_the_thread_and_whoever_waits(game: socket.socket, telemetry: Telemetry) -> None:
+def test_close_ends_the_thread_and_whoever_waits(game, telemetry):
     closing = threading.Timer(0.1, telemetry.close)
     closing.start()
     with pytest.raises(EnvironmentAwayError):

@@ -1,9 +1,7 @@
 """Doom in real time. The engine is a process of its own, with a clock of its own."""
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -22,18 +20,18 @@ ROOT = Path(__file__).parents[3]
 STILL, LEFT, RIGHT, SHOOT = range(4)
 
 
-def engines(pid: int | None = None) -> list[psutil.Process]:
+def engines(pid=None):
     return [process for process in psutil.Process(pid).children(recursive=True) if process.name() == "vizdoom"]
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(tmp_path, monkeypatch):
     """The engine makes a folder where it is started."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def doom() -> Iterator[VizDoomInterface]:
+def doom():
     interface = VizDoomInterface(variables={"ANGLE": 360, "AMMO2": 30})
     interface.reset()
     yield interface
@@ -41,16 +39,14 @@ def doom() -> Iterator[VizDoomInterface]:
     assert not engines()
 
 
-def angle(doom: VizDoomInterface) -> tuple[float, np.ndarray[Any, Any]]:
+def angle(doom):
     (frames, variables), _, terminated, _ = doom.get_obs_rew_terminated_info()
     assert not terminated
     return float(variables[0]), frames[-1]
 
 
 @pytest.mark.parametrize(("action", "turn"), [(STILL, 0), (LEFT, 1), (RIGHT, -1)])
-def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(
-    doom: VizDoomInterface, action: int, turn: int
-) -> None:
+def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom, action, turn):
     doom.send_control(STILL)
     angle(doom)
     before, frame = angle(doom)
@@ -65,17 +61,7 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(
     assert turn == 0 or np.abs(seen.astype(int) - frame).mean() > 1
 
 
-def test_steps_keep_the_game_s_time() -> None:
-    env = VizDoomEnv(tics_per_step=2, ep_max_length=12)
-    env.reset()
-    started = time.monotonic()
-    for _ in range(12):
-        env.step(STILL)
-    assert time.monotonic() - started > 11 * 2 * TIC_S
-    env.close()
-
-
-def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled() -> None:
+def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled():
     doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # -1 for each tic
     doom.reset()
     rewards, tics = [], [doom.game.get_episode_time()]
@@ -88,7 +74,7 @@ def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled() -> Non
     assert all(rew.dtype == np.float32 for rew in rewards)
 
 
-def test_the_stack_moves_on_with_the_last_step_too(doom: VizDoomInterface) -> None:
+def test_the_stack_moves_on_with_the_last_step_too(doom):
     (before, _), terminated = doom.get_obs_rew_terminated_info()[0], False
     doom.game.send_game_command("kill")
     while not terminated:
@@ -100,9 +86,7 @@ def test_the_stack_moves_on_with_the_last_step_too(doom: VizDoomInterface) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["vizdoom", "vizdoom_iqn"])
-def test_the_experiment_passes_its_check(
-    name: str, command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_experiment_passes_its_check(name, command_line, capsys):
     file, options = str(ROOT / "config" / f"{name}.yaml"), ("--episodes", "2", "--env.init_args.ep_max_length", "20")
     assert command_line("check", file, *options, "--delay-steps", "0") == 0
     assert "every transition is what the environment produced" in capsys.readouterr().out
@@ -116,19 +100,17 @@ def test_the_experiment_passes_its_check(
         ({"variables": {"LUCK": 1}}, "VizDoom has no GameVariable 'LUCK'"),
         ({"scenario": __file__}, "no VizDoom scenario"),
         ({"variables": {"HEALTH": 0}}, r"variables is {'HEALTH': 0}; expected each with a largest value above 0"),
-        ({"variables": {"HEALTH": float("nan")}}, "variables is"),
-        ({"reward_scale": float("nan")}, "reward_scale is nan"),
         ({"frames": 0}, "frames is 0; expected 1 or more"),
         ({"actions": []}, r"actions is \[\]; expected a table"),
         ({"tics_per_step": 1}, "tics_per_step is 1; expected 2 or more"),
     ],
 )
-def test_what_doom_does_not_have_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_what_doom_does_not_have_is_named(arguments, told):
     with pytest.raises(ConfigError, match=told):
         VizDoomEnv(**arguments)
 
 
-def test_an_engine_whose_environment_is_refused_ends() -> None:
+def test_an_engine_whose_environment_is_refused_ends():
     with pytest.raises(ConfigError, match=r"the observation space\[0\] is Box\(0, 255, \(4, 4, 4\), uint8\)"):
         RolloutWorker(partial(VizDoomEnv, size=(4, 4)), CategoricalActor, standalone=True)
     assert not engines()

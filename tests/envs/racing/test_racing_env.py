@@ -1,15 +1,13 @@
 """The racing game: its own clock, what an agent sees of it, who drives it, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from kit.refusals import one_line
 
 from tmrl_like.base.functional import partial
 from tmrl_like.cli.record import RandomActor
@@ -25,7 +23,7 @@ GREEN, GREY = (102, 230, 102), (102, 102, 102)
 REWARD = RewardOptions(max_distance=12.0, reward_per_point=1.0)
 
 
-def state(x: float = 0.0, y: float = 0.0, bend: float = 0.0, **values: Any) -> Any:
+def state(x=0.0, y=0.0, bend=0.0, **values):
     """A state of the game: a road 20 pixels wide that bends by so many pixels at its far end."""
     made = np.zeros((), STATE)
     made["position"] = (x, y)
@@ -41,26 +39,26 @@ def state(x: float = 0.0, y: float = 0.0, bend: float = 0.0, **values: Any) -> A
 class Track:
     """Stands for the game: shows one state after another, remembers the controls."""
 
-    def __init__(self, states: list[Any]) -> None:
+    def __init__(self, states):
         self.states, self.at, self.controls = states, -1, (0.0, 0.0, 0.0)
 
-    def look(self) -> Any:
+    def look(self):
         self.at = min(self.at + 1, len(self.states) - 1)
         return self.states[self.at]
 
-    def drive(self, steering: float, gas: float, brake: float) -> None:
+    def drive(self, steering, gas, brake):
         self.controls = (steering, gas, brake)
 
-    def restart(self) -> None:
+    def restart(self):
         self.at = -1
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
-def interface(states: list[Any], **options: Any) -> RacingInterface:
+def interface(states, **options):
     made = RacingInterface(reward=REWARD, **options)
-    made._game = Track(states)  # type: ignore[assignment]
+    made._game = Track(states)
     return made
 
 
@@ -127,14 +125,14 @@ def test_reward_is_progress_along_the_demonstration(tmp_path):
     assert isinstance(steps[0][0], np.float32)
 
 
-def mirroring(inputs: Any = None) -> MirroredLaps:
+def mirroring(inputs=None):
     """One that always mirrors."""
     mirrored = MirroredLaps(inputs=inputs)
-    mirrored._random = SimpleNamespace(random=lambda: 0.9)  # type: ignore[assignment]
+    mirrored._random = SimpleNamespace(random=lambda: 0.9)
     return mirrored
 
 
-def as_single(mirrored: MirroredLaps, obs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+def as_single(mirrored, obs):
     """The mirror image of the first observation of a batch, and of its last action."""
     single = tuple(part[0].numpy() for part in obs)
     return mirrored(single, single[-1], 1.0, single, False, False)
@@ -142,7 +140,7 @@ def as_single(mirrored: MirroredLaps, obs: tuple[torch.Tensor, ...]) -> tuple[An
 
 @pytest.mark.parametrize("options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}])
 def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
-    def sees(sign: float) -> tuple[torch.Tensor, ...]:
+    def sees(sign):
         shown = state(bend=50.0 * sign, speed=20.0, slip=4 * sign, turn_rate=sign, steering=0.2 * sign)
         (instruments, stack), _ = interface([shown], **options).reset()
         seen = torch.from_numpy(stack.astype(np.float32))[None]
@@ -183,9 +181,8 @@ def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     ],
 )
 def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
-    with pytest.raises(ConfigError, match=message) as refused:
+    with one_line(message):
         MirroredLaps(inputs=inputs)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +198,8 @@ def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
 )
 def test_a_mistake_in_an_argument_is_one_line(options, message):
     pytest.importorskip("Box2D")
-    with pytest.raises(ConfigError, match=message) as refused:
+    with one_line(message):
         RacingEnv(**options)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_demonstration_of_another_kind_is_refused(tmp_path):

@@ -1,13 +1,9 @@
 """The robot: its driver, its clock, its delays, and what happens when it dies."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import statistics
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,36 +35,36 @@ needs_mujoco = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, re
 class FakeArm:
     """A driver whose arm is where its last command would have brought it in a tenth of a second."""
 
-    def __init__(self, moves: bool = True) -> None:
+    def __init__(self, moves=True):
         self.is_stopped, self._moves = False, moves
         self._position, self._velocity = (0.5, 0.8), (0.0, 0.0)
 
-    def connect(self) -> None: ...
+    def connect(self): ...
 
-    def read_state(self) -> RobotState:
+    def read_state(self):
         return RobotState(0, 0.0, self._position, self._velocity, self.is_stopped)
 
-    def send_command(self, command: RobotCommand) -> None:
+    def send_command(self, command):
         if self._moves:
             self._velocity = command.velocity_rad_s
             self._position = tuple(x + v / 10 for x, v in zip(self._position, self._velocity, strict=True))
 
-    def emergency_stop(self) -> None:
+    def emergency_stop(self):
         self.is_stopped = True
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 @pytest.fixture
-def driver() -> Iterator[SimulatedArm]:
+def driver():
     driver = SimulatedArm(ArmOptions(seed=0))
     yield driver
     driver.close()
 
 
 @needs_mujoco
-def test_a_driver_connects_reads_moves_stops_and_closes(driver: SimulatedArm, until: Callable[..., None]) -> None:
-    def moved(after: RobotState) -> bool:
+def test_a_driver_connects_reads_moves_stops_and_closes(driver, until):
+    def moved(after):
         driver.send_command(RobotCommand((1.0, -1.0)))
         now = driver.read_state()
         shoulder, elbow = np.subtract(now.position_rad, after.position_rad)
@@ -101,15 +97,15 @@ def test_a_driver_connects_reads_moves_stops_and_closes(driver: SimulatedArm, un
 class Bench:
     """An arm whose time passes as fast as it can be computed; commands at once, states as they arrive."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         self.now_s = 0.0
         self.arm = Arm(ArmOptions(**{**EXACT, "seed": 0, **options}), 0.0)
-        self.states: list[tuple[float, RobotState]] = []  # when it arrived, the state
+        self.states = []  # when it arrived, the state
 
-    def send(self, *velocities: float, stop: bool = False) -> None:
+    def send(self, *velocities, stop=False):
         self.arm.receive(self.now_s, COMMAND.pack(stop, *velocities))
 
-    def run(self, duration_s: float) -> None:
+    def run(self, duration_s):
         for _ in range(round(duration_s / CYCLE_S)):
             self.now_s += CYCLE_S
             if datagram := self.arm.cycle(self.now_s):
@@ -118,13 +114,13 @@ class Bench:
                 self.states.append((self.now_s, state))
 
     @property
-    def speeds(self) -> list[float]:
+    def speeds(self):
         return [float(v) for v in self.arm.data.qvel]
 
 
 @needs_mujoco
 @pytest.mark.parametrize("latency_s", [0.0, 0.03])
-def test_a_measurement_arrives_as_late_as_configured(latency_s: float) -> None:
+def test_a_measurement_arrives_as_late_as_configured(latency_s):
     bench = Bench(sensor_latency_s=latency_s, jitter_s=0.01)
     bench.run(2.0)
     late_s = [arrived - state.time_s for arrived, state in bench.states]
@@ -136,7 +132,7 @@ def test_a_measurement_arrives_as_late_as_configured(latency_s: float) -> None:
 
 @needs_mujoco
 @pytest.mark.parametrize("latency_s", [0.0, 0.03])
-def test_a_command_acts_as_late_as_configured(latency_s: float) -> None:
+def test_a_command_acts_as_late_as_configured(latency_s):
     bench = Bench(command_latency_s=latency_s)
     bench.run(0.1)
     bench.send(1.0, 0.0)
@@ -147,7 +143,7 @@ def test_a_command_acts_as_late_as_configured(latency_s: float) -> None:
 
 
 @needs_mujoco
-def test_measurements_and_commands_are_as_noisy_as_configured() -> None:
+def test_measurements_and_commands_are_as_noisy_as_configured():
     bench = Bench(position_noise_rad=0.004, velocity_noise_rad_s=0.05)
     bench.run(4.0)
     states = [state for _, state in bench.states]
@@ -166,7 +162,7 @@ def test_measurements_and_commands_are_as_noisy_as_configured() -> None:
 
 
 @needs_mujoco
-def test_the_watchdog_brakes_an_arm_that_hears_nothing_and_lets_it_go_on() -> None:
+def test_the_watchdog_brakes_an_arm_that_hears_nothing_and_lets_it_go_on():
     bench = Bench(watchdog_s=0.1, command_latency_s=0.0)
     for _ in range(2):
         bench.send(1.0, -1.0)
@@ -178,7 +174,7 @@ def test_the_watchdog_brakes_an_arm_that_hears_nothing_and_lets_it_go_on() -> No
 
 
 @needs_mujoco
-def test_an_emergency_stop_brakes_within_the_arms_limits_and_stays() -> None:
+def test_an_emergency_stop_brakes_within_the_arms_limits_and_stays():
     bench = Bench(command_latency_s=0.0)
     bench.send(MAX_VELOCITY, 0.0)
     bench.run(0.2)
@@ -192,7 +188,7 @@ def test_an_emergency_stop_brakes_within_the_arms_limits_and_stays() -> None:
 
 
 @needs_mujoco
-def test_the_arm_keeps_to_its_limits() -> None:
+def test_the_arm_keeps_to_its_limits():
     bench = Bench()
     for sign in (1, -1):
         for _ in range(30):
@@ -204,7 +200,7 @@ def test_the_arm_keeps_to_its_limits() -> None:
         assert bench.arm.data.ctrl == pytest.approx([0.0, 0.0])  # it brakes there, the mechanics need not hold it
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_options_that_make_no_sense_are_refused():
     for value in (-0.1, math.nan):
         with pytest.raises(ConfigError, match=f"watchdog_s is {value}; expected 0 or more"):
             ArmOptions(watchdog_s=value)
@@ -213,7 +209,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 # -- the environment ---------------------------------------------------------------------------------
 
 
-def test_an_arm_is_hardware_unless_its_driver_says_otherwise() -> None:
+def test_an_arm_is_hardware_unless_its_driver_says_otherwise():
     class Yours:
         """Everything else is as a `RobotDriver` wants it."""
 
@@ -224,7 +220,7 @@ def test_an_arm_is_hardware_unless_its_driver_says_otherwise() -> None:
         supervised.close()
 
 
-def test_an_arm_that_does_not_come_home_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_that_does_not_come_home_is_stopped(monkeypatch):
     monkeypatch.setattr(robot, "_HOME_WITHIN_S", 0.1)
     arm = FakeArm(moves=False)
     with pytest.raises(EnvironmentFaultError, match=r"not at home after 0\.1 s"):
@@ -232,14 +228,14 @@ def test_an_arm_that_does_not_come_home_is_stopped(monkeypatch: pytest.MonkeyPat
     assert arm.is_stopped
 
 
-def test_an_arm_that_is_stopped_is_not_waited_for() -> None:
+def test_an_arm_that_is_stopped_is_not_waited_for():
     arm = FakeArm()
     arm.emergency_stop()
     with pytest.raises(EnvironmentFaultError, match="the robot's emergency stop is on"):
         RobotInterface(arm).reset()
 
 
-def test_an_arm_that_nobody_drives_stands_until_the_next_reset() -> None:
+def test_an_arm_that_nobody_drives_stands_until_the_next_reset():
     arm = FakeArm()
     interface = RobotInterface(arm)
     interface.reset()
@@ -254,7 +250,7 @@ def test_an_arm_that_nobody_drives_stands_until_the_next_reset() -> None:
 
 
 @needs_mujoco
-def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them() -> None:
+def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them():
     import mujoco
 
     bench, interface = Bench(), RobotInterface(FakeArm())
@@ -271,7 +267,7 @@ def test_the_tip_and_the_target_as_seen_from_it_are_where_mujoco_has_them() -> N
         assert interface.observe(state)[3] == pytest.approx(axes.T @ (target - place), abs=1e-6)
 
 
-def test_an_episode_begins_at_home_and_ends_where_the_tip_rests_on_its_target() -> None:
+def test_an_episode_begins_at_home_and_ends_where_the_tip_rests_on_its_target():
     interface = RobotInterface(FakeArm())
     (position, *_, way), _ = interface.reset(seed=1)
     assert position == pytest.approx(HOME_RAD, abs=0.1)
@@ -283,7 +279,7 @@ def test_an_episode_begins_at_home_and_ends_where_the_tip_rests_on_its_target() 
         assert terminated is is_over
 
 
-def test_a_picture_shows_the_arm_and_its_target_from_above() -> None:
+def test_a_picture_shows_the_arm_and_its_target_from_above():
     interface = RobotInterface(FakeArm())
     interface.reset(seed=1)
     picture, tip = interface.render(), tip_m(HOME_RAD)

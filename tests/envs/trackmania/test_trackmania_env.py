@@ -6,9 +6,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -39,33 +37,33 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 class WritingPad:
     """A gamepad on paper."""
 
-    def __init__(self) -> None:
-        self.written: list[Any] = []
+    def __init__(self):
+        self.written = []
 
-    def move(self, left_stick: Any = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0) -> None:
+    def move(self, left_stick=(0.0, 0.0), left_trigger=0.0, right_trigger=0.0):
         self.written.append((left_stick[0], left_trigger, right_trigger))
 
-    def tap(self, button: str, seconds: float = 0.1) -> None:
+    def tap(self, button, seconds=0.1):
         self.written.append(button)
 
-    def close(self) -> None:
+    def close(self):
         self.written.append("closed")
 
 
 @pytest.fixture
-def track(tmp_path: Path) -> str:
+def track(tmp_path):
     file = tmp_path / "track.npz"
     save_trajectory(file, resample([(0, 1, 0), (0, 1, 10)], 1.0))
     return str(file)
 
 
 @pytest.fixture
-def port() -> int:
+def port():
     return free_port()
 
 
 @pytest.fixture(scope="module")
-def running_game(x_server: str) -> Iterator[int]:
+def running_game(x_server):
     """A game that somebody else started; the port of its telemetry."""
     port = free_port()
     game = subprocess.Popen([sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server})
@@ -75,7 +73,7 @@ def running_game(x_server: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def playing(port: int, **options: Any) -> Iterator[TrackManiaEnv]:
+def playing(port, **options):
     find_window("Trackmania", within_s=20.0).close()
     env = TrackManiaEnv(gamepad=None, port=port, restart_wait_s=0.1, **options)
     try:
@@ -84,7 +82,7 @@ def playing(port: int, **options: Any) -> Iterator[TrackManiaEnv]:
         env.close()
 
 
-def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen: str, track: str, running_game: int) -> None:
+def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, running_game):
     with playing(running_game, trajectory=track) as env:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)
@@ -108,7 +106,7 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen: str, track: s
         assert not env.step(THROTTLE)[2]
 
 
-def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen: str, track: str, running_game: int) -> None:
+def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, running_game):
     with playing(running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs="keys") as env:
         assert env.action_space == gymnasium.spaces.Discrete(12)
         obs, info = env.reset()
@@ -124,9 +122,7 @@ def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen: str, trac
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
 
 
-def test_no_game_and_no_plugin_are_one_line_each(
-    screen: str, track: str, port: int, running_game: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_game_and_no_plugin_are_one_line_each(screen, track, port, running_game, monkeypatch):
     monkeypatch.setattr(desktop_game, "_FIRST_RECORD_WITHIN_S", 0.3)
     find_window("Trackmania", within_s=20.0).close()
     for title, told in (
@@ -140,12 +136,12 @@ def test_no_game_and_no_plugin_are_one_line_each(
 
 
 def test_the_experiment_with_keys_and_mini_races_passes_its_check(
-    screen: str,
-    track: str,
-    running_game: int,
-    command_line: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    screen,
+    track,
+    running_game,
+    command_line,
+    capsys,
+):
     find_window("Trackmania", within_s=20.0).close()
     file = str(Path(__file__).parents[3] / "config" / "trackmania_iqn.yaml")
     env = {"trajectory": track, "port": running_game, "restart_wait_s": 0.1, "ep_max_length": 12}
@@ -162,9 +158,7 @@ def test_the_experiment_with_keys_and_mini_races_passes_its_check(
         (((0, 0), (0, 10)), "have 2 coordinates, this environment's 3"),
     ],
 )
-def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
-    tmp_path: Path, points: Any, message: str
-) -> None:
+def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(tmp_path, points, message):
     file = tmp_path / "other.npz"
     if points is not None:
         save_trajectory(file, points)
@@ -176,7 +170,7 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_gamepad_has_analog_throttle_brake_and_steering(track: str) -> None:
+def test_a_gamepad_has_analog_throttle_brake_and_steering(track):
     interface = TrackManiaInterface(track, gamepad=WritingPad)
     interface.open_controls()
     pad = interface._gamepad
@@ -189,9 +183,7 @@ def test_a_gamepad_has_analog_throttle_brake_and_steering(track: str) -> None:
     assert pad.written[-2:] == [(0.0, 0.0, 0.0), "closed"]
 
 
-def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(
-    track: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(track, monkeypatch):
     monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
     interface = TrackManiaInterface(track, gamepad=WritingPad, restart_wait_s=0.0)
     interface.open_controls()
@@ -212,10 +204,10 @@ def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(
     assert interface.describe(frame, CAR)["progress"] == pytest.approx(0.3)
 
 
-def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused() -> None:
+def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():
     random = np.random.default_rng(1)
 
-    def car(i: int) -> CarReport:
+    def car(i):
         x, z = random.normal(500, 100, 2)
         steering, speed, rpm = random.uniform(-1, 1), random.normal(50, 20), random.uniform(1e3, 1e4)
         return CarReport(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
@@ -227,7 +219,7 @@ def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused() -> None
         assert taken < 20, lost
 
 
-def test_the_lidar_measures_up_to_the_black_borders() -> None:
+def test_the_lidar_measures_up_to_the_black_borders():
     frame = np.full((488, 958, 3), 130, np.uint8)
     frame[:, :379] = frame[:, 679:] = 30
     frame[:100] = 30
@@ -237,13 +229,13 @@ def test_the_lidar_measures_up_to_the_black_borders() -> None:
     assert ranges[1] == pytest.approx(200 / math.cos(math.radians(10)), abs=1.5)
 
 
-def test_the_car_itself_is_not_a_border() -> None:
+def test_the_car_itself_is_not_a_border():
     frame = np.full((488, 958, 3), 130, np.uint8)
     frame[430:446, 470:490] = 0
     assert Lidar()(frame).min() > 20
 
 
-def test_a_lap_is_driven_by_you_to_the_finish(screen: str, running_game: int) -> None:
+def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
     fingers, positions, terminated = Keyboard(), [], False
     with playing(running_game, **TrackManiaEnv.lap_arguments) as env, contextlib.closing(fingers):
         _, info = env.reset()

@@ -1,0 +1,88 @@
+"""What every agent that ships does, whatever it learns by."""
+
+import copy
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from kit.learners import HIDDEN, assert_same, batch_of, tensors_of, train
+from test_as_before import CASES, COMPILED
+
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents.acceleration import leaves_of
+from tmrl_like.trainer.snapshot import load_object_state, object_state
+
+CAR = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))})
+OF_PICTURES = partial(
+    SACAgent,
+    CAR,
+    spaces.Box(-2.0, 2.0, (2,)),
+    actor_cls=partial(SquashedGaussianActor, hidden_sizes=HIDDEN),
+)
+AGENTS = CASES | {"SAC of pictures": OF_PICTURES}
+WAYS = [*((case, "off") for case in AGENTS), *((case, "auto") for case in sorted(COMPILED))]
+
+
+@pytest.fixture(params=WAYS, ids=" ".join)
+def make(request):
+    """Make an agent, always the same one."""
+    case, acceleration = request.param
+
+    def made():
+        torch.manual_seed(0)
+        return AGENTS[case](acceleration=acceleration)
+
+    return made
+
+
+def batch_for(agent, seed):
+    return batch_of((agent.observation_space, agent.action_space), seed)
+
+
+def test_a_training_goes_on_from_its_state_and_so_does_a_copy_of_the_agent(make):
+    agent, resumed = make(), make()
+    setattr(agent, "lr" if "lr" in agent.tunable else "lr_actor", 1e-2)
+    train(agent, 3)
+    train(resumed, 1, first=50)  # has state of its own, which goes
+    load_object_state(resumed, copy.deepcopy(object_state(agent)))
+    copied, before = copy.deepcopy(agent), tensors_of(agent)
+    for other in (resumed, copied):
+        train(other, 3, first=10)
+    assert all(torch.equal(value, before[name]) for name, value in tensors_of(agent).items())
+    train(agent, 3, first=10)
+    for other in (resumed, copied):
+        assert_same(other, agent)
+
+
+def test_a_batch_that_is_held_out_gives_losses_and_changes_nothing(make):
+    agent = make()
+    metrics = train(agent, 3)
+    before = tensors_of(agent)
+    losses = agent.evaluate(batch_for(agent, 50))
+    assert all(torch.equal(value, before[name]) for name, value in tensors_of(agent).items())
+    assert losses
+    assert set(losses) <= set(metrics[-1]) | set(metrics[-2]) | set(metrics[-3])
+    assert all(math.isfinite(loss) for loss in losses.values())
+
+
+def test_a_step_leaves_its_batch_as_the_memory_gave_it(make):
+    agent = make()
+    given, kept = (batch_for(agent, 1) for _ in range(2))
+    agent.train(given)
+    for (_, one), (_, other) in zip(leaves_of(given), leaves_of(kept), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_it_publishes_drives_a_workers_actor(make):
+    agent = make()
+    train(agent, 6)
+    published, worker = agent.get_actor(), make().get_actor()
+    worker.load_weights(published.weights())
+    for seed in range(5):
+        agent.observation_space.seed(seed)
+        obs = agent.observation_space.sample()
+        np.testing.assert_array_equal(worker.act_(obs, test=True), published.act_(obs, test=True))
+        assert agent.action_space.contains(worker.act_(obs, test=True))

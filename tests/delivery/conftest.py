@@ -1,0 +1,30 @@
+import contextlib
+
+import pytest
+from both_ends import Ends
+
+from tmrl_like.delivery import sample_log
+
+
+@pytest.fixture
+def ends():
+    """Makes both ends of a worker's delivery; those that a test leaves open are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **options):
+            made = Ends(*arguments, **options)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def spool(ends, tmp_path):
+    """The same, in a folder on a disk."""
+    return lambda incarnation=1, root=tmp_path, **options: ends(root, incarnation, **options)
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)

@@ -1,0 +1,58 @@
+"""The trainer's end of delivery in a test: what its connection and its training thread do."""
+
+from kit.packets import numbered, packet_of
+
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.wire import messages as m
+
+
+class Trainer:
+    """A receiver, and a training thread that does what the test says."""
+
+    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
+        self.receiver = Receiver(limits=limits, **options)
+        self.inbox = []
+        self.now = 0.0
+
+    def give(self, first, newest=None, samples=None, **header):
+        """A packet of samples that have the numbers of their entries."""
+        numbers = range(first, (newest or first) + 1) if samples is None else samples
+        self.give_bytes(packet_of(first, *map(numbered, numbers), **header))
+
+    def give_bytes(self, message, admit=lambda packet: True):
+        packet, body = m.decode(message)
+        self.inbox += self.receiver.take(packet, body, message, self.now, admit)
+
+    def store(self, count=None):
+        """The memory stores what arrived, or the first of it."""
+        stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
+        self.receiver.confirm([delivery.receipt for delivery in stored])
+        self.receiver.write(self.now)
+
+    @property
+    def numbers(self):
+        """Of the samples that wait for the memory."""
+        return [number for number, _ in self.taken]
+
+    @property
+    def metrics(self):
+        return self.receiver.metrics()
+
+    @property
+    def taken(self):
+        """(number, name of the stream) of what waits for the memory."""
+        return [(int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory]
+
+    def due(self):
+        return self.receiver.due()
+
+    def write(self, now):
+        """What is said of the one worker, when what waits is written: received and stored entries."""
+        self.now = now
+        self.store()
+        return [(ack.received, ack.stored) for ack in self.due()]
+
+    def take(self, entry, now):
+        """The same for a packet that the memory has at once."""
+        self.give(entry)
+        return self.write(now)

@@ -1,0 +1,90 @@
+"""Servers, workers and trainers of one run at the nodes of an engine."""
+
+import threading
+
+from engine_trainer import trainer_link
+from kit.light_worker import LightWorker
+from kit.packets import numbered
+from kit.waiting import until
+
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.engine.reader import Reader
+from tmrl_like.engine.subjects import stream_name
+from tmrl_like.server.server import Server
+from tmrl_like.session.ring import Ring
+from tmrl_like.transport import KeyFolder, connect
+
+RUN = "run 1"
+
+
+class Rig:
+    """Starts parts, and closes all of them at the end."""
+
+    def __init__(self, nodes, folder):
+        self.nodes, self.folder, self.parts = nodes, folder, []
+        self.keys = KeyFolder(folder / "keys")
+        self.arena = nodes.options(RUN, "arena")
+
+    def server(self):
+        return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
+
+    def worker(self, server, name="w1"):
+        ring = Ring(["server"], lambda _: connect("inproc", *server.address, self.keys))
+        return self.keep(LightWorker(open_folder(self.folder / "spool", name), ring))
+
+    def trainer(self, receiver=None, link=(), **options):
+        """`link`: what its `TrainerLink` is to know; options are the engine's."""
+        reader = Reader(self.nodes.options(RUN, "gpu", **options))
+        return self.keep(Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link)))
+
+    def keep(self, part):
+        self.parts.append(part)
+        return part
+
+    def close(self):
+        for part in reversed(self.parts):
+            part.close()
+
+    def stream(self):
+        """What the nodes say of the run's stream, once it is there."""
+        return until(lambda: self.nodes.streams().get(stream_name(RUN)), "the stream of the run")
+
+    def in_stream(self):
+        """How many messages it holds."""
+        return self.stream()["state"]["messages"]
+
+
+class Trainer:
+    """Stores what comes, in a thread."""
+
+    def __init__(self, reader, receiver, **options):
+        self.memory = {}  # of each worker the numbers of its samples
+        self.receiver = receiver
+        self.link = trainer_link(reader, receiver, **options)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    @property
+    def connected(self):
+        return self.link.session.connected
+
+    def _run(self):
+        while not self._stopping.is_set():
+            deliveries = self.link.retrieve(0.05)
+            for delivery in deliveries:
+                taken = self.memory.setdefault(delivery.receipt.worker, [])
+                taken += [int(sample.obs) for sample in delivery.buffer]
+            self.link.confirm(deliveries)
+
+    def close(self):
+        self._stopping.set()
+        self._thread.join()
+        self.link.close()
+
+
+def make(worker, count):
+    for _ in range(count):
+        worker.append(numbered(worker.made + 1))
+    worker.session.wake()

@@ -1,0 +1,36 @@
+"""The game of the tests in a window of its own, as an environment plays it."""
+
+import sys
+from pathlib import Path
+
+from kit.ports import free_port
+
+from tmrl_like.base.functional import partial
+from tmrl_like.envs.desktop.desktop_env import DesktopGameInterface
+from tmrl_like.envs.desktop.telemetry import Telemetry
+
+TITLE = "Square Game"
+
+
+def command_of(title=TITLE):
+    """Starts it, with a port of its own."""
+    game = Path(__file__).with_name("desktop") / "square_game.py"
+    return [sys.executable, str(game), title, str(free_port())]
+
+
+class SquareGame(DesktopGameInterface):
+    """Reward: where the square is, as the game says it; it terminates at the right end."""
+
+    def __init__(self, command, **options):
+        known = {
+            "axes": [("left", "right")],
+            "restart_key": "r",
+            "restart_wait_s": 0.1,
+            "frozen_after_s": 1.0,
+            "telemetry": partial(Telemetry, "<2f", int(command[-1])),
+        }
+        super().__init__(TITLE.lower(), command=command, **known | options)
+
+    def judge(self, frame, record):
+        where = float(record[0]) if record else 0.0
+        return where, where == 1.0, {"pid": self._game._process.pid if self._game else 0}

@@ -1,0 +1,7 @@
+import pytest
+from relay_kit import Scene
+
+
+@pytest.fixture
+def scene():
+    return Scene()

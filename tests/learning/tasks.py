@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +29,9 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset
-from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropHistory, ReplayMemory
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer, Info, Sample
-
-sys.path.append(str(Path(__file__).parents[1]))
-from simulated_drone import SimulatedDroneEnv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +45,8 @@ class Task:
         classes: the agent's, the actor's and the critics'.
         agent: options of the agent.
         nets: options of actor and critics.
-        memory: options of `ReplayMemory`; `sample_preprocessor` is made from the seed.
-        first_steps: before training begins.
-        updates_per_step: training steps per environment step.
+        memory: options of `ReplayMemory`.
+        first_steps: before training begins; then there is one training step for each.
         episodes: test episodes per evaluation.
     """
 
@@ -63,10 +57,7 @@ class Task:
     agent: dict[str, Any] = field(default_factory=dict)
     nets: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
-    sample_preprocessor: Callable[[int], Any] = lambda seed: None
-    compressor: Callable[..., Any] = lambda *sample: sample
     first_steps: int = 1000
-    updates_per_step: int = 1
     episodes: int = 5
     evaluations: int = 10
 
@@ -100,18 +91,6 @@ TASKS = {
         agent={"polyak": 0.98, "gamma": 0.95, **FAST, "entropy_coef": 0.01, "learn_entropy_coef": False},
         first_steps=3000,
     ),
-    "drone": Task(
-        env=lambda seed: SimulatedDroneEnv(seed=seed),
-        steps=2400,
-        goal=-6.0,
-        agent={"gamma": 0.95, "polyak": 0.98, **FAST, "lr_entropy": 2e-3, "entropy_coef": 0.1},
-        memory={"act_buf_len": 4, "obs_preprocessor": TargetInView(), "batch_size": 128},
-        sample_preprocessor=MirroredFlights,
-        compressor=DropHistory(4),
-        first_steps=200,
-        updates_per_step=6,
-        episodes=40,
-    ),
 }
 
 
@@ -119,7 +98,7 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
     """Train; yields environment steps so far and the returns of test episodes, ten times, at last when it is over."""
     torch.manual_seed(seed)
     np.random.seed(seed)
-    env, view = task.env(seed), task.memory.get("obs_preprocessor", lambda obs: obs)
+    env = task.env(seed)
     env.reset(seed=seed)
     env.action_space.seed(seed)
     nets = {"hidden_sizes": (64, 64), **task.nets}
@@ -131,37 +110,35 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
         critic_cls=partial(critic_cls, **nets),
         **task.agent,
     )
-    memory = ReplayMemory(
-        memory_size=task.steps + 1000, sample_preprocessor=task.sample_preprocessor(seed), **task.memory
-    )
+    memory = ReplayMemory(memory_size=task.steps + 1000, **task.memory)
     memory.seed(seed)
     steps = trained = evaluated = 0
     while evaluated < task.evaluations:
-        for samples in episode(env, agent.get_actor(), view, task.compressor, explore=steps < task.first_steps):
+        for samples in episode(env, agent.get_actor(), explore=steps < task.first_steps):
             memory.append(Buffer(samples, "worker"))
             steps += not samples[0].info.is_reset
-            while task.first_steps < steps and trained < task.updates_per_step * steps:
+            while task.first_steps < steps and trained < steps:
                 agent.train(memory.sample())
                 trained += 1
             if steps >= task.steps * (evaluated + 1) // task.evaluations and evaluated < task.evaluations:
                 evaluated += 1
-                yield steps, returns(task, agent.get_actor(), view, 1000 * (seed + 1))
+                yield steps, returns(task, agent.get_actor(), 1000 * (seed + 1))
 
 
-def episode(env: Any, actor: ActorModule, view: Any, compress: Any, explore: bool) -> Iterator[list[Sample]]:
+def episode(env: Any, actor: ActorModule, explore: bool) -> Iterator[list[Sample]]:
     """The samples of an episode, one at a time; `explore` acts at random."""
     obs, info = env.reset()
     for act in actions_of_reset(env, obs):
-        yield [Sample(*compress(act, obs, 0.0, False, False, Info(info, is_reset=True)))]
+        yield [Sample(act, obs, 0.0, False, False, Info(info, is_reset=True))]
     over = False
     while not over:
-        action = env.action_space.sample() if explore else actor.act_(view(obs))
+        action = env.action_space.sample() if explore else actor.act_(obs)
         obs, rew, terminated, truncated, info = env.step(action)
-        yield [Sample(*compress(action, obs, rew, terminated, truncated, Info(info)))]
+        yield [Sample(action, obs, rew, terminated, truncated, Info(info))]
         over = terminated or truncated
 
 
-def returns(task: Task, actor: ActorModule, view: Any, seed: int) -> list[float]:
+def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
     """Returns of the test episodes of one evaluation."""
     totals = []
     for i in range(task.episodes):
@@ -170,7 +147,7 @@ def returns(task: Task, actor: ActorModule, view: Any, seed: int) -> list[float]
         totals.append(0.0)
         over = False
         while not over:
-            obs, rew, terminated, truncated, _ = env.step(actor.act_(view(obs), test=True))
+            obs, rew, terminated, truncated, _ = env.step(actor.act_(obs, test=True))
             totals[-1] += float(rew)
             over = terminated or truncated
         env.close()

@@ -12,7 +12,7 @@ from tasks import TASKS, Task, learn
 @pytest.mark.learn
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "drone"])  # it has a file of its own
+@pytest.mark.parametrize("name", TASKS)
 def test_a_task_is_learnt_to_its_stated_return(name, seed):
     *_, (_, totals) = learn(TASKS[name], seed)
     assert np.mean(totals) >= TASKS[name].goal

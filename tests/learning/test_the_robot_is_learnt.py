@@ -113,7 +113,7 @@ def arm_agent(*spaces: Any) -> SACAgent:
 
 @pytest.mark.learn
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(5))
 def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
@@ -135,14 +135,14 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
         changes.append(np.abs(np.diff([sample[0] for sample in samples[ACTIONS:]], axis=0)))
         return samples
 
-    learn(agent, memory, collect, 1200, first_steps=100, ratio=20)
+    learn(agent, memory, collect, 1200, first_steps=40, ratio=20)
     envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))  # each with its clock, when its turn comes
     _, totals, reached, _ = zip(*[drive(one, agent.get_actor(), ACTIONS, True, view) for one in envs], strict=True)
     change = np.concatenate(changes).mean()
     print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of actions {change:.3f}")
     assert change < 0.45  # with independent noise 0.56 and 0.66, seeds 2 and 1
-    assert np.mean(reached) >= 0.8
-    assert np.mean(totals) > -10.0
+    assert np.mean(reached) >= 0.95
+    assert np.mean(totals) > -6.0
 
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
@@ -155,29 +155,44 @@ def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
 def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share: float) -> None:
     """Against the interface's own arithmetic, for each transition of a batch."""
     rng, interface = np.random.default_rng(0), robot.RobotInterface(ClocklessArm.__new__(ClocklessArm))
-    targets = [robot.tip_m(rng.uniform(*np.transpose(robot.TARGETS_RAD))) for _ in range(8)]
-    places = [rng.uniform(*np.transpose(robot.TARGETS_RAD)) for _ in range(8)]
+    size = 200
+    targets, places, last_places = (
+        [rng.uniform(*np.transpose(robot.TARGETS_RAD)).astype(np.float32) for _ in range(size)] for _ in range(3)
+    )
+    targets_m = [robot.tip_m(target) for target in targets]
 
-    def seen(place: Any, target: Any, speed: float) -> list[Any]:
-        interface.target_m = target
+    def seen(place: Any, target_m: Any, speed: float) -> list[Any]:
+        interface.target_m = target_m
         return interface.observe(RobotState(0, 0.0, tuple(place), (speed, 0.0), False))
 
-    def batch(speed: float) -> tuple[Any, ...]:
-        rows = zip(*(seen(place, target, speed) for place, target in zip(places, targets, strict=True)), strict=True)
+    def batch(places: Any, speeds: Any) -> tuple[Any, ...]:
+        rows = zip(*map(seen, places, targets_m, speeds), strict=True)
         return robot.TargetUpClose()(tuple(torch.from_numpy(np.stack(row)) for row in rows))
 
-    places[:4], targets[2:6] = [places[0]] * 4, [robot.tip_m(places[0])] * 4  # some rest on the targets of some
-    flags = torch.zeros(8)
+    speeds = rng.choice((0.0, 0.5), size)
+    flags = torch.zeros(size)
     last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share)(
-        batch(0.5), torch.zeros(8, 2), torch.full((8,), -9.0), batch(0.0), flags, flags
+        batch(last_places, speeds),
+        torch.zeros(size, 2),
+        torch.full((size,), -9.0),
+        batch(places, speeds),
+        flags,
+        flags,
     )
+    close, given = 0, 0
     for i, place in enumerate(places):
-        target = next(t for t in targets if np.allclose(seen(place, t, 0.0)[3], obs[3][i], atol=1e-6))
-        assert np.allclose(seen(place, target, 0.5)[3], last_obs[3][i], atol=1e-6)
-        distance = np.linalg.norm(target - robot.tip_m(place))
-        assert rew[i] == pytest.approx(-9.0 if share == 0.0 else -distance - robot.STEP_COSTS, abs=1e-6)
-        assert terminated[i] == float(share == 1.0 and distance < robot.REACHED_M)
-    assert bool(terminated.any()) == (share == 1.0)
+        angle = sum(place)
+        axes = np.array(((np.cos(angle), -np.sin(angle)), (np.sin(angle), np.cos(angle))))
+        target_m = robot.tip_m(place) + axes @ obs[3][i].numpy()
+        assert np.allclose(seen(last_places[i], target_m, 0.0)[3], last_obs[3][i], atol=1e-6)
+        distance = np.linalg.norm(target_m - robot.tip_m(place))
+        assert rew[i] == pytest.approx(-9.0 if share == 0.0 else -distance - robot.STEP_COSTS, abs=1e-5)
+        assert terminated[i] == float(share == 1.0 and distance < robot.REACHED_M and speeds[i] == 0.0)
+        is_given = any(np.allclose(target_m, other, atol=1e-5) for other in targets_m)
+        given += is_given
+        close += not is_given and bool(distance < 0.15)  # five standard deviations
+    assert given + close == size
+    assert 0.4 * share * size <= close <= 0.6 * share * size
     assert torch.allclose(obs[2], 0.7 * obs[3] / (obs[3].abs() + 0.01) ** 0.5)
 
 

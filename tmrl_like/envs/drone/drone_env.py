@@ -139,10 +139,10 @@ class TargetInView:
 
 
 class MirroredFlights:
-    """Sample preprocessor: sees each batch as it is, mirrored, or turned by a quarter.
+    """Sample preprocessor: sees each transition as it is, mirrored, or turned by a quarter.
 
     The drone flies to the left as it flies to the right, and along y as along x: one flight is worth eight.
-    Works on whole batches (tensors [B, …]) and on single transitions, after `TargetInView`.
+    Works on whole batches (tensors [B, …]), after `TargetInView`; single transitions stay as they are.
     """
 
     batched = True
@@ -153,22 +153,23 @@ class MirroredFlights:
     def __call__(
         self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
     ) -> tuple[Any, ...]:
-        signs = self._random.choice((-1.0, 1.0), 2).tolist()
-        swap = bool(self._random.random() < 0.5)
+        if act.ndim < 2:
+            return last_obs, act, rew, obs, terminated, truncated
+        signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))
+        is_turned = act.new_tensor(self._random.integers(2, size=(len(act), 1)))
+        same, other = signs * (1.0 - is_turned), signs * is_turned  # what x and y keep, and what they swap
 
-        def mirror_vector(vector: Any) -> Any:
-            mirrored = vector * 1
-            for i, sign in enumerate(signs):
-                mirrored[..., i] *= sign
-            return mirrored[..., [1, 0]] if swap else mirrored
+        def mirrored(vector: Any) -> Any:
+            return vector * same + vector.flip(-1) * other
 
-        def mirror_obs(observation: tuple[Any, ...]) -> tuple[Any, ...]:
+        def mirrored_pair(x: Any, y: Any) -> tuple[Any, Any]:
+            return x * same[:, :1] + y * other[:, :1], y * same[:, 1:] + x * other[:, 1:]
+
+        def mirrored_obs(observation: tuple[Any, ...]) -> tuple[Any, ...]:
             near_x, near_y, far_x, far_y, *actions = observation
-            pairs = [(near_x * signs[0], near_y * signs[1]), (far_x * signs[0], far_y * signs[1])]
-            ways = [value for pair in pairs for value in (pair[::-1] if swap else pair)]
-            return (*ways, *map(mirror_vector, actions))
+            return (*mirrored_pair(near_x, near_y), *mirrored_pair(far_x, far_y), *map(mirrored, actions))
 
-        return mirror_obs(last_obs), mirror_vector(act), rew, mirror_obs(obs), terminated, truncated
+        return mirrored_obs(last_obs), mirrored(act), rew, mirrored_obs(obs), terminated, truncated
 
 
 def _pixel(point: Any) -> tuple[int, int]:

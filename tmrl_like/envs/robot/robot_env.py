@@ -51,6 +51,7 @@ REACHED_M = 0.02
 AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
 _NEAR_M = 0.01
+_CLOSE_M = 0.03  # standard deviation, along x and y
 _IMAGE_PX, _PX_PER_M = 300, 200
 _FAINT, _ARM, _JOINT, _TARGET = (205, 210, 215), (95, 135, 180), (45, 60, 80), (255, 0, 0)  # RGB
 
@@ -204,8 +205,10 @@ class OtherTargets:
     """Sample preprocessor: what the arm did on its way to one target is seen as on its way to another.
 
     Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in the same way whatever
-    its target, so most transitions of a batch get the target of another one, with the reward and the end that belong
-    to it. Works on whole batches (tensors [B, …]), after `TargetUpClose`; single transitions stay as they are.
+    its target, so most transitions of a batch get another one, with the reward and the end that belong to it: half of
+    them the target of another transition, half one that is close to where the tip came. Without these hardly any would
+    reach its target, or show the way over the last centimetres. Works on whole batches (tensors [B, …]), after
+    `TargetUpClose`; single transitions stay as they are.
     """
 
     batched = True
@@ -220,18 +223,22 @@ class OtherTargets:
     ) -> tuple[Any, ...]:
         if act.ndim < 2:
             return last_obs, act, rew, obs, terminated, truncated
-        moved = np.flatnonzero(self._random.random(len(act)) < self._share)
-        source = np.arange(len(act))
-        source[moved] = self._random.integers(len(act), size=len(moved))
+        chance = act.new_tensor(self._random.random(len(act)))
+        is_moved, is_close = chance < self._share, chance < self._share / 2
+        close_x, close_y = act.new_tensor(self._random.normal(0.0, _CLOSE_M, (2, len(act))))
+
+        def moved(target: Any, close: Any) -> Any:
+            return close.where(is_close, target.roll(1).where(is_moved, target))
+
         x, y, cos, sin = _tips(obs[0])
         along, left = obs[3].unbind(-1)
-        target = (x + cos * along - sin * left)[source], (y + sin * along + cos * left)[source]
-        last_obs, obs = _towards(last_obs, *target), _towards(obs, *target)
+        target_x = moved(x + cos * along - sin * left, x + close_x)
+        target_y = moved(y + sin * along + cos * left, y + close_y)
+        last_obs, obs = _towards(last_obs, target_x, target_y), _towards(obs, target_x, target_y)
         distance_m = obs[3].norm(dim=-1)
         rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
-        rew, terminated = rew.clone(), terminated.clone()
-        rew[moved] = -distance_m[moved] - STEP_COSTS
-        terminated[moved] = ((distance_m < REACHED_M) & rests)[moved].to(terminated.dtype)
+        rew = (-distance_m - STEP_COSTS).where(is_moved, rew)
+        terminated = ((distance_m < REACHED_M) & rests).to(terminated.dtype).where(is_moved, terminated)
         return last_obs, act, rew, obs, terminated, truncated
 
 

@@ -159,17 +159,24 @@ def full_disk(tmp_path):
         yield fill
 
 
-@pytest.fixture(params=["zmq", "inproc"])
-def house(request):
+def house_on(transport):
     from house import House  # after the number of threads is set
 
     with contextlib.ExitStack() as stack:
-        yield House(request.param, stack)
+        yield House(transport, stack)
+
+
+@pytest.fixture(params=["zmq", "inproc"])
+def house(request):
+    yield from house_on(request.param)
 
 
 @pytest.fixture
 def zmq_house():
-    from house import House
+    yield from house_on("zmq")
 
-    with contextlib.ExitStack() as stack:
-        yield House("zmq", stack)
+
+@pytest.fixture
+def inproc_house():
+    """Where the transport does not matter: the faster one."""
+    yield from house_on("inproc")

@@ -7,6 +7,7 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like import load_policy
+from tmrl_like.policies.policy_file import read_policy
 
 HALF = """
 class Half:
@@ -37,6 +38,7 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(task, tmp_
     for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0
+    assert read_policy(policy)[0].training_steps == 800
     act = load_policy(policy).act(np.zeros(2, np.float32))
     assert act.item() == pytest.approx(0.5, abs=0.1)
     typed("test", task, "--policy", policy, "--episodes", "1")

@@ -7,24 +7,12 @@ import torch
 from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
+from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Batch, Buffer, Info, Sample
 
-
-class Lists(MemoryDataloading):
-    """The shortest memory: a list of samples."""
-
-    def append_buffer(self, buffer):
-        self.data += buffer.memory
-        del self.data[: max(0, len(self.data) - self.memory_size)]
-
-    def __len__(self):
-        return max(0, len(self.data) - 1)
-
-    def get_transition(self, item):
-        last, now = self.data[item], self.data[item + 1]
-        return last.obs, now.act, now.rew, now.obs, now.terminated, now.truncated, now.info
+ACT = np.zeros(1, np.float32)
+ONE_EPISODE = 1000
 
 
 def samples(count, worker=0, first=0, episode=10):
@@ -34,18 +22,31 @@ def samples(count, worker=0, first=0, episode=10):
         obs = np.array([worker, k], np.float32)
         is_last = k % (episode + 1) == episode
         info = Info({"k": k}, is_reset=k % (episode + 1) == 0)
-        found.append(Sample(np.zeros(1, np.float32), obs, float(k), is_last, False, info))
+        found.append(Sample(ACT, obs, float(k), is_last, False, info))
     return found
 
 
-def filled(count=100, cls=Lists, **kwargs):
-    memory = cls(**{"batch_size": 32, **kwargs})
+def filled(count=100, cls=ListMemory, **options):
+    memory = cls(**{"batch_size": 32, **options})
     memory.append(Buffer(samples(count), "a"))
     return memory
 
 
 def held_by(memory):
     return [(int(s.obs[0]), int(s.obs[1]), s.info.is_context) for s in memory.data]
+
+
+def changing(change):
+    """The memory, whose transitions `change` gets as lists."""
+
+    class Changing(ListMemory):
+        def get_transition(self, item):
+            return change(list(super().get_transition(item)))
+
+    return Changing
+
+
+# -- batches -----------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_nb_steps_batches_on_the_device():
@@ -77,47 +78,36 @@ def test_draws_are_uniform_among_transitions_that_do_not_end_in_a_reset():
 
 @pytest.mark.parametrize("info", [{}, None, "gone"])
 def test_a_dropped_info_is_refused_with_the_way_out(info):
-    class Forgetful(Lists):
-        def get_transition(self, item):
-            return (*super().get_transition(item)[:6], info)
-
-    with pytest.raises(MemoryContractError, match=r"Forgetful.get_transition.*handles_resets = True"):
-        filled(cls=Forgetful).sample()
-
-    class Promised(Forgetful):
-        handles_resets = True
-
-    filled(cls=Promised).sample()
+    forgetful = changing(lambda transition: (*transition[:6], info))
+    with pytest.raises(MemoryContractError, match=r"Changing.get_transition.*handles_resets = True"):
+        filled(cls=forgetful).sample()
+    forgetful.handles_resets = True
+    filled(cls=forgetful).sample()
 
 
-def test_the_error_of_a_transition_with_a_single_done_says_how_it_split():
-    class Old(Lists):
-        def get_transition(self, item):
-            last_obs, act, rew, obs, terminated, truncated, info = super().get_transition(item)
-            return last_obs, act, rew, obs, terminated or truncated, info
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: (*t[:5], t[6]), r"Changing.get_transition returned 6 items.*`done`.*`terminated`"),
+        (lambda t: (1, 2), r"expected \(last_obs, act"),
+        (lambda t: None, r"expected \(last_obs, act"),
+        (lambda t: 7, r"expected \(last_obs, act"),
+        (lambda t: ((np.ones(int(t[2])),), *t[1:]), r"last_obs\[0\]"),  # a structure that grows
+        (lambda t: (("text",), *t[1:]), r"last_obs\[0\]"),
+    ],
+)
+def test_what_is_no_transition_or_does_not_stack_is_refused_by_name(change, match):
+    with pytest.raises(MemoryContractError, match=match):
+        filled(cls=changing(change)).sample()
 
-    with pytest.raises(MemoryContractError, match=r"Old.get_transition returned 6 items.*`done`.*`terminated`"):
-        filled(cls=Old).sample()
 
-
-def test_the_error_of_a_sample_with_a_single_done_says_how_it_split():
-    with pytest.raises(MemoryContractError, match=r"a sample has 5 items.*`done`"):
-        Buffer([(0, 0, 0.0, False, {})])
-    with pytest.raises(MemoryContractError, match=r"a sample has 3 items; expected \(act"):
-        Buffer([(0, 0, 0.0)])
-
-
-def test_other_numbers_of_items_are_refused():
-    class Wrong(Lists):
-        result = None
-
-        def get_transition(self, item):
-            return self.result
-
-    for result in ((1, 2), None, 7):
-        Wrong.result = result
-        with pytest.raises(MemoryContractError, match="expected \\(last_obs, act"):
-            filled(cls=Wrong).sample()
+def test_a_sample_of_other_items_is_refused_and_one_with_a_single_done_is_told_how_it_split():
+    for sample, match in (
+        ((0, 0, 0.0, False, {}), r"a sample has 5 items.*`done`"),
+        ((0, 0, 0.0), r"a sample has 3 items; expected \(act"),
+    ):
+        with pytest.raises(MemoryContractError, match=match):
+            Buffer([sample])
 
 
 def test_preprocessors_run_on_both_observations_then_on_the_six():
@@ -125,27 +115,21 @@ def test_preprocessors_run_on_both_observations_then_on_the_six():
         return obs + 1000
 
     def negative(last_obs, act, rew, obs, terminated, truncated):
-        assert min(last_obs[1], obs[1]) >= 1000
         return last_obs, act, -rew, obs, terminated, truncated
 
     batch = filled(obs_preprocessor=shifted, sample_preprocessor=negative).sample()
     assert torch.equal(batch.next_obs[:, 1], 1000 - batch.rew)
     assert torch.equal(batch.obs[:, 1], batch.next_obs[:, 1] - 1)
-
-
-def test_the_error_of_a_sample_preprocessor_of_the_old_shape_says_how_done_split():
-    memory = filled(sample_preprocessor=lambda *six: six[:5])
     with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
-        memory.sample()
+        filled(sample_preprocessor=lambda *six: six[:5]).sample()
 
 
 def test_structures_and_dtypes_survive_collation():
-    class Rich(Lists):
-        def get_transition(self, item):
-            obs = {"a": np.ones(2), "b": [np.uint8(item), (item, 0.5, True)], "c": torch.ones(3)}
-            return obs, np.int64(1), np.float64(0.1), obs, np.True_, False, Info()
+    def rich(transition):
+        obs = {"a": np.ones(2), "b": [np.uint8(7), (7, 0.5, True)], "c": torch.ones(3)}
+        return obs, np.int64(1), np.float64(0.1), obs, np.True_, False, Info()
 
-    batch = filled(cls=Rich, batch_size=4).sample()
+    batch = filled(cls=changing(rich), batch_size=4).sample()
     assert batch.obs["a"].dtype == torch.float64
     assert batch.obs["b"][0].dtype == torch.uint8
     assert [leaf.dtype for leaf in batch.obs["b"][1]] == [torch.int64, torch.float64, torch.bool]
@@ -154,19 +138,8 @@ def test_structures_and_dtypes_survive_collation():
     assert batch.terminated.tolist() == [1.0] * 4
 
 
-def test_leaves_that_do_not_stack_are_refused_by_name():
-    class Growing(Lists):
-        def get_transition(self, item):
-            obs = (np.ones(item + 1), "text")[self.kind]
-            return (obs,), 0, 0.0, (obs,), False, False, Info()
-
-    for Growing.kind in (0, 1):
-        with pytest.raises(MemoryContractError, match=r"last_obs\[0\]"):
-            filled(cls=Growing).sample()
-
-
 def test_collate_can_be_replaced_and_may_return_a_plain_tuple():
-    class Own(Lists):
+    class Own(ListMemory):
         def collate(self, batch, device):
             return tuple(zip(*batch, strict=True))
 
@@ -176,20 +149,27 @@ def test_collate_can_be_replaced_and_may_return_a_plain_tuple():
 
 
 def test_the_constructor_takes_positions_in_the_documented_order():
-    memory = Lists("cpu", 2, None, None, 1e6, 64.0, "", False)
+    memory = ListMemory("cpu", 2, None, None, 1e6, 64.0, "", False)
     assert (memory.nb_steps, memory.memory_size, memory.batch_size) == (2, 1_000_000, 64)
     assert memory.data == []
 
 
-# ---- readiness
+def test_the_batch_size_may_change_while_training_and_nothing_else():
+    memory = filled(batch_size=8)
+    memory.tune(batch_size=5)
+    assert len(memory.sample().rew) == 5
+    for wrong in ({"batch_size": 0}, {"batch_size": 2.5}, {"memory_size": 10}):
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
+            memory.tune(**wrong)
+    assert memory.batch_size == 5
 
 
 def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
-    memory = Lists(batch_size=4)
+    memory = ListMemory(batch_size=4)
     with pytest.raises(MemoryContractError, match="ready"):
         memory.sample()
-    memory.append(Buffer(samples(1), "a"))
-    memory.append(Buffer(samples(1, first=11), "a"))
+    for first in (0, 11):  # two resets
+        memory.append(Buffer(samples(1, first=first), "a"))
     assert len(memory) == 1
     assert not memory.ready
     with pytest.raises(MemoryContractError, match="nothing to train on"):
@@ -199,7 +179,7 @@ def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory.sample()
 
 
-# ---- CRC debugging
+# -- CRC debugging -----------------------------------------------------------------------------------------
 
 
 def test_crc_debugging_needs_the_worker_to_take_part():
@@ -209,11 +189,11 @@ def test_crc_debugging_needs_the_worker_to_take_part():
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 1), (logging.DEBUG, 201)])
 def test_crc_debugging_says_that_it_passed_now_and_then_and_at_debug_level_for_each_transition(caplog, level, lines):
-    memory = Lists(crc_debug=True, batch_size=200)
-    for sample in samples(50):
-        last = memory.data[-1].obs if memory.data else None
-        sample.info.original = (last, *sample[:1], sample.rew, sample.obs, sample.terminated, sample.truncated)
-        memory.append(Buffer([sample], "a"))
+    found = samples(50)
+    for sample, before in zip(found, [None, *found[:-1]], strict=True):
+        sample.info.original = (before and before.obs, sample.act, sample.rew, *sample[1:2], *sample[3:5])
+    memory = ListMemory(crc_debug=True, batch_size=200)
+    memory.append(Buffer(found, "a"))
     with caplog.at_level(level):
         memory.sample()
     assert memory.crc_checked == 200
@@ -221,39 +201,31 @@ def test_crc_debugging_says_that_it_passed_now_and_then_and_at_debug_level_for_e
     assert all(r.message.startswith("CRC check") for r in caplog.records)
 
 
-# ---- several workers
+# -- several workers ---------------------------------------------------------------------------------------
 
 
 def test_one_stream_passes_through_at_once():
-    memory = Lists()
+    memory = ListMemory()
     for k in range(30):
         memory.append(Buffer(samples(1, first=k), "a"))
         assert len(memory.data) == k + 1
     assert not any(is_context for *_, is_context in held_by(memory))
 
 
-def test_another_stream_is_held_until_the_switch_is_worth_it():
-    memory = filled(20)
-    memory.append(Buffer(samples(40, 1, episode=1000), "b"))
+@pytest.mark.parametrize(("episode", "packets"), [(ONE_EPISODE, (40, 30)), (10, (11, 5))])
+def test_another_stream_is_held_until_it_or_an_episode_of_it_outweighs_its_context(episode, packets):
+    memory, (first, more) = filled(20), packets
+    memory.append(Buffer(samples(first, 1, episode=episode), "b"))
     assert len(memory.data) == 20
-    memory.append(Buffer(samples(30, 1, first=40, episode=1000), "b"))
-    assert len(memory.data) == 90
-
-
-def test_the_end_of_an_episode_releases_a_run_that_outweighs_its_context():
-    memory = filled(20)
-    memory.append(Buffer(samples(11, 1), "b"))
-    assert len(memory.data) == 20
-    memory.append(Buffer(samples(5, 1, first=11), "b"))
-    assert len(memory.data) == 36
+    memory.append(Buffer(samples(more, 1, first=first, episode=episode), "b"))
+    assert len(memory.data) == 20 + first + more
 
 
 def test_a_new_stream_begins_with_context_and_a_returning_one_repeats_its_own():
     memory = filled(20)
-    memory.append(Buffer(samples(64, 1, episode=1000), "b"))
+    memory.append(Buffer(samples(64, 1, episode=ONE_EPISODE), "b"))
     memory.append(Buffer(samples(64, 0, first=20), "a"))
-    found = held_by(memory)
-    new, repeated, more = found[20:84], found[84:100], found[100:]
+    new, repeated, more = held_by(memory)[20:84], held_by(memory)[84:100], held_by(memory)[100:]
     assert new == [(1, k, k < 16) for k in range(64)]
     assert repeated == [(0, k, True) for k in range(4, 20)]
     assert more == [(0, k, False) for k in range(20, 84)]
@@ -272,33 +244,31 @@ def test_flush_puts_everything_in():
     memory = filled(20)
     memory.append(Buffer(samples(3, 1), "b"))
     memory.append(Buffer(samples(4, 2), "c"))
-    memory.flush("c")
-    assert len(memory.data) == 24
-    memory.flush("nobody")
-    memory.flush()
-    assert len(memory.data) == 27
+    for stream, held in (("c", 24), ("nobody", 24), (None, 27)):
+        memory.flush(*filter(None, [stream]))
+        assert len(memory.data) == held
 
 
 def test_what_is_held_is_bounded():
     memory = filled(1)
     for stream in range(200):
-        memory.append(Buffer(samples(60, stream, episode=1000), f"s{stream}"))
+        memory.append(Buffer(samples(60, stream, episode=ONE_EPISODE), f"s{stream}"))
         assert 60 * (stream + 1) + 1 - len(memory.data) <= 4096
     assert 60 * 200 + 1 - len(memory.data) > 4096 - 60
 
 
 def test_the_context_length_can_be_set_on_class_and_instance():
-    memory = Lists()
+    memory = ListMemory()
     memory.context_length, memory.min_run = 2, 3
     for k in range(4):
         for worker in (0, 1):
-            memory.append(Buffer(samples(3, worker, first=3 * k, episode=1000), f"w{worker}"))
+            memory.append(Buffer(samples(3, worker, first=3 * k, episode=ONE_EPISODE), f"w{worker}"))
     contexts = [(worker, k) for worker, k, is_context in held_by(memory) if is_context]
     assert contexts[:6] == [(1, 0), (1, 1), (0, 1), (0, 2), (1, 1), (1, 2)]
 
 
 def test_a_memory_that_handles_streams_gets_every_buffer_as_it_comes():
-    class Direct(Lists):
+    class Direct(ListMemory):
         handles_streams = True
 
     memory = filled(5, cls=Direct)
@@ -306,15 +276,14 @@ def test_a_memory_that_handles_streams_gets_every_buffer_as_it_comes():
     assert len(memory.data) == 6
 
 
-# ---- data sets
+# -- data sets ---------------------------------------------------------------------------------------------
 
 
 def test_a_data_set_is_read_by_folder_or_file(tmp_path):
-    written = [Buffer(samples(60), "a")]
-    assert write_data_set(tmp_path / "set", written) == 60
+    assert write_data_set(tmp_path / "set", [Buffer(samples(60), "a")]) == 60
     (file,) = (tmp_path / "set").glob("*.log")
     for path in (tmp_path / "set", file, str(file)):
-        assert held_by(Lists(dataset_path=path)) == held_by(filled(60))
+        assert held_by(ListMemory(dataset_path=path)) == held_by(filled(60))
 
 
 def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
@@ -329,25 +298,24 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     assert [sample.act for sample in buffer.memory] == list(range(200))
 
 
-def test_streams_of_a_data_set_are_kept_apart(tmp_path):
-    write_data_set(tmp_path, [Buffer(samples(70, worker, episode=1000), f"w{worker}") for worker in (0, 1)])
-    memory = Lists(dataset_path=tmp_path)
-    assert [(w, k) for w, k, is_context in held_by(memory) if not is_context] == [
-        *((0, k) for k in range(70)),
-        *((1, k) for k in range(16, 70)),
-    ]
+def test_streams_of_a_data_set_are_kept_apart_and_what_follows_begins_with_context(tmp_path):
+    write_data_set(tmp_path, [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)])
+    memory = ListMemory(dataset_path=tmp_path)
+    expected = [(0, k, False) for k in range(70)] + [(1, k, k < 16) for k in range(70)]
+    assert held_by(memory) == expected
+    memory.append(Buffer(samples(64, 2), "w0"))
+    assert held_by(memory)[140:] == [(2, k, k < 16) for k in range(64)]
 
 
-def test_samples_that_follow_a_data_set_begin_with_context(tmp_path):
-    write_data_set(tmp_path, [Buffer(samples(30), "a")])
-    memory = Lists(dataset_path=tmp_path)
-    memory.append(Buffer(samples(64, 1), "a"))
-    assert [k for _, k, is_context in held_by(memory)[30:] if is_context] == list(range(16))
-
-
-def test_a_missing_data_set_is_one_clear_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no data set at .*nowhere: expected a folder"):
-        Lists(dataset_path=tmp_path / "nowhere")
+def test_a_data_set_that_is_missing_and_one_that_is_pickled_are_one_clear_line(tmp_path):
+    (tmp_path / "data.pkl").write_bytes(b"cos\nsystem\n")
+    for path, match in (
+        ("nowhere", r"there is no data set at .*nowhere: expected a folder"),
+        ("", r"is a pickle.*tmrl-like record"),
+        ("data.pkl", r"is a pickle.*tmrl-like record"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            ListMemory(dataset_path=tmp_path / path)
 
 
 def test_a_data_set_is_not_written_over(tmp_path):
@@ -361,27 +329,10 @@ def test_a_data_set_of_another_wire_version_is_one_clear_line(tmp_path, monkeypa
         patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", 1)
         write_data_set(tmp_path, [Buffer(samples(3), "a")])
     with pytest.raises(CheckpointError, match="cannot be read: it holds wire version 1"):
-        Lists(dataset_path=tmp_path)
+        ListMemory(dataset_path=tmp_path)
 
 
 def test_a_data_set_that_does_not_fit_is_one_clear_line(tmp_path):
     write_data_set(tmp_path, [Buffer([Sample("left", 0.0, 0.0, False, False, Info())] * 2, "a")])
     with pytest.raises(CheckpointError, match="does not fit this ReplayMemory: act is a Python str"):
         ReplayMemory(dataset_path=tmp_path)
-
-
-def test_a_pickled_data_set_is_refused_and_never_opened(tmp_path):
-    (tmp_path / "data.pkl").write_bytes(b"cos\nsystem\n")
-    for path in (tmp_path, tmp_path / "data.pkl"):
-        with pytest.raises(ConfigError, match=r"is a pickle.*tmrl-like record"):
-            Lists(dataset_path=path)
-
-
-def test_the_batch_size_may_change_while_training_and_nothing_else():
-    memory = filled(batch_size=8)
-    memory.tune(batch_size=5)
-    assert len(memory.sample().rew) == 5
-    for wrong in ({"batch_size": 0}, {"batch_size": 2.5}, {"memory_size": 10}):
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
-            memory.tune(**wrong)
-    assert memory.batch_size == 5

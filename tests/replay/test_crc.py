@@ -67,7 +67,7 @@ def test_equal_nans_are_equal():
     check_transition(transition(obs), transition(obs))
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0)), st.data())
 def test_every_array_equals_its_copy_and_differs_when_one_byte_does(array, data):
     check_transition(transition(array), transition(array.copy()))

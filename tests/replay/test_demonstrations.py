@@ -97,26 +97,6 @@ def test_a_data_set_is_a_demonstration(tmp_path):
     assert workers_in(memory.sample()) == [OWN] * 20 + [EXPERT] * 20
 
 
-def test_every_item_is_what_the_environments_produced():
-    memory = make(crc_debug=True)
-    for worker in (OWN, EXPERT):
-        source = ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY
-        memory.append(packed(steps_of(worker), f"w{worker}", compress, timing=by(source)))
-    for item in range(len(memory)):
-        memory[item]
-    assert memory.crc_checked == len(memory) == len(memory.own) + len(memory.demonstrations)
-    memory.sample()
-    assert memory.own.crc_checked == memory.demonstrations.crc_checked == 20
-
-
-def test_a_users_memory_can_be_inside():
-    memory = WithDemonstrations(partial(ListMemory, batch_size=10))
-    for worker in (OWN, EXPERT):
-        memory.append(arrived(worker))
-    memory.flush()
-    assert workers_in(memory.sample()) == [OWN] * 5 + [EXPERT] * 5
-
-
 def test_the_compressor_is_that_of_the_memories_inside():
     assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropHistory(2)
     with pytest.raises(ConfigError, match="share is 2"):
@@ -128,7 +108,7 @@ def test_what_may_change_while_training_changes_in_both():
     memory.tune(gamma=0.5, batch_size=20)
     assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
     batch = memory.sample()
-    assert len(batch.rew) == 20
+    assert len(batch.rew) == memory.batch_size == 20
     assert batch.discount.max() == 0.5
     with pytest.raises(ConfigError, match="gamma is 2"):
         memory.tune(gamma=2.0)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from kit.memories import arriving
+from kit.memories import arriving, gather
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
@@ -28,13 +28,17 @@ def filled(packets, **arguments):
     return memory
 
 
+def begun_in(batch):
+    """(worker, step) of the observations that the transitions of a batch begin with."""
+    return set() if batch is None else set(map(tuple, batch.obs[0].tolist()))
+
+
 def trained_and_held_out(memory):
     """(worker, step) of the observations that training draws transitions from, and of those that are held out."""
     memory.batch_size = 20_000  # none is left out
     held_out = memory.sample_held_out()
-    trained = {tuple(memory.get_transition(k).last_obs[0].tolist()) for k in range(len(memory))}
     memory.batch_size = 32
-    return trained, set() if held_out is None else set(map(tuple, held_out.obs[0].tolist()))
+    return begun_in(gather(memory, range(len(memory)))), begun_in(held_out)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5])
@@ -76,8 +80,8 @@ def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     other.seed(3)
     for _ in range(5):
         batch, of_held_out = memory.sample(), memory.sample_held_out()
-        assert set(map(tuple, batch.obs[0].tolist())) <= trained
-        assert set(map(tuple, of_held_out.obs[0].tolist())) <= held_out
+        assert begun_in(batch) <= trained
+        assert begun_in(of_held_out) <= held_out
         assert (of_held_out.time_left is None) is ("mini_races" not in arguments)
         assert batch.next_obs[0].tolist() == other.sample().next_obs[0].tolist()
     assert len(memory) == len(trained)

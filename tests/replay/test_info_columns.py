@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Tuple
+from kit.memories import gather
 
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
@@ -65,12 +66,16 @@ def test_columns_of_own_samples_and_demonstrations_are_joined():
     check(memory)
 
 
-def test_zeros_stand_for_what_resets_do_not_bring_in_a_ring_that_was_full():
-    memory = filled(memory_size=10)
-    (progress,) = memory._rebuilder.table.fields["info['progress']"].columns
-    assert progress.array[[4, 5, 6]].tolist() == [24.0, 25.0, 26.0]
-    memory.append(Buffer([Sample(0, np.float32(0), 0.0, False, False, Info(is_reset=True))], "w"))
-    assert progress.array[[0, 1]].tolist() == [0.0, 21.0]
+def test_a_reset_that_brings_no_potential_counts_as_zero_in_a_ring_that_was_full():
+    def episode(*potentials):
+        yield Sample(0, np.float32(0), 0.0, False, False, Info(is_reset=True))
+        for k, potential in enumerate(potentials, start=1):
+            yield Sample(0, np.float32(k), 0.0, False, False, Info({"potential": np.float32(potential)}))
+
+    memory = ReplayMemory(memory_size=4, gamma=0.5, shaping=1.0)
+    for potentials in ((8.0,) * 7, (2.0,)):
+        memory.append(Buffer(list(episode(*potentials)), "w"))
+    assert gather(memory, [len(memory) - 1]).rew.tolist() == [0.5 * 2.0]
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -13,6 +13,7 @@ from kit.memories import arriving, assert_a_batch_is_what_the_items_are, gather
 from list_memory import ListMemory
 
 from tmrl_like.base import tree
+from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.replay.crc import first_difference
@@ -20,109 +21,122 @@ from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
 LENGTH = 3
+GAMMA = 0.9
 
 
-def columns_of(memory, *fields):
-    """What it has stored, of some fields or all."""
-    table = memory._rebuilder.table
-    return [column for name in fields or table.fields for column in table.fields[name].columns]
-
-
-def compress(sample):
-    return DropHistory(LENGTH)(*sample)
-
-
-def filled(steps=200, **kwargs):
-    kwargs = {"act_buf_len": LENGTH, "batch_size": 50, **kwargs}
-    memory = ReplayMemory(**kwargs)
-    memory.append(packed(ActionBufferEnv(1, LENGTH).take(steps), "w", compress, memory.crc_debug))
+def filled(steps=200, **options):
+    memory = ReplayMemory(**{"act_buf_len": LENGTH, "batch_size": 50, **options})
+    steps = ActionBufferEnv(1, LENGTH).take(steps)
+    memory.append(packed(steps, "w", lambda sample: DropHistory(LENGTH)(*sample), memory.crc_debug))
     return memory
 
 
-def rows(samples, reset_at=(0,)):
+def rows(samples, reset_at=(0,), stream=""):
     """A buffer of plain samples: (act, obs, rew)."""
-    return Buffer([Sample(a, o, r, False, False, Info(is_reset=k in reset_at)) for k, (a, o, r) in enumerate(samples)])
+    found = [Sample(a, o, r, False, False, Info(is_reset=k in reset_at)) for k, (a, o, r) in enumerate(samples)]
+    return Buffer(found, stream)
 
 
-def test_a_batch_is_bit_for_bit_what_the_items_are():
-    assert_a_batch_is_what_the_items_are(filled())
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    workers=st.integers(1, 3),
-    memory_size=st.integers(1, 90),
-    reset_act_buf=st.booleans(),
-    last_act_on_reset=st.booleans(),
-    longest_episode=st.integers(1, 8),
-    first=st.integers(0, 5),
-    act_buf_len=st.integers(0, 5),
-    frame_stack=st.integers(0, 5),
-    frame_padding=st.sampled_from(["reset", "zero"]),
-)
-def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
-    sizes,
-    workers,
-    memory_size,
-    reset_act_buf,
-    last_act_on_reset,
-    longest_episode,
-    first,
-    act_buf_len,
-    frame_stack,
-    frame_padding,
-):
-    memory = ReplayMemory(
-        memory_size=memory_size,
-        act_buf_len=act_buf_len,
-        frame_stack={1: frame_stack} if frame_stack else 0,
-        frame_padding=frame_padding,
-        crc_debug=True,
-    )
-    drop = DropHistory(act_buf_len, memory.options.frame_stack)
-    env = {
-        "act_buf_len": act_buf_len,
-        "reset_act_buf": reset_act_buf,
-        "last_act_on_reset": last_act_on_reset,
-        "longest_episode": longest_episode,
-        "frame_stack": frame_stack,
-        "frame_padding": frame_padding,
-    }
-    arrived = []
-    for worker, steps in arriving(workers, sizes, memory_size, first=first, **env):
-        memory.append(packed(steps, f"w{worker}", lambda sample: drop(*sample)))
-        arrived += [(worker, step) for step in steps]
-        rebuilt = [memory.get_transition(k) for k in range(len(memory))]
-        for transition in rebuilt:
-            check_transition(transition[-1].original, transition)
-    found = [tuple(transition[3][0].tolist()) for transition in rebuilt]
-    assert_a_batch_is_what_the_items_are(memory)
-    kept = arrived[-memory_size:]
-    whole = whole_transitions(kept, act_buf_len, 1) & whole_transitions(kept, frame_stack, 10**6)
-    assert sorted(found) == sorted(whole)
+# -- what comes back ---------------------------------------------------------------------------------------
 
 
 def whole_transitions(kept, history, after_reset):
-    """Which steps, of those still in the ring, end a transition whose history is certain to be there.
+    """What the steps, of those still in the ring, began with that end a transition whose history is certainly there.
 
     Counted the slow way: a row more is known after each, and `after_reset` rows at least after a reset.
     """
-    ends = set()
-    known = {}
-    for worker, step in kept:
-        before = known.get(worker)
+    begun, known = set(), {}
+    for stream, step in kept:
+        before = known.get(stream)
         if before is not None and before >= history and not step.is_reset:
-            ends.add(tuple(step.sample.obs[0].tolist()))
-        known[worker] = max((before or 0) + 1, after_reset * step.is_reset)
-    return ends
+            begun.add(begin_of(step))
+        known[stream] = max((before or 0) + 1, after_reset * step.is_reset)
+    return begun
 
 
-def test_each_frame_and_action_is_stored_once_in_its_own_dtype():
-    memory = filled(10_000, memory_size=10_000)
-    stored = sum(column.array.nbytes for column in columns_of(memory))
-    payload = 8 + 8 + 6 + 8 + 4 + 2
-    assert stored == 10_000 * payload
+def begin_of(step):
+    """The identity of the observation that it began with."""
+    return tuple(step.last_obs[0].tolist())
+
+
+def n_step_returns(arrived, n_steps, greedy_only):
+    """By what it begins with: the steps that an n-step return is made of."""
+    expected = {}
+    for stream in {stream for stream, _ in arrived}:
+        steps = [step for name, step in arrived if name == stream]
+        for i, step in enumerate(steps):
+            taken = [step]
+            for after in steps[i + 1 : i + n_steps]:
+                if after.is_reset or taken[-1].sample.terminated or taken[-1].sample.truncated:
+                    break
+                if greedy_only and not after.sample.info["greedy"]:
+                    break
+                taken.append(after)
+            if not step.is_reset:
+                expected[begin_of(step)] = taken
+    return expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    workers=st.integers(1, 3),
+    first=st.integers(0, 5),
+    lost=st.sets(st.integers(0, 30), max_size=5),
+    packets=st.integers(1, 60),
+    options=st.fixed_dictionaries(
+        {
+            "memory_size": st.integers(1, 90),
+            "n_steps": st.integers(1, 6),
+            "greedy_only": st.booleans(),
+            "crc_debug": st.booleans(),
+        }
+    ),
+    env=st.fixed_dictionaries(
+        {
+            "reset_act_buf": st.booleans(),
+            "last_act_on_reset": st.booleans(),
+            "longest_episode": st.integers(1, 8),
+            "act_buf_len": st.integers(0, 5),
+            "frame_stack": st.integers(0, 5),
+            "frame_padding": st.sampled_from(["reset", "zero"]),
+        }
+    ),
+)
+def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
+    sizes, workers, first, lost, packets, options, env
+):
+    history = {"act_buf_len": env["act_buf_len"], "frame_stack": {1: env["frame_stack"]} if env["frame_stack"] else 0}
+    padding = {"frame_padding": env["frame_padding"]}
+    memory = ReplayMemory(**history, **padding, **options, gamma=GAMMA, columns=("speed",))
+    compress, arrived, breaks = DropHistory(**history), [], [0] * workers
+    coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
+    for number, (worker, steps) in enumerate(coming[:packets]):
+        if number in lost:
+            breaks[worker] += 1
+            continue
+        stream = f"w{worker}/{breaks[worker]}"
+        memory.append(packed(steps, stream, lambda sample: compress(*sample)))
+        arrived += [(stream, step) for step in steps]
+    expected = n_step_returns(arrived, options["n_steps"], options["greedy_only"])
+    batch = assert_a_batch_is_what_the_items_are(memory)
+    found = []
+    for item in range(len(memory)):
+        transition = memory.get_transition(item)
+        found.append(tuple(transition.last_obs[0].tolist()))
+        steps = expected[found[-1]]
+        last_obs, act, rew = steps[0].original[:3]
+        if options["n_steps"] > 1:
+            rew = 0.0
+            for k, step in enumerate(steps):
+                rew += GAMMA**k * float(step.sample.rew)
+            assert batch.discount[item] == np.float32(GAMMA ** len(steps))
+        check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
+        assert transition.info["speed"] == batch.columns["speed"][item] == steps[0].sample.info["speed"]
+        memory[item]
+    kept = arrived[-options["memory_size"] :]
+    whole = whole_transitions(kept, env["act_buf_len"], 1) & whole_transitions(kept, env["frame_stack"], 10**6)
+    assert sorted(found) == sorted(whole)
 
 
 def test_dtypes_and_structure_reach_the_batch():
@@ -132,6 +146,16 @@ def test_dtypes_and_structure_reach_the_batch():
     assert kinds == [(torch.float32, (50, 2)), (torch.uint8, (50, 2, 3)), (torch.float64, (50,)), *actions]
     assert [field.dtype for field in (batch.rew, batch.terminated, batch.truncated)] == [torch.float32] * 3
     assert all(leaf.is_contiguous() for leaf in (*batch.obs, *batch.next_obs, batch.act))
+
+
+def test_observations_need_not_be_tuples():
+    memory = ReplayMemory(batch_size=4)
+    memory.append(rows([(0, {"x": np.float32(k), "y": [np.ones(2), k]}, 0) for k in range(6)]))
+    batch = memory.sample()
+    assert batch.obs["x"].dtype == torch.float32
+    assert batch.obs["y"][1].dtype == batch.act.dtype == torch.int64
+    assert batch.obs["y"][0].shape == (4, 2)
+    assert memory.get_transition(0).last_obs["y"][1] == 0
 
 
 def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
@@ -159,30 +183,18 @@ def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
         assert (batch.discount is None) if n_steps == 1 else torch.equal(batch.discount, expected.discount)
 
 
-def test_samples_that_come_are_drawn_from_with_the_next_batch():
-    memory = ReplayMemory(batch_size=50)
-    memory.append(rows([(0, 0.0, 0.0)] * 3))
-    for _ in range(5):
-        memory.sample()
-    memory.append(rows([(0, 1.0, 1.0)] * 300, reset_at=()))
-    assert memory.sample().rew.any()
-
-
-def test_another_batch_size_and_another_seed_hold_from_the_next_batch():
-    memory, other = filled(), filled()
+def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batch():
+    memory, other = filled(20), filled(20)
     for _ in range(2):  # one more has been drawn
         memory.sample()
-    memory.batch_size = other.batch_size = 20
-    assert len(memory.sample().rew) == 20
+    for one in (memory, other):
+        one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", lambda sample: DropHistory(LENGTH)(*sample)))
+    assert 2.0 in memory.sample().next_obs[0][:, 0]
+    memory.batch_size = other.batch_size = 30
+    assert len(memory.sample().rew) == 30
     memory.seed(1)
     other.seed(1)
     assert torch.equal(memory.sample().rew, other.sample().rew)
-
-
-def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
-    memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
-    with pytest.raises(PipelineMismatchError, match="last_obs"):
-        memory.sample()
 
 
 @pytest.mark.parametrize("is_batched", [False, True])
@@ -204,31 +216,27 @@ def test_preprocessors_see_raw_observations_after_the_check(is_batched):
     assert torch.equal(batch.rew, -expected.rew)
 
 
-def test_observations_need_not_be_tuples():
-    memory = ReplayMemory(batch_size=4)
-    memory.append(rows([(0, {"x": np.float32(k), "y": [np.ones(2), k]}, 0) for k in range(6)]))
-    batch = memory.sample()
-    assert batch.obs["x"].dtype == torch.float32
-    assert batch.obs["y"][1].dtype == batch.act.dtype == torch.int64
-    assert batch.obs["y"][0].shape == (4, 2)
-    assert memory.get_transition(0).last_obs["y"][1] == 0
+def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
+    memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
+    with pytest.raises(PipelineMismatchError, match="last_obs"):
+        memory.sample()
 
 
-def test_whole_rewards_that_become_fractions_are_kept_exactly():
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (0, [0.25, 1]),  # whole rewards that become fractions
+        (0.0, [2.0, np.full(1, 3.0), np.full((1, 1), 4.0)]),
+        (np.zeros(1), [2.0, np.full(1, 3.0), np.full((1, 1), 4.0)]),
+    ],
+)
+def test_a_reward_may_be_a_number_or_an_array_of_one(first, later):
     memory = ReplayMemory()
-    memory.append(rows([(0, 0, 0), (0, 1, 1), (0, 2, 1)]))
-    memory.append(rows([(0, 3, 0.25)], reset_at=()))
-    assert [memory.get_transition(k).rew for k in range(3)] == [1, 1, 0.25]
-
-
-@pytest.mark.parametrize("first", [0.0, np.zeros(1)])
-def test_a_reward_may_be_a_number_or_an_array_of_one(first):
-    memory = ReplayMemory(batch_size=8)
-    memory.append(rows([(0, np.zeros(2), first), (1, np.ones(2), first)]))
-    for rew in (2.0, np.full(1, 3.0), np.full((1, 1), 4.0)):
-        memory.append(rows([(1, np.ones(2), rew), (1, np.ones(2), rew)], reset_at=()))
-    rewards = [np.asarray(memory.get_transition(k).rew).item() for k in range(len(memory))]
-    assert rewards == [0.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+    memory.append(rows([(0, 0.0, first), (1, 1.0, first)]))
+    for rew in later:
+        memory.append(rows([(1, 1.0, rew)], reset_at=()))
+    found = [np.asarray(memory.get_transition(k).rew).item() for k in range(len(memory))]
+    assert found == [np.asarray(rew).item() for rew in (first, *later)]
 
 
 def test_a_default_action_of_another_float_type_is_cast():
@@ -236,85 +244,8 @@ def test_a_default_action_of_another_float_type_is_cast():
     memory.append(rows([(np.zeros(2), np.ones(1), 0.0)]))
     assert len(memory) == 0
     memory.append(rows([(np.ones(2, np.float32), np.ones(1), np.float32(2))], reset_at=()))
-    assert memory.get_transition(0).act.dtype == np.float32
-    assert type(memory.get_transition(0).rew) is np.float32
-
-
-@pytest.mark.parametrize(
-    ("obs", "message"),
-    [
-        (np.ones(2, np.float64), r"obs\[0\] began as float32 \(2,\) and is now float64"),
-        (np.ones(3, np.float32), r"obs\[0\].*\(3,\)"),
-        ((np.ones(2, np.float32),), "structure"),
-    ],
-)
-def test_an_observation_that_changes_is_refused_by_name(obs, message):
-    memory = ReplayMemory()
-    good = (np.ones(2, np.float32),)
-    memory.append(rows([(0, good, 0.0), (0, good, 0.0)]))
-    with pytest.raises(MemoryContractError, match=message):
-        memory.append(rows([(0, (obs,), 0.0)], reset_at=()))
-    assert len(memory) == 1
-
-
-GOOD = [(0, np.ones(2, np.float32), 1), (0, np.ones(2, np.float32), 1)]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        (0, np.ones(2), 0.5),
-        (0, np.ones(2, np.float32), (0.5,)),
-        (0, np.ones(2, np.float32), "good"),
-        (0, np.ones(2, np.float32), np.ones(2)),
-    ],
-    ids=["observation", "tuple", "text", "array"],
-)
-def test_of_a_buffer_that_does_not_fit_nothing_is_stored(wrong):
-    memory = ReplayMemory(memory_size=4)
-    memory.append(rows(GOOD))
-    before = repr([memory.get_transition(k) for k in range(len(memory))])
-    with pytest.raises(MemoryContractError, match=r"rew|obs"):
-        memory.append(Buffer(rows([(0, np.ones(2, np.float32), 0.5)] * 4 + [wrong], reset_at=()).memory, "other"))
-    assert repr([memory.get_transition(k) for k in range(len(memory))]) == before
-    memory.append(rows([(0, np.ones(2, np.float32), 3)] * 2, reset_at=()))
-    assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]
-
-
-def test_a_flag_that_is_not_a_single_number_is_refused():
-    memory = ReplayMemory()
-    memory.append(rows(GOOD))
-    sample = Sample(0, np.ones(2, np.float32), 1, np.zeros(2, bool), False, Info())
-    with pytest.raises(MemoryContractError, match="terminated"):
-        memory.append(Buffer([sample], "a"))
-    assert len(memory) == 1
-
-
-@pytest.mark.parametrize("rew", [np.zeros(2), (0.0, 0.0)])
-def test_a_reward_that_begins_as_several_numbers_is_refused(rew):
-    with pytest.raises(MemoryContractError, match="rew is not a single number but"):
-        ReplayMemory().append(rows([(0, np.ones(2), rew)] * 2, reset_at=()))
-
-
-def test_an_empty_memory_that_refused_a_buffer_takes_the_next_whatever_its_structure():
-    memory = ReplayMemory(frame_stack={"camera": 2})
-    memory.append(rows([(0, {"camera": np.ones(2)}, 0.0)]))
-    with pytest.raises(MemoryContractError):
-        memory.append(rows([(0, {"camera": np.ones(3)}, 0.0)] * 2))
-    assert not memory.holds_samples
-    memory.append(rows([(0, {"camera": np.ones(2)}, 0.0)] * 2, reset_at=()))
-    assert memory.holds_samples
-    assert len(memory) == 2
-
-
-def test_text_in_an_observation_is_refused_by_name():
-    with pytest.raises(MemoryContractError, match=r"obs\['name'\] is a Python str"):
-        ReplayMemory().append(rows([(0, {"name": "a"}, 0.0)] * 2))
-
-
-def test_an_action_buffer_needs_tuple_observations():
-    with pytest.raises(MemoryContractError, match="not a tuple"):
-        ReplayMemory(act_buf_len=1).append(rows([(0, np.ones(1), 0.0)] * 2))
+    transition = memory.get_transition(0)
+    assert transition.act.dtype == transition.rew.dtype == np.float32
 
 
 def test_items_outside_are_refused():
@@ -322,27 +253,141 @@ def test_items_outside_are_refused():
         ReplayMemory().get_transition(5)
 
 
-def test_impossible_numbers_are_refused():
-    for wrong in ({"act_buf_len": -1}, {"memory_size": 0}, {"memory_size": 2**31}, {"batch_size": 1.5}):
-        with pytest.raises(ConfigError):
-            ReplayMemory(**wrong)
+# -- what it refuses ---------------------------------------------------------------------------------------
+
+GOOD = (0, (np.ones(2, np.float32),), 1)
+OBS = GOOD[1]
 
 
-def test_the_compressor_cuts_the_action_buffer_off_and_refuses_what_has_none():
-    assert DropHistory(2)(0, (1, 2, 3), 0.0, False, False, {})[1] == (1,)
-    assert DropHistory(0)(0, (1, 2), 0.0, False, False, {})[1] == (1, 2)
-    for obs in ((1, 2), [1, 2, 3], np.ones(5)):
-        with pytest.raises(MemoryContractError, match="the compressor got an observation"):
-            DropHistory(2)(0, obs, 0.0, False, False, {})
-    with pytest.raises(ConfigError):
-        DropHistory(-1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((0, (np.ones(2),), 0.5), r"obs\[0\] began as float32 \(2,\) and is now float64"),
+        ((0, (np.ones(3, np.float32),), 0.5), r"obs\[0\].*\(3,\)"),
+        ((0, (OBS,), 0.5), "structure"),
+        ((0, OBS, (0.5,)), "rew"),
+        ((0, OBS, "good"), "rew"),
+        ((0, OBS, np.ones(2)), "rew"),
+        ((0, OBS, 0.5, np.zeros(2, bool)), "terminated"),
+    ],
+)
+def test_what_changes_is_refused_by_name_and_nothing_of_its_buffer_is_stored(wrong, message):
+    memory = ReplayMemory(memory_size=4)
+    memory.append(rows([GOOD] * 2))
+    before = repr(memory.get_transition(0))
+    act, obs, rew, terminated = (*wrong, False)[:4]
+    buffer = [*rows([(0, OBS, 0.5)] * 4, reset_at=()), Sample(act, obs, rew, terminated, False, Info())]
+    with pytest.raises(MemoryContractError, match=message):
+        memory.append(Buffer(buffer, "other"))
+    assert (len(memory), repr(memory.get_transition(0))) == (1, before)
+    memory.append(rows([(0, OBS, 3)] * 2, reset_at=()))
+    assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]
 
 
-def stacked_buffer(observations, frame_stack, stream="w"):
+CAMERA = {"frame_stack": {"camera": 4}}
+
+
+@pytest.mark.parametrize(
+    ("options", "sample", "message"),
+    [
+        ({}, (0, {"name": "a"}, 0.0), r"obs\['name'\] is a Python str"),
+        ({}, (0, np.array(["a", "b"]), 0.0), "stores arrays and numbers|obs has the dtype"),
+        ({}, (0, np.array([1, 2], "M8[s]"), 0.0), "stores arrays and numbers|obs has the dtype"),
+        ({}, (0, np.array([b"x"]), 0.0), "stores arrays and numbers|obs has the dtype"),
+        ({}, (0, "text", 0.0), "stores arrays and numbers"),
+        ({}, (0, b"x", 0.0), "stores arrays and numbers"),
+        ({"act_buf_len": 1}, (0, np.ones(1), 0.0), "not a tuple"),
+        (CAMERA, (0, {"lidar": np.ones(2)}, 0.0), r"obs\['camera'\] .* the arrays are obs\['lidar'\]"),
+        ({"frame_stack": {0: 4}}, (0, ((np.ones(2),),), 0.0), "not a single array"),
+        ({}, (0, 0.0, np.zeros(2)), "rew is not a single number but"),
+        ({}, (0, 0.0, (0.0, 0.0)), "rew is not a single number but"),
+    ],
+)
+def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(options, sample, message):
+    memory = ReplayMemory(**options)
+    with pytest.raises((MemoryContractError, EncodingError), match=message):
+        memory.append(rows([sample] * 2))
+    assert not memory.holds_samples
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"act_buf_len": -1}, "act_buf_len"),
+        ({"memory_size": 0}, "memory_size"),
+        ({"memory_size": 2**31}, "memory_size"),
+        ({"batch_size": 1.5}, "batch_size"),
+        ({"frame_stack": -1}, "frame_stack"),
+        ({"frame_stack": {"a": 0}}, "frame_stack"),
+        ({"frame_stack": {"a": 1.5}}, "frame_stack"),
+        ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
+        ({"frame_padding": "edge"}, "frame_padding"),
+        ({"scratch_dir": "/nowhere"}, "there is no folder .*nowhere, which scratch_dir names"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayMemory(**wrong)
+
+
+def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
+    def too_large(*_):
+        raise MemoryError("Unable to allocate 25.7 GiB")
+
+    monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
+    with pytest.raises(ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"):
+        filled(memory_size=1000)
+
+
+# -- the compressor, and stacks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "obs", "left"),
+    [((2,), (1, 2, 3), (1,)), ((0,), (1, 2), (1, 2)), ((0, {0: 2}), (np.array([[3], [4]]), 5), ([4], 5))],
+)
+def test_the_compressor_cuts_the_action_buffer_and_the_older_frames_off(history, obs, left):
+    assert DropHistory(*history)(0, obs, 0.0, False, False, {})[1] == left
+
+
+@pytest.mark.parametrize(
+    ("history", "obs", "message"),
+    [
+        ((2,), (1, 2), "the compressor got an observation"),
+        ((2,), [1, 2, 3], "the compressor got an observation"),
+        ((2,), np.ones(5), "the compressor got an observation"),
+        ((0, 4), np.ones((3, 2)), r"a stack of 4 frames, \[4, ...\]; it is an array \(3, 2\)"),
+        ((0, 4), (np.ones(4),), "it is a tuple"),
+        ((0, {"a": 2}), np.ones(2), "no tuple or dict"),
+        ((0, {"a": 2}), {"b": np.ones(2)}, "names the item 'a'"),
+        ((0, {3: 2}), (np.ones(2),), "names the item 3.*a tuple of 1"),
+        ((0, {0: 2}), ([1, 2],), r"obs\[0\] is a stack.*it is a list"),
+    ],
+)
+def test_an_observation_without_the_history_is_refused(history, obs, message):
+    with pytest.raises(MemoryContractError, match=message):
+        DropHistory(*history)(0, obs, 0.0, False, False, {})
+
+
+@pytest.mark.parametrize("wrong", [{"act_buf_len": -1}, {"frame_stack": -1}, {"frame_stack": {"a": 1.5}}])
+def test_a_compressor_of_no_such_history_is_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        DropHistory(**wrong)
+
+
+def test_the_compressor_comes_from_the_memorys_own_arguments():
+    arguments = {"act_buf_len": 2, "frame_stack": {0: 3}, "memory_size": 10}
+    assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
+    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropHistory(2)
+    assert compressor_of(ReplayMemory) is None
+    assert compressor_of(partial(ListMemory, memory_size=5)) is None
+
+
+def stacked_buffer(observations, frame_stack):
     """Plain samples through the compressor, the first a reset."""
     compress = DropHistory(frame_stack=frame_stack)
     samples = [compress(0, obs, 0.0, False, False, Info(is_reset=k == 0)) for k, obs in enumerate(observations)]
-    return Buffer(samples, stream)
+    return Buffer(samples, "w")
 
 
 @pytest.mark.parametrize("padding", ["reset", "zero"])
@@ -364,93 +409,46 @@ def test_gymnasiums_stack_of_frames_is_rebuilt(padding, shape):
             return self.observe(), 0.0, False, False, {}
 
     env = gymnasium.wrappers.FrameStackObservation(Counting(), 4, padding_type=padding)
-    memory = ReplayMemory(frame_stack={"camera": 4}, frame_padding=padding, batch_size=200)
+    memory = ReplayMemory(**CAMERA, frame_padding=padding, batch_size=200)
     produced = []
     for _ in range(3):
-        episode = [env.reset()[0]]
-        episode += [env.step(0)[0] for _ in range(6)]
+        episode = [env.reset()[0], *(env.step(0)[0] for _ in range(6))]
         memory.append(stacked_buffer(episode, {"camera": 4}))
         produced += pairwise(episode)
     assert len(memory) == len(produced)
     for item, (last_obs, obs) in enumerate(produced):
-        transition = memory.get_transition(item)
-        check_transition((last_obs, 0, 0.0, obs, False, False), transition)
+        check_transition((last_obs, 0, 0.0, obs, False, False), memory.get_transition(item))
     assert_a_batch_is_what_the_items_are(memory)
     assert memory.sample().obs["camera"].shape == (200, 4, *shape)
 
 
-def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once():
+# -- where it is kept --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reserved(monkeypatch):
+    """The bytes of each column that is reserved in a scratch file."""
+    sizes = []
+    monkeypatch.setattr(
+        "tmrl_like.replay.table.allocate", lambda file, size: allocate(file, size) or sizes.append(size)
+    )
+    return sizes
+
+
+def test_each_frame_and_action_is_stored_once_in_its_own_dtype(tmp_path, reserved):
+    filled(memory_size=200, scratch_dir=str(tmp_path))
+    observation = 8 + 6 + 8
+    assert sum(reserved) == 200 * (observation + 8 + 4 + 2)
+
+
+def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once(tmp_path, reserved):
     values = np.arange(50, dtype=np.float32)
     stacks = [values[np.maximum(0, np.arange(k - 2, k + 1))] for k in range(50)]
-    memory = ReplayMemory(frame_stack=3, memory_size=50)
+    memory = ReplayMemory(frame_stack=3, memory_size=50, scratch_dir=str(tmp_path))
     memory.append(stacked_buffer(stacks, 3))
-    assert columns_of(memory, "obs")[0].array.nbytes == 50 * 4
+    assert sum(reserved) == 50 * (4 + 8 + 8 + 2)
     for k in range(49):
         check_transition((stacks[k], 0, 0.0, stacks[k + 1], False, False), memory.get_transition(k))
-
-
-def test_the_compressor_comes_from_the_memorys_own_arguments():
-    arguments = {"act_buf_len": 2, "frame_stack": {0: 3}, "memory_size": 10}
-    assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
-    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropHistory(2)
-    assert compressor_of(ReplayMemory) is None
-    assert compressor_of(partial(ListMemory, memory_size=5)) is None
-
-
-@pytest.mark.parametrize(
-    ("frame_stack", "obs", "message"),
-    [
-        (4, np.ones((3, 2)), r"a stack of 4 frames, \[4, ...\]; it is an array \(3, 2\)"),
-        (4, (np.ones(4),), "it is a tuple"),
-        ({"a": 2}, np.ones(2), "no tuple or dict"),
-        ({"a": 2}, {"b": np.ones(2)}, "names the item 'a'"),
-        ({3: 2}, (np.ones(2),), "names the item 3.*a tuple of 1"),
-        ({0: 2}, ([1, 2],), r"obs\[0\] is a stack.*it is a list"),
-    ],
-)
-def test_an_observation_without_the_stack_is_refused(frame_stack, obs, message):
-    with pytest.raises(MemoryContractError, match=message):
-        DropHistory(frame_stack=frame_stack)(0, obs, 0.0, False, False, {})
-
-
-@pytest.mark.parametrize("wrong", [{"frame_stack": -1}, {"frame_stack": {"a": 0}}, {"frame_stack": {"a": 1.5}}])
-def test_stacks_that_cannot_be_are_refused(wrong):
-    for cls in (DropHistory, ReplayMemory):
-        with pytest.raises(ConfigError, match="frame_stack"):
-            cls(**wrong)
-    with pytest.raises(ConfigError, match="which item"):
-        ReplayMemory(act_buf_len=1, frame_stack=2)
-    with pytest.raises(ConfigError, match="frame_padding"):
-        ReplayMemory(frame_padding="edge")
-
-
-def test_a_memory_that_finds_no_stack_in_what_arrives_says_so():
-    memory = ReplayMemory(frame_stack={"camera": 4})
-    with pytest.raises(MemoryContractError, match=r"obs\['camera'\] .* the arrays are obs\['lidar'\]"):
-        memory.append(rows([(0, {"lidar": np.ones(2)}, 0.0)] * 2))
-    with pytest.raises(MemoryContractError, match="not a single array"):
-        ReplayMemory(frame_stack={0: 4}).append(rows([(0, ((np.ones(2),),), 0.0)] * 2))
-
-
-def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
-    def too_large(*_):
-        raise MemoryError("Unable to allocate 25.7 GiB")
-
-    monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
-    with pytest.raises(ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"):
-        filled(memory_size=1000)
-
-
-@pytest.mark.parametrize("obs", [np.array(["a", "b"]), np.array([1, 2], "M8[s]"), np.array([b"x"]), "text", b"x"])
-def test_text_and_times_are_refused_as_observations(obs):
-    memory = ReplayMemory()
-    act = np.zeros(1, np.float32)
-    with pytest.raises((MemoryContractError, EncodingError), match=r"stores arrays and numbers|obs has the dtype"):
-        memory.append_buffer(rows([(act, obs, 0.0), (act, obs, 0.0)]))
-    assert not memory.holds_samples
-    number = np.zeros(2, np.float32)
-    memory.append_buffer(rows([(act, number, 0.0), (act, number, 0.0)]))
-    assert len(memory) == 1
 
 
 def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind(tmp_path):
@@ -464,12 +462,10 @@ def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scratch_disk_that_is_full_or_missing_is_one_clear_line(tmp_path, monkeypatch):
+def test_a_scratch_disk_that_is_full_is_one_clear_line(tmp_path, monkeypatch):
     def full(file, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tmrl_like.replay.table.allocate", full)
     with pytest.raises(ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"):
         filled(memory_size=7, scratch_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"there is no folder .*missing, which scratch_dir names"):
-        ReplayMemory(scratch_dir=str(tmp_path / "missing"))

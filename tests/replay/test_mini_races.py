@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
+from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -25,29 +24,6 @@ def chain(end):
 
 def reward_of_the_next(steps, start):
     return sum(REWARDS[start : start + steps])
-
-
-@pytest.mark.parametrize("shaping", [None, 0.5])
-@pytest.mark.parametrize("n_steps", [1, 3, 7])
-def test_values_are_the_reward_of_the_rest_of_the_race_with_gamma_1(n_steps, shaping):
-    memory = ReplayMemory(
-        n_steps=n_steps, gamma=1.0, mini_races=MiniRaces(steps=LENGTH), batch_size=64, shaping=shaping
-    )
-    memory.append(Buffer(chain("terminated"), "w"))
-    memory.seed(0)
-    values = np.full((len(REWARDS) + 1, LENGTH + 1), np.nan)  # [observation, steps left]
-    values[:] = 1000.0
-    for _ in range(40):
-        batch = memory.sample()
-        left, next_left = (batch.time_left * LENGTH).int(), (batch.next_time_left * LENGTH).int()
-        assert left.min() >= 1
-        assert next_left.max() < LENGTH
-        after = values[batch.next_obs, next_left]
-        values[batch.obs, left] = batch.rew + batch.discount * (1 - batch.terminated) * torch.from_numpy(after)
-    for k in range(len(REWARDS)):
-        for steps in range(1, LENGTH + 1):
-            potential = 0.0 if shaping is None else shaping * (k + 0.25)  # which no policy can change
-            assert values[k, steps] == reward_of_the_next(steps, k) - potential
 
 
 def by_the_definition(steps, left, length, gamma, shaping, potential):
@@ -142,14 +118,3 @@ def test_how_many_steps_a_race_has():
             MiniRaces(**wrong)
     with pytest.raises(ConfigError, match="mini-races the memory needs the agent's gamma"):
         ReplayMemory(mini_races=MiniRaces(steps=3))
-
-
-def test_demonstrations_are_in_races_as_well():
-    memory = WithDemonstrations(
-        lambda **kw: ReplayMemory(gamma=1.0, mini_races=MiniRaces(steps=3), batch_size=10, **kw)
-    )
-    memory.own.append(Buffer(chain("terminated"), "w"))
-    memory.demonstrations.append(Buffer(chain("terminated"), "e"))
-    batch = memory.sample()
-    assert memory.mini_races is not None
-    assert len(batch.time_left) == len(batch.next_time_left) == len(batch.discount) == 10

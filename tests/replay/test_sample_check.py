@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from kit.packets import packet_of
-from kit.rings import DeadLink, ring_of
 
 from tmrl_like.base.factories import completed
-from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.replay.sample_check import SampleCheck
 from tmrl_like.testing.fakes import CountingEnv, ListMemory
-from tmrl_like.trainer.trainer_link import TrainerLink
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in, decode_body
@@ -121,38 +118,15 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
         check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
 
-@pytest.fixture
-def link():
-    receiver = Receiver(limits=WorkerLimits(turn_s=60.0), check=SampleCheck(*SPACES, ReplayMemory()))
-    link = TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver)
-    link.session.close(0.0)
-    yield link
-    link.close()
-
-
 @pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])
-def test_the_worker_of_a_bad_sample_is_rejected_by_name_and_the_others_are_taken(link, bad, caplog):
-    sent = []
-    for data in (
-        packet_of(1, bad, worker="bad"),
-        packet_of(1, GOOD, worker="good"),
-        packet_of(2, GOOD, worker="bad"),
-    ):
-        link.on_message(*m.decode(data), data)
-    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
-    assert [d.receipt.worker for d in link.retrieve()] == ["good"]
-    assert [(d.worker, d.incarnation) for d in sent if isinstance(d, m.Dismissal)] == [("bad", 7)]
-    assert not any(isinstance(message, m.Ack) for message in sent)
-    assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
-    assert link.fleet()["rejected_workers_total"] == 1
-
-
-def test_a_trainer_checks_its_spaces(zmq_house):
-    zmq_house.server()
-    trainer = zmq_house.trainer(ReplayMemory)
+def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inproc_house, bad):
+    trainer = inproc_house.trainer(ReplayMemory)
     trainer.link.session.close(0.0)
-    data = packet_of(1, TEXTS["text"])
-    trainer.link.on_message(*m.decode(data), data)
+    for sample, worker in ((bad, "bad"), (GOOD, "good")):
+        data = packet_of(1, sample, worker=worker)
+        trainer.link.on_message(*m.decode(data), data)
+    trainer.link.on_tick(lambda data: True, connected=False)
+    assert [delivery.receipt.worker for delivery in trainer.link.retrieve()] == ["good"]
     assert trainer.link.fleet()["rejected_workers_total"] == 1
 
 

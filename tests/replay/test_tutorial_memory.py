@@ -78,25 +78,30 @@ def make_env(**keys):
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config | keys})
 
 
-@pytest.mark.parametrize("memory_cls", [ListMemory, CorrectingMemory, partial(ReplayMemory, act_buf_len=LENGTH)])
-@pytest.mark.parametrize(
-    "keys",
-    [{"reset_act_buf": True}, {"reset_act_buf": False}, {"reset_act_buf": False, "last_act_on_reset": True}],
+@pytest.fixture(
+    scope="module",
+    params=[{"reset_act_buf": True}, {"reset_act_buf": False}, {"reset_act_buf": False, "last_act_on_reset": True}],
     ids=["reset fills", "default replaces", "last stays"],
 )
-def test_memories_that_look_back_over_the_last_actions_pass_crc_debugging_across_resets(memory_cls, keys):
-    memory = memory_cls(crc_debug=True)
+def buffers(request):
+    """What a worker with CRC debugging sends of thirty episodes, among which are tests."""
     options = {"standalone": True, "crc_debug": True}
     with (
-        RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker,
+        RolloutWorker(partial(make_env, **request.param), Explorer, get_local_buffer_sample, **options) as worker,
         taken(worker, OutboxOptions(max_samples=7)) as take,
     ):
         for episode in range(30):
             worker.collect_train_episode()
             if episode % 5 == 4:
-                worker.run_episode()  # a test episode in between
-        for buffer in buffers_of(take()):
-            memory.append(buffer)
+                worker.run_episode()
+        return buffers_of(take())
+
+
+@pytest.mark.parametrize("memory_cls", [ListMemory, CorrectingMemory, partial(ReplayMemory, act_buf_len=LENGTH)])
+def test_memories_that_look_back_over_the_last_actions_pass_crc_debugging_across_resets(memory_cls, buffers):
+    memory = memory_cls(crc_debug=True)
+    for buffer in buffers:
+        memory.append(buffer)
     for item in range(len(memory)):
         memory[item]
     assert memory.crc_checked >= len(memory) > 50

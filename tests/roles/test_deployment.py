@@ -1,7 +1,6 @@
 """A policy drives only when it is whole, fits, is finite and answers a probe; the last good one stays otherwise."""
 
 import math
-import time
 
 import pytest
 
@@ -11,20 +10,21 @@ from tmrl_like.testing.fakes import CountingEnv
 
 
 def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_one_does(
-    house, until, caplog, monkeypatch
+    inproc_house, until, caplog, monkeypatch
 ):
     monkeypatch.setattr("tmrl_like.trainer.trainer_link.refuse_diverged", lambda tensors: None)
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), name="arm")
+    server = inproc_house.server()
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(partial(CountingEnv, step_s=0.001), name="arm")
     caplog.set_level("INFO")
     policy = trainer.training.agent.get_actor()
     trainer.link.broadcast_model(policy)
-    house.start(worker.run)
+    inproc_house.start(worker.run)
     until(lambda: worker.policy_version == 1)
     policy.layer.bias.data.fill_(math.nan)
-    for _ in range(3):
+    for _ in range(2):
         trainer.link.broadcast_model(policy)
-        time.sleep(0.05)
-    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
+        until(lambda: server.counters.policies == trainer.link.newest_version)
+        until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
     assert "not finite" in caplog.text
     until(lambda: trainer.worker_versions == {"arm": 1})
     assert trainer.link.fleet()["policy_lag_versions"] == trainer.link.newest_version - 1
@@ -38,29 +38,31 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
     assert "worker arm: all is well again" in lines
 
 
-def test_a_script_whose_worker_has_failed_ends(house, monkeypatch):
+def test_a_script_whose_worker_has_failed_ends(inproc_house, monkeypatch):
     monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
-    trainer = house.trainer()
+    trainer = inproc_house.trainer()
 
     def drive():
-        with house.worker(sample_compressor=spoilt, name="arm") as worker, pytest.raises(ZeroDivisionError):
+        with inproc_house.worker(sample_compressor=spoilt, name="arm") as worker, pytest.raises(ZeroDivisionError):
             worker.run()
 
-    failing = house.start(drive)
+    failing = inproc_house.start(drive)
     with pytest.raises(NoWorkerError, match="no other one drives: ZeroDivisionError: the compressor is broken"):
         trainer.run()
     failing.join()
 
 
-def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_again(house, monkeypatch, until, caplog):
+def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_again(
+    inproc_house, monkeypatch, until, caplog
+):
     monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
-    trainer = house.trainer()
-    broken = house.worker(sample_compressor=spoilt, name="broken")
+    trainer = inproc_house.trainer()
+    broken = inproc_house.worker(sample_compressor=spoilt, name="broken")
     with pytest.raises(ZeroDivisionError):
         broken.run()
-    house.worker(name="fine")
+    inproc_house.worker(name="fine")
     until(lambda: len(trainer.link.workers.versions()) == 2)
-    running = house.start(trainer.run)
+    running = inproc_house.start(trainer.run)
     until(lambda: "worker broken no longer drives (ZeroDivisionError" in caplog.text)
     assert "worker fine is here, and sends none" in caplog.text
     broken.close()
@@ -68,8 +70,8 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
     running.join()
 
 
-def test_a_worker_that_was_closed_says_so(house, until):
-    trainer, worker = house.trainer(), house.worker(name="arm")
+def test_a_worker_that_was_closed_says_so(inproc_house, until):
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(name="arm")
     until(lambda: trainer.link.workers.versions())
     worker.close()
     until(lambda: "worker arm no longer drives (it was closed)" in trainer.link.who_is_missing())
@@ -79,10 +81,10 @@ def spoilt(*sample):
     raise ZeroDivisionError("the compressor is broken")
 
 
-def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(house, until):
-    trainer = house.trainer()
+def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(inproc_house, until):
+    trainer = inproc_house.trainer()
     raise_at = iter((7, 0))
-    worker = house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")
-    house.start(worker.run)
+    worker = inproc_house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")
+    inproc_house.start(worker.run)
     until(lambda: trainer.link.fleet()["env_rebuilds_total"] == 1)
     assert trainer.link.fleet()["env_faults_total"] == worker.loop.env.faults == 1

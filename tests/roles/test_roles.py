@@ -1,7 +1,5 @@
 """Server, worker and trainer together, over real connections."""
 
-import contextlib
-import itertools
 import json
 import re
 import threading
@@ -14,6 +12,7 @@ import torch
 from gymnasium.spaces import Box
 from house import alone, linear_actor, publish, take
 from kit.ports import free_port
+from kit.trainings import is_gapless
 from link_proxy import LinkProxy
 
 from tmrl_like.base.files import link_atomically
@@ -26,7 +25,6 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
     ConfigError,
     DamagedPolicyError,
-    FinishedError,
     MemoryContractError,
     RefusedError,
     TransportError,
@@ -43,6 +41,7 @@ from tmrl_like.types import ActionSource
 from tmrl_like.worker import policy_gate
 
 SOON = OutboxOptions(max_age_s=0.0)
+STEADY = partial(CountingEnv, step_s=0.001)
 
 
 def retrieve(trainer, n, within_s=60.0):
@@ -50,15 +49,22 @@ def retrieve(trainer, n, within_s=60.0):
     return take(trainer, lambda taken: len(taken.samples) >= n, within_s).samples
 
 
-def is_gapless(samples):
-    """Whether consecutive samples continue each other: (episode, step) counts up."""
-    steps = [tuple(s.obs.tolist()) for s in samples]
-    return all(b == (a[0], a[1] + 1) or b == (a[0] + 1, 0) for a, b in itertools.pairwise(steps))
+def bias_of(path):
+    return linear_actor().load(path).layer.bias.item()
+
+
+def run_briefly(trainer):
+    """To the end of its epochs, or not at all where it has been stopped."""
+    with trainer:
+        trainer.run()
+
+
+# -- from one end to the other ---------------------------------------------------------------------------
 
 
 def test_everything_runs_from_construction_to_the_last_epoch(house, until):
     server = house.server()
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
+    trainer, worker = house.trainer(), house.worker(STEADY)
     house.start(worker.run, test_episode_interval=2)
     trainer.run()
     assert trainer.training.total_updates == 20
@@ -70,21 +76,14 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
     assert any(r["kind"] == "episode" and r["test"] for r in records)
 
 
-def test_construction_collects_nothing(house):
-    worker, trainer = house.worker(), house.trainer()
+def test_parts_started_before_the_server_find_it_and_collect_nothing(zmq_house):
+    zmq_house.port = free_port()
+    worker, trainer = zmq_house.worker(), zmq_house.trainer()
+    zmq_house.server()
     assert worker.wait_connected(60)
     assert trainer.link.session.wait_connected(60)
     assert worker.env.total_steps == 0
-    assert trainer.link.retrieve(0.2) == []
-
-
-def test_parts_started_before_the_server_find_it(zmq_house, until):
-    zmq_house.port = free_port()
-    worker, trainer = zmq_house.worker(), zmq_house.trainer()
-    house_port = zmq_house.port
-    zmq_house.server(port=house_port)
-    assert worker.wait_connected(8)
-    assert trainer.link.session.wait_connected(8)
+    assert trainer.link.retrieve() == []
 
 
 def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drove(house):
@@ -97,9 +96,8 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
     assert [s.info.is_reset for s in samples] == ([True] + [False] * 10) * 3
     assert [s.terminated for s in samples] == ([False] * 10 + [True]) * 3
     assert not any(s.truncated for s in samples)
-    assert samples[0].rew == 0.0
-    assert type(samples[5].rew) is float
-    assert len({s.rew for s in samples[:11]}) == 11
+    assert {s.info.original for s in samples} == {None}  # which travel with CRC debugging alone
+    assert [s.rew for s in samples] == [float(k) for k in range(11)] * 3
     timings = [s.info.timing for s in samples[:11]]
     assert all(abs(timing.observed_at_s - time.time()) < 60 for timing in timings)
     assert {timing.policy_version for timing in timings} == {1}
@@ -107,16 +105,48 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
     assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
 
 
-def test_the_compressor_runs_before_sending(house):
-    trainer = house.trainer()
-    worker = house.worker(
-        sample_compressor=lambda act, obs, rew, ter, tru, info: (None, obs[1:], rew, ter, tru, {"k": 1})
-    )
-    house.start(worker.run, nb_episodes=1)
+@pytest.mark.fault(
+    "network", "connections are cut in mid-episode", "the control loop goes on, nothing is lost or doubled"
+)
+def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(zmq_house, until):
+    server = zmq_house.server()
+    trainer = zmq_house.trainer()
+    with LinkProxy(*server.address) as proxy:
+        zmq_house.port = proxy.port
+        worker = zmq_house.worker(STEADY, outbox=SOON)
+        zmq_house.start(worker.run)
+        samples = retrieve(trainer, 50)
+        for cut in range(3):
+            proxy.refuse()
+            without_server = worker.condition().env_steps
+            until(lambda steps=without_server + 50: worker.condition().env_steps > steps)
+            proxy.allow()
+            samples += retrieve(trainer, 50 * (cut + 2), 15)
+    assert is_gapless(samples)
+
+
+@pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
+def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(inproc_house):
+    trainer = inproc_house.trainer()
+    hangs_at = iter((15, 0))
+    worker = inproc_house.worker(lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2)
+    inproc_house.start(worker.run, nb_episodes=4)
+    found = take(trainer, lambda found: len(found.episodes) == 4)
+    whole = (10, False, False)
+    assert [(e.steps, e.truncated, bool(e.fault)) for e in found.episodes] == [whole, (4, True, True), whole, whole]
+    before, after = ([tuple(s.obs.tolist()) for s in samples] for samples in found.streams.values())
+    assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
+    assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
+
+
+def test_the_compressor_runs_before_sending(inproc_house):
+    def compress(act, obs, rew, terminated, truncated, info):
+        return None, obs[1:], rew, terminated, truncated, {"k": 1}
+
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(sample_compressor=compress)
+    worker.collect_train_episode()
     sample = retrieve(trainer, 11)[3]
-    assert sample.act is None
-    assert sample.obs.tolist() == [3.0]
-    assert sample.info == {"k": 1}
+    assert (sample.act, sample.obs.tolist(), sample.info) == (None, [3.0], {"k": 1})
 
 
 @pytest.mark.parametrize(
@@ -137,6 +167,9 @@ def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):
         worker.collect_train_episode()
 
 
+# -- episodes ----------------------------------------------------------------------------------------------
+
+
 class ShowsTests(LinearActor):
     """Its action is 1 in tests and -1 in training."""
 
@@ -152,6 +185,10 @@ class RewardIsAction(CountingEnv):
         return obs, float(action[0]), *rest
 
 
+def actions_in(samples):
+    return {float(sample.act[0]) for sample in samples if not sample.info.is_reset}
+
+
 @pytest.mark.parametrize(
     ("options", "returns"),
     [
@@ -161,29 +198,38 @@ class RewardIsAction(CountingEnv):
         ({"test_episode_interval": 2, "expert": True}, [-10] * 4),
     ],
 )
-def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, options, returns):
-    trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
+def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(inproc_house, options, returns):
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(RewardIsAction, ShowsTests)
     worker.run(nb_episodes=4, **options)
     found = take(trainer, lambda found: len(found.episodes) >= len(returns))
     assert [(episode.return_, episode.test) for episode in found.episodes] == [(r, r > 0) for r in returns]
     assert len(found.samples) == 4 * 11
-    assert {float(sample.act[0]) for sample in found.samples if not sample.info.is_reset} == {-1.0}
+    assert actions_in(found.samples) == {-1.0}
 
 
-def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house):
-    trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
-    house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
+def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(inproc_house):
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(RewardIsAction, ShowsTests)
+    inproc_house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
     found = take(trainer, lambda found: {episode.test for episode in found.episodes} == {True, False})
     assert {(e.return_, e.test) for e in found.episodes} == {(10.0, True), (-10.0, False)}
-    assert {float(sample.act[0]) for sample in found.samples if not sample.info.is_reset} == {-1.0}
+    assert actions_in(found.samples) == {-1.0}
+
+
+def test_synchronous_collection_in_real_time_is_refused(inproc_house):
+    class InRealTime(CountingEnv):
+        time_step_s = 0.05
+
+    worker = inproc_house.worker(InRealTime)
+    with pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
+        worker.run_synchronous()
+    assert worker.condition().env_steps == 0
 
 
 def test_episodes_that_are_not_sent_are_tests_unless_they_train():
     with alone(RewardIsAction, ShowsTests) as worker:
         told = worker.run_episodes(nb_episodes=1) + worker.run_episodes(nb_episodes=1, train=True)
         told += [worker.run_episode(), worker.run_episode(train=True), worker.collect_train_episode()]
-        assert [stats.return_ for stats in told] == [10, -10, 10, -10, -10]
-        assert [stats.test for stats in told] == [True, False, True, False, False]
+        assert [(stats.return_, stats.test) for stats in told] == [(10, True), (-10, False)] * 2 + [(-10, False)]
         assert worker.act(np.zeros(2, np.float32), test=True) == 1.0
         assert worker.step(worker.reset(False)[0], test=True, collect_samples=False)[1] == 1.0
 
@@ -196,147 +242,17 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
         assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
 
 
-def test_statistics_of_two_workers_do_not_overwrite_each_other(house):
-    trainer = house.trainer()
-    for name, steps in (("one", 10), ("two", 3)):
-        house.start(house.worker(partial(CountingEnv, steps), name=name).run, nb_episodes=2)
-    episodes = take(trainer, lambda found: len(found.episodes) == 4).episodes
-    assert sorted((e.worker, e.return_) for e in episodes) == [("one", 55.0)] * 2 + [("two", 6.0)] * 2
-
-
-def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(house, until):
-    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, 5))
-    publish(trainer)
-    until(lambda: worker.lanes[0].intake.has_new)
-    worker.run(nb_episodes=2, expert=True)
-    assert worker.policy_version == 0
-    worker.run(nb_episodes=1)
-    assert worker.policy_version == 1
-    found = take(trainer, lambda found: len(found.samples) == 18)
-    expert, policy = ({s.info.timing.source for s in samples} for samples in found.streams.values())
-    assert (expert, policy) == ({ActionSource.EXPERT}, {ActionSource.POLICY})
-
-
-def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
-    server = house.server()
-    trainer = house.trainer()
-    trainer.link.session.wait_connected(60)
-    publish(trainer)
-    until(lambda: server.counters.policies == 1)
-    trainer.close()
-    worker = house.worker()
-    assert worker.update_actor_weights(blocking=True) == 1
-    assert worker.policy_version == 1
-
-
-def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, tmp_path, until):
-    path = tmp_path / "w" / "policy.safetensors"
-    trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
-    for _ in range(4):
-        publish(trainer, trained=True)
-        until(worker.update_actor_weights)
-    until(lambda: path.exists() and bias_of(path) == 4.0)
-    until(lambda: len(list(tmp_path.glob("h_*"))) == 2)
-    kept = path.read_bytes()
-    assert alone(model_path=path).actor.layer.bias.item() == 4.0
-    assert path.read_bytes() == kept
-
-
-@pytest.mark.fault("disk", "a worker's disk is slow to take weights", "its link does not wait; the newest is written")
-def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tmp_path, until, monkeypatch):
-    is_free, written = threading.Event(), []
-
-    def slow(path, weights):
-        is_free.wait(60)
-        written.append(path.name)
-        write_weights(path, weights)
-
-    monkeypatch.setattr(policy_gate, "write_weights", slow)
-    path = tmp_path / "policy"
-    trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
-    for _ in range(24):
-        publish(trainer, trained=True)
-        until(worker.update_actor_weights)
-    is_free.set()
-
-    until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(path) == 24.0)
-    assert written.count(path.name) <= 3  # the first, of those that waited the newest, and one that came meanwhile
-
-
-@pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")
-def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path, until, caplog):
-    path = tmp_path / "policy"
-    linear_actor().save(path)
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
-    with pytest.raises(DamagedPolicyError, match="do not match their checksum"):
-        alone(model_path=path)
-    trainer, worker = house.trainer(), house.worker(model_path=path)
-    assert caplog.text.count("starting without weights") == 1
-    assert (tmp_path / "policy.damaged").stat().st_size == len(data)
-    assert not worker.loop.driver.has_policy
-    publish(trainer, trained=True)
-    until(path.exists)
-
-
-def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
-    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
-    stats = worker.run_episodes(nb_episodes=2)
-    assert [s.return_ for s in stats] == [55.0, 55.0]
-    assert not own_home.exists()
-    with pytest.raises(TransportError, match=r"^a standalone worker has no connection$"):
-        worker.wait_connected(1.0)
-
-
-@pytest.mark.fault(
-    "network", "connections are cut in mid-episode", "the control loop goes on, nothing is lost or doubled"
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
+        ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
+        ({"model_history": -1}, "model_history is -1"),
+    ],
 )
-def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(zmq_house, until):
-    server = zmq_house.server()
-    trainer = zmq_house.trainer()
-    with LinkProxy(*server.address) as proxy:
-        zmq_house.port = proxy.port
-        worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
-        zmq_house.start(worker.run)
-        samples = retrieve(trainer, 50)
-        for cut in range(4):
-            proxy.refuse()
-            without_server = worker.condition().env_steps
-            until(lambda steps=without_server + 50: worker.condition().env_steps > steps)
-            proxy.allow()
-            samples += retrieve(trainer, 50 * (cut + 2), 15)
-    assert is_gapless(samples)
-
-
-@pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
-def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
-    first = zmq_house.worker(name="arm")
-    assert first.wait_connected(5)
-    second = zmq_house.worker(name="arm")
-    until(lambda: "a worker named arm is connected already" in caplog.text)
-    assert not second.wait_connected(0)
-    first.close()
-    until(lambda: second.wait_connected(0.1))
-
-
-def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(house, tmp_path, until):
-    house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
-    trainer = house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
-    thread = house.start(trainer.run)
-    until(lambda: trainer.training.total_updates > 10)
-    trainer.stop()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert trainer.training.epoch == 0
-    trainer.close()
-
-    def updater(training, training_cls):
-        training.max_training_steps_per_env_step = 7.0
-        return training
-
-    resumed = house.trainer(checkpoint_path=tmp_path, updater_fn=updater).training
-    assert resumed.total_updates > 10
-    assert resumed.max_training_steps_per_env_step == 7.0
+def test_arguments_out_of_range_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        alone(**options)
 
 
 @pytest.mark.parametrize(("time_step_s", "of_an_episode"), [(1e-9, 10), (1e6, 0)])
@@ -355,48 +271,51 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
     assert result["period_p50_ms"] >= result["inference_p50_ms"]
 
 
-def test_close_waits_for_the_step_under_way():
-    entered, finished = threading.Event(), []
-
-    class Env(CountingEnv):
-        def step(self, action):
-            entered.set()
-            time.sleep(0.2)
-            finished.append(action)
-            return super().step(action)
-
-    worker = alone(Env)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    assert entered.wait(60)
-    worker.close()
-    assert finished
-    thread.join(60)
-    assert not thread.is_alive()
+# -- who comes, and who leaves -----------------------------------------------------------------------------
 
 
-def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, until):
+@pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
+def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
+    first = zmq_house.worker(name="arm")
+    assert first.wait_connected(60)
+    second = zmq_house.worker(name="arm")
+    until(lambda: "a worker named arm is connected already" in caplog.text)
+    assert not second.wait_connected(0)
+    first.close()
+    assert second.wait_connected(60)
+
+
+def test_a_worker_with_other_spaces_is_refused_with_both_named(inproc_house, caplog, until):
     class Other(CountingEnv):
         def __init__(self):
             super().__init__()
             self.action_space = Box(-2.0, 2.0, (1,), np.float32)
 
-    assert house.trainer().link.session.wait_connected(60)
-    worker = house.worker(Other)
+    assert inproc_house.trainer().link.session.wait_connected(60)
+    worker = inproc_house.worker(Other)
     until(lambda: re.search(r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text))
     assert not worker.wait_connected(0)
 
 
 @pytest.mark.parametrize("first", ["worker", "trainer"])
-def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path, first):
-    path = tmp_path / "model"
-    parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
-    early = parts.pop(first)()
-    assert (early if first == "worker" else early.link.session).wait_connected(60)
-    ((role, make),) = parts.items()
-    late = make()
-    with pytest.raises(RefusedError, match=f"this {role} and the {first} keep .* give each its own model_path"):
-        (late.link.session if first == "worker" else late).wait_connected(60)
+def test_a_worker_and_a_trainer_with_one_model_path_are_refused(inproc_house, tmp_path, first):
+    def session_of(role):
+        if role == "worker":
+            return inproc_house.worker(model_path=tmp_path / "model")
+        return inproc_house.trainer(model_path=tmp_path / "model").link.session
+
+    (second,) = {"worker", "trainer"} - {first}
+    assert session_of(first).wait_connected(60)
+    with pytest.raises(RefusedError, match=f"this {second} and the {first} keep .* give each its own model_path"):
+        session_of(second).wait_connected(60)
+
+
+def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
+    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    assert [stats.return_ for stats in worker.run_episodes(nb_episodes=2)] == [55.0, 55.0]
+    assert not own_home.exists()
+    with pytest.raises(TransportError, match=r"^a standalone worker has no connection$"):
+        worker.wait_connected(1.0)
 
 
 def test_a_worker_can_run_again_after_stop():
@@ -406,207 +325,173 @@ def test_a_worker_can_run_again_after_stop():
     assert len(worker.run_episodes(nb_episodes=1)) == 1
 
 
-@pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
-def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house):
-    trainer = house.trainer()
-    hangs_at = iter((15, 0))
-    worker = house.worker(lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2)
-    house.start(worker.run, nb_episodes=4)
-    found = take(trainer, lambda found: len(found.episodes) == 4)
-    whole = (10, False, False)
-    assert [(e.steps, e.truncated, bool(e.fault)) for e in found.episodes] == [whole, (4, True, True), whole, whole]
-    before, after = ([tuple(s.obs.tolist()) for s in samples] for samples in found.streams.values())
-    assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
-    assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
+def test_close_waits_for_the_step_under_way():
+    entered, may_go_on = threading.Event(), threading.Event()
+
+    class Env(CountingEnv):
+        def step(self, action):
+            entered.set()
+            assert may_go_on.wait(60)
+            return super().step(action)
+
+    worker = alone(Env)
+    threads = [threading.Thread(target=call) for call in (worker.run, worker.close)]
+    threads[0].start()
+    assert entered.wait(60)
+    threads[1].start()
+    threads[1].join(0.1)
+    assert [thread.is_alive() for thread in threads] == [True, True]
+    may_go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert [thread.is_alive() for thread in threads] == [False, False]
 
 
-@pytest.mark.parametrize("crc_debug", [True, False])
-def test_originals_travel_with_crc_debugging_alone(crc_debug, house):
-    trainer, worker = house.trainer(), house.worker(outbox=SOON, crc_debug=crc_debug)
-    worker.collect_train_episode()
-    originals = [sample.info.original for sample in retrieve(trainer, 11)]
-    if not crc_debug:
-        assert set(originals) == {None}
-        return
-    last_obs, act, rew, obs, terminated, truncated = originals[-1]
-    assert [*last_obs, act, rew, *obs, terminated, truncated] == [1, 9, 0, 10, 1, 10, True, False]
-    assert originals[0][0] is None
+def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(inproc_house, tmp_path, until):
+    def updater(training, training_cls):
+        training.max_training_steps_per_env_step = 7.0
+        return training
 
-
-def test_synchronous_collection_in_real_time_is_refused(house):
-    with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
-        worker.run_synchronous()
-    assert worker.condition().env_steps == 0
-
-
-class RealTimeEnv(CountingEnv):
-    time_step_s = 0.05
-
-
-def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
-    trainer = Trainer(
-        __import__("functools").partial(
-            TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
-        ),
-        server_port=zmq_house.port,
-    )
-    with pytest.raises(ConfigError, match="positional arguments"):
-        trainer.run_with_wandb()
-    trainer.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
-        ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
-        ({"model_history": -1}, "model_history is -1"),
-    ],
-)
-def test_arguments_out_of_range_are_named(options, message):
-    with pytest.raises(ConfigError, match=message):
-        alone(**options)
-
-
-def kept_in(folder):
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*") if "replay" not in str(file))
-
-
-def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, until):
-    for run in ("first", "second"):
-        monkeypatch.setattr(cfg, "RUN_NAME", run, raising=False)
-        monkeypatch.setattr(cfg, "MODEL_HISTORY", 1, raising=False)
-        training = partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10)
-        with Server(0, host="names", transport="inproc") as server:
-            where = {"server_ip": "names", "server_port": server.address[1], "transport": "inproc"}
-            worker, trainer = RolloutWorker(CountingEnv, LinearActor, **where), Trainer(training, sinks=[], **where)
-            with worker, trainer:
-                for part, alone in (("trainer", False), ("run", True)):
-                    with pytest.raises(ConfigError, match=rf"the run {run} is in use by process \d+ \("):
-                        use_run(RunPaths(run, cfg.DATA_FOLDER), part, alone=alone).__enter__()
-                with pytest.raises(ConfigError, match=f"the run {run} is in use"):
-                    Trainer(training, sinks=[], **where)
-                thread = threading.Thread(target=worker.run)
-                thread.start()
-                trainer.run()
-                until(cfg.MODEL_PATH_WORKER.is_file)
-                until(lambda: list(cfg.MODEL_PATH_SAVE_HISTORY.parent.glob("policy_*.safetensors")))
-                worker.stop()
-                thread.join()
-        kept = kept_in(cfg.DATA_FOLDER / "runs" / run)
-        assert {"weights/trainer.safetensors", "weights/worker.safetensors", "metrics.jsonl"} < set(kept)
-        assert "policies/1.safetensors" in kept
-        assert "run.log" in kept
-        assert (cfg.CHECKPOINT_PATH / "checkpoint-1").is_file()
-        assert [(start.task, start.ended) for start in read_starts(cfg.RUN_FOLDER)] == [("CountingEnv", "done")]
-        with use_run(RunPaths(run, cfg.DATA_FOLDER), "run", alone=True):
-            pass
-
-
-def test_a_run_says_how_it_ended(house, tmp_path):
-    class Failing(CountingAgent):
-        def train(self, batch):
-            raise ZeroDivisionError("no batch")
-
-    worker = house.worker()
-    house.start(worker.run)
-    for agent, ended in ((CountingAgent, "stopped"), (Failing, "failed: ZeroDivisionError: no batch")):
-        training = {"training_agent_cls": agent}
-        trainer = house.trainer(training=training, metrics_path=tmp_path / "metrics.jsonl")
-        if agent is CountingAgent:
-            trainer.stop()
-        with contextlib.suppress(ZeroDivisionError):
-            trainer.run()
-        trainer.close()
-        assert read_starts(tmp_path)[-1].ended == ended
-
-
-def test_none_instead_of_a_path_keeps_nothing(house):
-    trainer, worker = house.trainer(), house.worker(model_path_history=None)
-    thread = house.start(worker.run)
-    trainer.run()
-    worker.close()
-    thread.join()
-    trainer.close()
-    assert kept_in(cfg.RUN_FOLDER) == ["metrics.jsonl", "run.json", "run.log"]
-
-
-def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left(house, caplog):
-    worker = house.worker(partial(CountingEnv, step_s=0.001))
-    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as trainer:
-        house.start(worker.run)
-        trainer.run()
-    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as again, pytest.raises(FinishedError) as refused:
-        again.run()
-    assert again.training.total_updates == trainer.training.total_updates
-    assert str(refused.value).startswith("this run has done its 1 epoch: raise epochs")
-    assert refused.value.code == 2
-    assert [str(refused.value)] == [line.message for line in caplog.records if line.levelname == "ERROR"]
-    assert len(read_starts(cfg.RUN_FOLDER)) == 1
-
-
-def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(house, tmp_path):
-    options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
-    store = PolicyStore(options["policies_path"])
-    for versions in ([1], [1, 2]):
-        trainer = house.trainer(**options)
-        trainer.stop()
-        trainer.run()
-        trainer.close()
-        assert [(card.version, card.run) for _, card in store.cards()] == [(version, "drone") for version in versions]
-    house.start(house.worker().run)
-    trainer = house.trainer(**options)
-    trainer.run()
-    trainer.close()
-    newest = store.versions()[-1]
-    link_atomically(store.path(1), store.path(newest + 30))  # of a process that was killed before its next checkpoint
-    assert house.trainer(**options).link.newest_version == newest + 30
-
-
-def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until):
-    store = PolicyStore(tmp_path / "policies")
-    rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
-    trainer = house.trainer(policies_path=store.folder, training=rarely)
-    worker = house.worker(partial(CountingEnv, episode_steps=5))
-    house.start(trainer.run)
-    house.start(worker.run, test_episode_interval=1)
-    until(lambda: "best" in store.tags())
+    inproc_house.start(inproc_house.worker(STEADY).run)
+    trainer = inproc_house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
+    thread = inproc_house.start(trainer.run)
+    until(lambda: trainer.training.total_updates > 10)
     trainer.stop()
-    worker.stop()
-    card = read_card(store.find("best"))
-    assert (card.return_, card.actor) == (15.0, Code("tmrl_like.testing.fakes.LinearActor"))
+    thread.join(60)
+    assert not thread.is_alive()
+    trainer.close()
+    resumed = inproc_house.trainer(checkpoint_path=tmp_path, updater_fn=updater).training
+    assert resumed.total_updates > 10
+    assert resumed.epoch == 0
+    assert resumed.max_training_steps_per_env_step == 7.0
 
 
-def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_path, until):
-    trainer = house.trainer(policies_path=tmp_path / "policies")
-    store = PolicyStore(tmp_path / "policies")
-    actor = linear_actor(bias=0.5)
+# -- policies ----------------------------------------------------------------------------------------------
+
+
+def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(inproc_house, until):
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(partial(CountingEnv, 5))
+    publish(trainer)
+    until(lambda: worker.lanes[0].intake.has_new)
+    worker.run(nb_episodes=2, expert=True)
+    assert worker.policy_version == 0
+    worker.run(nb_episodes=1)
+    assert worker.policy_version == 1
+    found = take(trainer, lambda found: len(found.samples) == 18)
+    expert, policy = ({s.info.timing.source for s in samples} for samples in found.streams.values())
+    assert (expert, policy) == ({ActionSource.EXPERT}, {ActionSource.POLICY})
+
+
+@pytest.fixture
+def keeper(inproc_house, tmp_path):
+    """A trainer, and a worker that keeps its weights at `policy`, and every second one that comes at `h_…`."""
+    trainer = inproc_house.trainer()
+    history = {"model_path_history": tmp_path / "h", "model_history": 2}
+    return trainer, inproc_house.worker(model_path=tmp_path / "policy", **history)
+
+
+def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(keeper, tmp_path, until):
+    trainer, worker = keeper
+    path = tmp_path / "policy"
+    for _ in range(4):
+        publish(trainer, trained=True)
+        until(worker.update_actor_weights)
+    until(lambda: path.exists() and bias_of(path) == 4.0)
+    until(lambda: len(list(tmp_path.glob("h_*"))) == 2)
+    kept = path.read_bytes()
+    assert alone(model_path=path).actor.layer.bias.item() == 4.0
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.fault("disk", "a worker's disk is slow to take weights", "its link does not wait; the newest is written")
+def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(keeper, tmp_path, until, monkeypatch):
+    is_free, written = threading.Event(), []
+
+    def slow(path, weights):
+        is_free.wait(60)
+        written.append(path.name)
+        write_weights(path, weights)
+
+    monkeypatch.setattr(policy_gate, "write_weights", slow)
+    trainer, worker = keeper
+    for _ in range(24):
+        publish(trainer, trained=True)
+        until(worker.update_actor_weights)
+    is_free.set()
+    until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(tmp_path / "policy") == 24.0)
+    assert written.count("policy") <= 3  # the first, of those that waited the newest, and one that came meanwhile
+
+
+@pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")
+def test_a_worker_whose_weights_are_damaged_starts_without_them(inproc_house, tmp_path, until, caplog):
+    path = tmp_path / "policy"
+    linear_actor().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+    with pytest.raises(DamagedPolicyError, match="do not match their checksum"):
+        alone(model_path=path)
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(model_path=path)
+    assert caplog.text.count("starting without weights") == 1
+    assert (tmp_path / "policy.damaged").stat().st_size == len(data)
+    assert not worker.loop.driver.has_policy
+    publish(trainer, trained=True)
+    until(path.exists)
+
+
+def test_a_pinned_worker_drives_its_version_whatever_is_published(inproc_house, tmp_path, until):
+    trainer = inproc_house.trainer(policies_path=tmp_path / "policies")
+    store, actor = PolicyStore(tmp_path / "policies"), linear_actor(bias=0.5)
     store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=7))
-    worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
-    thread = house.start(worker.run)
-    for _ in range(20):
+    worker = inproc_house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
+    inproc_house.start(worker.run)
+    for _ in range(5):
         publish(trainer)
         samples = retrieve(trainer, 10)
         assert {sample.info.timing.policy_version for sample in samples} == {7}
-        actions = [float(sample.act[0]) for sample in samples if not sample.info.is_reset]
-        assert actions == pytest.approx([np.tanh(0.5)] * len(actions))
+        (action,) = actions_in(samples)
+        assert action == pytest.approx(np.tanh(0.5))
     until(lambda: trainer.worker_versions == {worker.name: 7})
-    assert trainer.link.fleet()["workers_stalled"] == 0
-    assert trainer.link.fleet()["policy_lag_versions"] == 0
-    worker.stop()
-    thread.join(60)
+    fleet = trainer.link.fleet()
+    assert (fleet["workers_stalled"], fleet["policy_lag_versions"]) == (0, 0)
 
 
-def test_a_pinned_worker_collects_in_lockstep_as_well(house, tmp_path):
+def test_a_pinned_worker_collects_in_lockstep_as_well(inproc_house, tmp_path):
     linear_actor().save(tmp_path / "policy")
-    trainer = house.trainer(training={"epochs": 1000, "max_training_steps_per_env_step": 1.0})
-    running = house.start(trainer.run)
-    worker = house.worker(policy=tmp_path / "policy")
+    trainer = inproc_house.trainer(training={"epochs": 1000})
+    running = inproc_house.start(trainer.run)
+    worker = inproc_house.worker(policy=tmp_path / "policy")
     worker.run_synchronous(nb_steps=40, end_episodes=False)
     trainer.stop()
     running.join(60)
     assert trainer.training.total_samples >= 40
     assert worker.policy_version == 0
+
+
+def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(inproc_house, tmp_path):
+    options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
+    store = PolicyStore(options["policies_path"])
+    for versions in ([1], [1, 2]):
+        trainer = inproc_house.trainer(**options)
+        trainer.stop()
+        run_briefly(trainer)
+        assert [(card.version, card.run) for _, card in store.cards()] == [(version, "drone") for version in versions]
+    inproc_house.start(inproc_house.worker().run)
+    run_briefly(inproc_house.trainer(**options))
+    newest = store.versions()[-1]
+    link_atomically(store.path(1), store.path(newest + 30))  # of a process that was killed before its next checkpoint
+    assert inproc_house.trainer(**options).link.newest_version == newest + 30
+
+
+def test_the_policy_with_the_best_test_episodes_is_tagged(inproc_house, tmp_path, until):
+    store = PolicyStore(tmp_path / "policies")
+    rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
+    trainer = inproc_house.trainer(policies_path=store.folder, training=rarely)
+    worker = inproc_house.worker(partial(CountingEnv, episode_steps=5))
+    inproc_house.start(trainer.run)
+    inproc_house.start(worker.run, test_episode_interval=1)
+    until(lambda: "best" in store.tags())
+    card = read_card(store.find("best"))
+    assert (card.return_, card.actor) == (15.0, Code("tmrl_like.testing.fakes.LinearActor"))
 
 
 class Offset(CountingAgent):
@@ -617,28 +502,22 @@ class Offset(CountingAgent):
         torch.nn.init.constant_(self.actor.layer.bias, 100.0)
 
 
-def bias_of(path):
-    return linear_actor().load(path).layer.bias.item()
-
-
-def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(house, tmp_path):
+def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(inproc_house, tmp_path):
     first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
-    trainer = house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
+    trainer = inproc_house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
     trainer.stop()
-    trainer.run()
-    trainer.close()
-    house.start(house.worker().run)
+    run_briefly(trainer)
+    inproc_house.start(inproc_house.worker().run)
     parts = {"policies_path": second.folder, "checkpoint_path": tmp_path / "checkpoint"}
     parts["options"] = TrainerOptions(init_policy=f"{tmp_path / 'first'}@1")
     for epochs, begins in ((1, 100.0), (2, 120.0)):
-        trainer = house.trainer(**parts, training={"epochs": epochs})
+        trainer = inproc_house.trainer(**parts, training={"epochs": epochs})
         newest = trainer.link.newest_version
-        trainer.run()
-        trainer.close()
+        run_briefly(trainer)
         assert bias_of(second.path(newest + 1)) == begins
 
 
-def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, tmp_path):
+def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(inproc_house, tmp_path):
     store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
     store.add(LinearActor(wide, wide).weights(), msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1))
     linear_actor(bias=float("nan")).save(tmp_path / "broken")
@@ -648,4 +527,70 @@ def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, 
         ("nobody@best", "init_policy is nobody@best: there are no policies at nobody@best"),
     ):
         with pytest.raises(ConfigError, match=message):
-            house.trainer(options=TrainerOptions(init_policy=str(named)))
+            inproc_house.trainer(options=TrainerOptions(init_policy=str(named)))
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+def kept_in(folder):
+    return {str(file.relative_to(folder)) for file in folder.rglob("*.*") if "replay" not in str(file)}
+
+
+@pytest.mark.parametrize("run", ["first", "second"])
+def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, until, run):
+    monkeypatch.setattr(cfg, "RUN_NAME", run, raising=False)
+    monkeypatch.setattr(cfg, "MODEL_HISTORY", 1, raising=False)
+    training = partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10)
+    paths = RunPaths(run, cfg.DATA_FOLDER)
+    with Server(0, host="names", transport="inproc") as server:
+        where = {"server_ip": "names", "server_port": server.address[1], "transport": "inproc"}
+        with (
+            RolloutWorker(CountingEnv, LinearActor, **where) as worker,
+            Trainer(training, sinks=[], **where) as trainer,
+        ):
+            with pytest.raises(ConfigError, match=rf"the run {run} is in use by process \d+ \("):
+                use_run(paths, "run", alone=True).__enter__()
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            trainer.run()
+            until(cfg.MODEL_PATH_WORKER.is_file)
+            until(lambda: list(cfg.MODEL_PATH_SAVE_HISTORY.parent.glob("policy_*.safetensors")))
+            worker.stop()
+            thread.join()
+    weights = {"weights/trainer.safetensors", "weights/worker.safetensors", "policies/1.safetensors"}
+    assert weights | {"metrics.jsonl", "run.log"} < kept_in(cfg.DATA_FOLDER / "runs" / run)
+    assert (cfg.CHECKPOINT_PATH / "checkpoint-1").is_file()
+    assert [(start.task, start.ended) for start in read_starts(cfg.RUN_FOLDER)] == [("CountingEnv", "done")]
+    with use_run(paths, "run", alone=True):
+        pass
+
+
+def test_none_instead_of_a_path_keeps_nothing(inproc_house):
+    trainer, worker = inproc_house.trainer(), inproc_house.worker(model_path_history=None)
+    thread = inproc_house.start(worker.run)
+    run_briefly(trainer)
+    worker.close()
+    thread.join()
+    assert kept_in(cfg.RUN_FOLDER) == {"metrics.jsonl", "run.json", "run.log"}
+
+
+class Failing(CountingAgent):
+    def train(self, batch):
+        raise ZeroDivisionError("no batch")
+
+
+def test_a_run_says_how_it_failed(inproc_house):
+    inproc_house.start(inproc_house.worker().run)
+    with pytest.raises(ZeroDivisionError):
+        run_briefly(inproc_house.trainer(training={"training_agent_cls": Failing}))
+    assert read_starts(cfg.RUN_FOLDER)[-1].ended == "failed: ZeroDivisionError: no batch"
+
+
+def test_positional_arguments_in_partials_are_refused_with_wandb():
+    training = partial(TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent)
+    with (
+        Trainer(training, checkpoint_path=None, transport="inproc") as trainer,
+        pytest.raises(ConfigError, match="positional arguments"),
+    ):
+        trainer.run_with_wandb()

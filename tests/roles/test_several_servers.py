@@ -8,7 +8,7 @@ from house import House, take
 from tmrl_like.base.functional import partial
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.session.ring import in_turn
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -54,7 +54,8 @@ def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(u
         with RolloutWorker(CountingEnv, LinearActor, options=WorkerOptions(link_process=False), **where) as worker:
             until(lambda: a.workers() + b.workers() == ["arm"])
             keys.revoke("robot")
-            until(lambda: worker.link._failure is not None)
+            with pytest.raises(RefusedError, match="it was revoked"):
+                until(worker.link.check)
             assert a.workers() == b.workers() == []
 
 

@@ -8,7 +8,6 @@ from collections import deque
 import numpy as np
 import pytest
 
-from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.rollout import rollout_of
@@ -42,21 +41,29 @@ def drive(distances, times_s, time_step_s=0.1, **info):
 
 
 @pytest.mark.parametrize("count", [1, 3, 200])
-def test_each_column_has_a_row_per_action(count):
-    rollout = rollout_of(steps_of(count, progress=lambda t: np.float32(t)), worker="w", test=True)
+def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_path):
+    info = {"progress": np.float32, "a/b": lambda t: np.full((2, 3), t % 256, np.uint8)}
+    made = rollout_of(steps_of(count, **info), worker="w", test=True, fault="f")
+    file = tmp_path / "deep" / "rollout.npz"
+    made.save(file)
     t = np.arange(1, count + 1)
-    assert len(rollout) == count
-    assert np.array_equal(rollout.actions["a"], np.stack([t, -t], 1))
-    assert np.array_equal(rollout.actions["b"][0], t)
-    assert np.array_equal(rollout.rewards, 0.25 * t)
-    assert rollout.return_ == 0.25 * t.sum()
-    assert np.array_equal(rollout.info["progress"], t.astype(np.float32))
-    assert rollout.info["progress"].dtype == np.float32
-    assert np.array_equal(rollout.policy_versions, t)
-    assert set(rollout.sources) == {1}
-    assert np.array_equal(rollout.times_s, t / 2)
-    assert np.array_equal(rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1))
-    assert (rollout.worker, rollout.test, rollout.fault) == ("w", True, "")
+    for rollout in (made, Rollout.load(file)):
+        assert len(rollout) == count
+        assert np.array_equal(rollout.actions["a"], np.stack([t, -t], 1))
+        assert np.array_equal(rollout.actions["b"][0], t)
+        assert np.array_equal(rollout.rewards, 0.25 * t)
+        assert rollout.return_ == 0.25 * t.sum()
+        assert np.array_equal(rollout.info["progress"], t)
+        assert (rollout.info["progress"].dtype, rollout.info["a/b"].dtype) == (np.float32, np.uint8)
+        assert rollout.info["a/b"].shape == (count, 2, 3)
+        assert np.array_equal(rollout.policy_versions, t)
+        assert set(rollout.sources) == {1}
+        assert np.array_equal(rollout.times_s, t / 2)
+        assert np.array_equal(rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1))
+        assert (rollout.worker, rollout.test, rollout.fault, rollout.experiment) == ("w", True, "f", "")
+    with np.load(file, allow_pickle=False) as arrays:
+        assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
+        assert json.loads(str(arrays["card"]))["worker"] == "w"
 
 
 def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
@@ -74,22 +81,6 @@ def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out():
     steps[140][2]["at the end"] = 1.0
     del steps[149][2]["flag"]
     assert set(rollout_of(steps).info) == {"number"}
-
-
-def test_a_file_holds_all_of_it(tmp_path):
-    rollout = rollout_of(steps_of(70, **{"a/b": lambda t: np.full((2, 3), t, np.uint8)}), worker="w", fault="f")
-    file = tmp_path / "deep" / "rollout.npz"
-    rollout.save(file)
-    loaded = Rollout.load(file)
-    for name in ("actions", "observations", "rewards", "times_s", "policy_versions", "sources", "info"):
-        for _, ours, theirs in tree.walk(getattr(rollout, name), getattr(loaded, name)):
-            assert np.array_equal(ours, theirs), name
-            assert ours.dtype == theirs.dtype
-    assert loaded.info["a/b"].dtype == np.uint8
-    assert (loaded.worker, loaded.fault, loaded.experiment) == ("w", "f", "")
-    with np.load(file, allow_pickle=False) as arrays:
-        assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
-        assert json.loads(str(arrays["card"]))["worker"] == "w"
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])

@@ -2,6 +2,8 @@
 
 import threading
 
+from kit.trainings import Hears, training
+
 from tmrl_like.errors import RankError
 from tmrl_like.trainer.ranks import Alone
 
@@ -72,3 +74,16 @@ def all_at_once(ranks, call):
     for thread in threads:
         thread.join(60)
     return results
+
+
+def epochs_of(ranks, networks, make=training, **options):
+    """Each rank trains an epoch on what its network has; the trainings, with the records that each has said."""
+
+    def train(rank):
+        one, heard = make(**options), Hears()
+        one.join(rank)
+        one.run_epoch(networks[rank.rank], [heard])
+        one.records = heard.records
+        return one
+
+    return all_at_once(ranks, train)

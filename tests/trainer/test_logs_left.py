@@ -1,27 +1,27 @@
 """A trainer that comes after several: what the logs of ranks that are no more hold is in its memory, in streams."""
 
-from types import SimpleNamespace
-
 import pytest
 from kit.packets import head_of, numbered, packet_of
+from kit.trainings import Run
 
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.sample_store import SampleStore, StoredProgress
-from tmrl_like.trainer.checkpoint_file import Kept
-from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.testing.fakes import ListMemory
 
 
-class Memory:
-    memory_size = 1000
+class Memory(ListMemory):
+    """Keeps of each sample the observation and the stream."""
 
-    def __init__(self):
-        self.buffers = []
+    handles_streams = True
 
-    def __len__(self):
-        return len(self.buffers)
+    def append_buffer(self, buffer):
+        self.data += [(int(sample.obs), buffer.stream) for sample in buffer]
 
-    def append(self, buffer):
-        self.buffers.append(buffer)
+
+@pytest.fixture
+def rows_of(tmp_path):
+    yield lambda: Run(tmp_path, memory_cls=Memory).memory.data
+    Run.close_all()
 
 
 def write(folder, *entries, progress=0):
@@ -34,20 +34,6 @@ def write(folder, *entries, progress=0):
     store.write(head, messages, 0.0)
     assert store.is_settled(0.0)
     store.close()
-
-
-@pytest.fixture
-def rows_of(tmp_path):
-    def rows():
-        memory = Memory()
-        pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
-        training = SimpleNamespace(memory=memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept())
-        checkpoints = Checkpoints(tmp_path)
-        checkpoints.build(lambda: training, "all")
-        checkpoints.close()
-        return [(int(sample.obs), buffer.stream) for buffer in memory.buffers for sample in buffer]
-
-    return rows
 
 
 def test_a_worker_that_went_from_rank_to_rank_and_came_back_is_in_the_memory_as_a_whole(tmp_path, rows_of):

@@ -2,7 +2,7 @@
 
 import pytest
 from in_threads import ThreadRanks, all_at_once
-from test_schedule import packet
+from kit.trainings import delivery
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
 from tmrl_like.base.functional import partial as deferred
@@ -10,46 +10,38 @@ from tmrl_like.errors import ConfigError, DivergedError
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer import connecting
 from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 
 
 @pytest.fixture
 def recorded(tmp_path):
     """A data set of 18 samples."""
-    write_data_set(tmp_path / "recorded", [packet("a", entry, resets=False).buffer for entry in range(6)])
+    write_data_set(tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in range(6)])
     return tmp_path / "recorded"
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_connected(request, monkeypatch):
-    if "run_before" in request.fixturenames:
-        request.getfixturevalue("run_before")
-
-    def connect(*arguments):
-        raise AssertionError("offline nothing is connected")
-
-    monkeypatch.setattr("tmrl_like.trainer.connecting.connect_to_one", connect)
 
 
 def training(path="", agent=CountingAgent, **fields):
     memory = partial(ListMemory, batch_size=2, dataset_path=path)
-    return deferred(
-        TrainingOffline, CountingEnv, memory, agent, **{"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
-    )
+    fields = {"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
+    return deferred(TrainingOffline, CountingEnv, memory, agent, **fields)
 
 
+@pytest.fixture
 def places(tmp_path):
-    return {
-        "checkpoint_path": tmp_path / "c",
-        "metrics_path": tmp_path / "m.jsonl",
-        "model_path": tmp_path / "p",
-        "policies_path": tmp_path / "policies",
-        "sinks": [],
-    }
+    """Where a trainer keeps what it learns."""
+    names = {"checkpoint_path": "c", "metrics_path": "m.jsonl", "model_path": "p", "policies_path": "policies"}
+    return {name: tmp_path / place for name, place in names.items()} | {"sinks": []}
 
 
-def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded):
-    with Trainer(training(recorded, update_model_interval=100), **places(tmp_path), connect=OFFLINE) as trainer:
+@pytest.fixture
+def offline(places):
+    return lambda *arguments, **fields: Trainer(training(*arguments, **fields), **places, connect=OFFLINE)
+
+
+def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded, offline, monkeypatch):
+    monkeypatch.delattr(connecting, "connect_to_one")
+    with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()
         assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
@@ -57,22 +49,17 @@ def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp
     assert store.versions() == [1, 2, 3, 4, 5]  # at first, twice meanwhile, after each epoch
     assert [card.training_steps for _, card in store.cards()] == [0, 100, 100, 200, 200]
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 4
-    with Trainer(training(recorded, epochs=3), **places(tmp_path), connect=OFFLINE) as trainer:
+    with offline(recorded, epochs=3) as trainer:
         trainer.run()
     assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
 
 
-@pytest.fixture
-def run_before(tmp_path):
-    """With a worker in lockstep: as many training steps as environment steps."""
+def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places, offline):
     one = training(epochs=1, rounds=1, start_training=5)
-    trained = run_in_process(one, CountingEnv, LinearActor, trainer=places(tmp_path))
+    trained = run_in_process(one, CountingEnv, LinearActor, trainer=places)
     assert trained.pacer.in_lockstep
     assert trained.total_updates == 50
-
-
-def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_path):
-    with Trainer(training(epochs=3, rounds=4), **places(tmp_path), connect=OFFLINE) as trainer:
+    with offline(epochs=3, rounds=4) as trainer:
         to, samples = trainer.training, trainer.training.total_samples
         trainer.run()
     assert to.total_updates == 50 + 2 * 4 * 50
@@ -84,11 +71,11 @@ def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_pat
     assert not to.pacer.may_train(to.total_updates, samples + 10)
 
 
-def test_without_samples_it_does_not_begin(tmp_path, recorded):
+def test_without_samples_it_does_not_begin(recorded, offline):
     with pytest.raises(ConfigError, match=r"^the memory holds no transition, and offline no worker sends any: name a"):
-        Trainer(training(), **places(tmp_path), connect=OFFLINE)
+        offline()
     with pytest.raises(ConfigError, match=r"^start_training is 18, and offline there are 17 samples: expected no more"):
-        Trainer(training(recorded, start_training=18), **places(tmp_path), connect=OFFLINE)
+        offline(recorded, start_training=18)
 
 
 class Diverges(CountingAgent):
@@ -97,9 +84,9 @@ class Diverges(CountingAgent):
         return super().train(batch)
 
 
-def test_weights_that_are_not_finite_end_it_before_they_are_published(tmp_path, recorded):
+def test_weights_that_are_not_finite_end_it_before_they_are_published(tmp_path, recorded, offline):
     with (
-        Trainer(training(recorded, Diverges, update_model_interval=10), **places(tmp_path), connect=OFFLINE) as trainer,
+        offline(recorded, Diverges, update_model_interval=10) as trainer,
         pytest.raises(DivergedError, match=r"layer\.bias"),
     ):
         trainer.run()

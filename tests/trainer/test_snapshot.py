@@ -21,8 +21,21 @@ from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, Info, Sample
 
 
-def training(**memory):
-    return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2, **memory), CountingAgent)
+def training(agent_cls=CountingAgent):
+    return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), agent_cls)
+
+
+def loaded(folder, **options):
+    """A new training that goes on from the checkpoint there."""
+    one = training(**options)
+    load_checkpoint(one, folder)
+    return one
+
+
+def refuse(folder, match, **options):
+    with pytest.raises(CheckpointError, match=match) as caught:
+        loaded(folder, **options)
+    assert "\n" not in str(caught.value)
 
 
 def take(one, n=10):
@@ -49,6 +62,14 @@ def saved(folder, times=2):
         take(one)
         train(one)
         take_snapshot(one, "run").write(folder)
+    return one
+
+
+def names_in(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+# -- what is restored --------------------------------------------------------------------------------------
 
 
 def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path):
@@ -74,15 +95,14 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
 
 
 def test_returns_go_on(tmp_path):
-    one, two = training(), training()
+    one = training()
     one.diagnosis.add(episode(return_=float(k), test=test) for k in range(20) for test in (False, True))
     one.diagnosis.returns.begin(50_000)
     assert one.diagnosis.returns.have_risen()
     snapshot = take_snapshot(one)
     one.diagnosis.add([episode()])
     snapshot.write(tmp_path)
-    load_checkpoint(two, tmp_path)
-    returns = two.diagnosis.returns
+    returns = loaded(tmp_path).diagnosis.returns
     assert (returns.starts_well, returns.has_begun, returns.count) == (True, True, 40)
     assert returns.kept == {"train": [*range(20)], "test": [*range(20)]}
     assert returns.have_risen()
@@ -95,15 +115,7 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path):
     one = training()
     take_snapshot(one).write(tmp_path)
     expected = draws(one)
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert draws(two) == expected
-
-
-def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
-    (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
-    saved(tmp_path, 4)
-    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint-3", "checkpoint-4", "log"}
+    assert draws(loaded(tmp_path)) == expected
 
 
 class Optimised(CountingAgent):
@@ -119,161 +131,67 @@ class Optimised(CountingAgent):
         self.optimiser.step()
         return super().train(batch)
 
-    def moments(self):
-        return [moment.item() for moment in self.optimiser.state[self.actor.layer.bias].values()]
+    @property
+    def state(self):
+        bias = self.actor.layer.bias
+        return [bias.item(), *(moment.item() for moment in self.optimiser.state[bias].values())]
 
 
 def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path):
-    one, two = (TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), Optimised) for _ in range(2))
+    one = training(Optimised)
     take(one)
     train(one)
-    bias, moments = one.agent.actor.layer.bias.item(), one.agent.moments()
-    snapshot = take_snapshot(one)
+    state, snapshot = one.agent.state, take_snapshot(one)
     train(one)
     take(one, 5)
-    assert (one.agent.actor.layer.bias.item(), one.agent.moments()) != (bias, moments)
+    assert one.agent.state != state
     snapshot.write(tmp_path)
-    load_checkpoint(two, tmp_path)
-    assert (two.agent.actor.layer.bias.item(), two.agent.moments()) == (bias, moments)
+    two = loaded(tmp_path, agent_cls=Optimised)
+    assert two.agent.state == state
     assert (steps_of(two), two.total_samples) == ((1, 1), 10)
 
 
-def _flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 0xFF
-    path.write_bytes(data)
+def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
+    class Agent(CountingAgent):
+        def __init__(self, observation_space, action_space, device="cpu", gamma=0.9):
+            super().__init__(observation_space, action_space, device)
+            self.gamma = gamma
 
-
-def _cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"\0" * 100_000, b"PK\3\4 of somebody else\n"])
-def test_a_file_that_is_none_of_ours_is_passed_over_and_alone_it_is_one_clear_line(tmp_path, content):
-    saved(tmp_path, 1)
-    (tmp_path / "checkpoint-2").write_bytes(content)
-    (tmp_path / "checkpoint-of-mine").write_bytes(content)
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert steps_of(two) == (1, 1)
-    (tmp_path / "checkpoint-1").unlink()
-    (tmp_path / "checkpoint-2").write_bytes(content)  # it was put aside
-    with pytest.raises(CheckpointError) as caught:
-        load_checkpoint(training(), tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path):
-    class Other(CountingAgent):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            del self.steps
-
-    saved(tmp_path, 1)
-    with pytest.raises(CheckpointError, match="'steps'") as caught:
-        load_checkpoint(TrainingOffline(CountingEnv, ListMemory, Other), tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path):
-    one, two = training(), training()
-    one.agent.average, two.agent.average = torch.nn.Linear(1, 1), None
+    one = training(Agent)
+    one.agent.steps = 7
     take_snapshot(one).write(tmp_path)
-    with pytest.raises(CheckpointError, match="give the experiment the values that it was made with") as caught:
-        load_checkpoint(two, tmp_path)
-    assert "\n" not in str(caught.value)
+    two = loaded(tmp_path, agent_cls=partial(Agent, gamma=0.5))
+    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)
 
 
-@pytest.mark.fault("disk", "the disk is full while a checkpoint is written", "the one before stays whole")
-def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path, full_disk):
-    folder = tmp_path / "disk" / "run"
-    saved(folder, 2)
-    full_disk()
-    one = training()
-    load_checkpoint(one, folder)
-    with pytest.raises(CheckpointError, match="No space left"):
-        take_snapshot(one, "run").write(folder)
-    two = training()
-    load_checkpoint(two, folder)
-    assert steps_of(two) == (2, 2)
+class WithoutSteps(CountingAgent):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        del self.steps
 
 
-@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
+class WithoutActor(CountingAgent):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.actor = None
+
+
 @pytest.mark.parametrize(
-    ("ends_with", "raised"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), pytest.raises(CheckpointError, match="No space left on")),
-        (KeyboardInterrupt(), pytest.raises(KeyboardInterrupt)),
-    ],
-    ids=["full", "killed"],
+    ("agent_cls", "match"),
+    [(WithoutSteps, "'steps'"), (WithoutActor, "give the experiment the values that it was made with")],
 )
-def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
-    tmp_path, monkeypatch, ends_with, raised
-):
-    saved(tmp_path, 2)
-    before = sorted(tmp_path.iterdir())
-
-    def fails(source, target):
-        raise ends_with
-
-    one = training()
-    load_checkpoint(one, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", fails)
-        with raised as caught:
-            take_snapshot(one, "run").write(tmp_path)
-    assert "\n" not in str(caught.value)
-    if isinstance(ends_with, OSError):
-        assert sorted(tmp_path.iterdir()) == before
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert steps_of(two) == (2, 2)
-
-
-def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path):
+def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path, agent_cls, match):
     saved(tmp_path, 1)
-    head, body = (tmp_path / "checkpoint-1").read_bytes().split(b"\n", 1)
-    newer = msgspec.json.decode(head, type=Head)
-    newer.format += 1
-    (tmp_path / "checkpoint-1").write_bytes(checked_json(newer) + b"\n" + body)
-    with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}, and this tmrl_like reads {FORMAT}"):
-        load_checkpoint(training(), tmp_path)
-    remove_checkpoints(tmp_path)
-    assert load_checkpoint(training(), tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
+    refuse(tmp_path, match, agent_cls=agent_cls)
 
 
-def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(tmp_path, monkeypatch):
-    saved(tmp_path, 3)
-    left, remove = [], disk.remove
-    monkeypatch.setattr(disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path)))
-    remove_checkpoints(tmp_path)
-    assert [head and head.number for head in left] == [3, None]
+# -- files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
-@pytest.mark.parametrize("damage", [_cut, _flip], ids=["cut", "flipped"])
-def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damage):
-    saved(tmp_path, times=3)
-    damage(tmp_path / "checkpoint-3")
-    two = training()
-    load_checkpoint(two, tmp_path)
-    assert (steps_of(two), two.total_samples) == ((2, 2), 20)
-    (logged,) = [r.getMessage() for r in caplog.records]
-    assert "checkpoint 3" in logged
-    assert "going on from checkpoint 2" in logged
-    assert "\n" not in logged
-    take_snapshot(two).write(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-3", "damaged-checkpoint-3"}
-
-
-def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path):
-    saved(tmp_path)
-    _flip(tmp_path / "checkpoint-1")
-    _cut(tmp_path / "checkpoint-2")
-    with pytest.raises(CheckpointError, match=r"checkpoint 2 .* is damaged .* there is no other one"):
-        load_checkpoint(training(), tmp_path)
+def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
+    (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
+    saved(tmp_path, 4)
+    assert names_in(tmp_path) == {"checkpoint-3", "checkpoint-4", "log"}
 
 
 def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(tmp_path, monkeypatch):
@@ -287,18 +205,102 @@ def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_th
     assert events == ["file", "checkpoint-3", "folder", "no checkpoint-1"]
 
 
-def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path):
-    class Agent(CountingAgent):
-        def __init__(self, observation_space, action_space, device="cpu", gamma=0.9):
-            super().__init__(observation_space, action_space, device)
-            self.gamma = gamma
+@pytest.mark.fault("disk", "the disk is full while a checkpoint is written", "the one before stays whole")
+def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path, full_disk):
+    folder = tmp_path / "disk" / "run"
+    one = saved(folder, 2)
+    full_disk()
+    with pytest.raises(CheckpointError, match="No space left"):
+        take_snapshot(one, "run").write(folder)
+    assert steps_of(loaded(folder)) == (2, 2)
 
-    def make(gamma):
-        return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), partial(Agent, gamma=gamma))
 
-    one = make(0.9)
-    one.agent.steps = 7
-    take_snapshot(one).write(tmp_path)
-    two = make(0.5)
-    load_checkpoint(two, tmp_path)
-    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)
+@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
+@pytest.mark.parametrize(
+    ("ends_with", "error"),
+    [(OSError(errno.ENOSPC, "No space left on device"), CheckpointError), (KeyboardInterrupt(), KeyboardInterrupt)],
+    ids=["full", "killed"],
+)
+def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
+    tmp_path, monkeypatch, ends_with, error
+):
+    def fails(source, target):
+        raise ends_with
+
+    one = saved(tmp_path, 2)
+    before = names_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fails)
+        with pytest.raises(error) as caught:
+            take_snapshot(one, "run").write(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert error is KeyboardInterrupt or names_in(tmp_path) == before
+    assert steps_of(loaded(tmp_path)) == (2, 2)
+
+
+def flipped(data):
+    at = len(data) // 3
+    return data[:at] + bytes((data[at] ^ 0xFF,)) + data[at + 1 :]
+
+
+DAMAGED = pytest.mark.parametrize(
+    "damaged",
+    [
+        flipped,
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"\n",
+        lambda data: b"{}\n",
+        lambda data: b"\0" * 100_000,
+        lambda data: b"PK\3\4 of somebody else\n",
+    ],
+)
+
+
+def damage(path, damaged):
+    path.write_bytes(damaged(path.read_bytes()))
+
+
+@pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
+@DAMAGED
+def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damaged):
+    saved(tmp_path, times=3)
+    (tmp_path / "checkpoint-of-mine").touch()
+    damage(tmp_path / "checkpoint-3", damaged)
+    two = loaded(tmp_path)
+    assert (steps_of(two), two.total_samples) == ((2, 2), 20)
+    (logged,) = [r.getMessage() for r in caplog.records]
+    assert "checkpoint 3" in logged
+    assert "going on from checkpoint 2" in logged
+    assert "\n" not in logged
+    take_snapshot(two).write(tmp_path)
+    kept = {"checkpoint-2", "checkpoint-3"}
+    assert names_in(tmp_path) == kept | {"damaged-checkpoint-3", "checkpoint-of-mine"}
+
+
+@DAMAGED
+def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path, damaged):
+    saved(tmp_path)
+    for number in (1, 2):
+        damage(tmp_path / f"checkpoint-{number}", damaged)
+    refuse(tmp_path, rf"checkpoint 2 in {tmp_path} is damaged .* there is no other one")
+
+
+def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tmp_path):
+    saved(tmp_path, 1)
+    head, body = (tmp_path / "checkpoint-1").read_bytes().split(b"\n", 1)
+    newer = msgspec.json.decode(head, type=Head)
+    newer.format += 1
+    (tmp_path / "checkpoint-1").write_bytes(checked_json(newer) + b"\n" + body)
+    refuse(tmp_path, f"has format {FORMAT + 1}, and this tmrl_like reads {FORMAT}")
+    remove_checkpoints(tmp_path)
+    assert load_checkpoint(training(), tmp_path) is None
+    assert names_in(tmp_path) == set()
+
+
+def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(tmp_path, monkeypatch):
+    saved(tmp_path, 3)
+    left, remove = [], disk.remove
+    monkeypatch.setattr(disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path)))
+    remove_checkpoints(tmp_path)
+    assert [head and head.number for head in left] == [3, None]

@@ -4,21 +4,20 @@ from collections import deque
 
 import numpy as np
 import pytest
-from in_threads import ThreadRanks
-from test_schedule import Network, StopsWhereItWaits, packet
-from test_together import run
+from in_threads import ThreadRanks, epochs_of
+from kit.trainings import FREE, Network, delivery, train_until_idle
+from kit.trainings import training as plain
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, expect
-from tmrl_like.replay import ReplayMemory, WithDemonstrations
-from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
-from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent, ListMemory
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
-
-FREE = {"steps": 10, "rounds": 4, "max_training_steps_per_env_step": 1e9}
 
 
 class TunedAgent(CountingAgent):
+    """Notes the learning rate and the batch size of each training step."""
+
     tunable = ("lr", "gamma")
 
     def __init__(self, observation_space, action_space, device="cpu", lr=0.5, gamma=0.9):
@@ -34,10 +33,6 @@ class TunedAgent(CountingAgent):
         expect(values.get("lr", 0.0) >= 0.0, "lr", values.get("lr"), "0 or more")
         super().tune(**values)
 
-    def get_actor(self):
-        self.seen.append(f"published at {self.lr:g}")
-        return super().get_actor()
-
 
 class SummingMemory(ListMemory):
     """A memory that knows the agent's discount."""
@@ -49,20 +44,12 @@ class SummingMemory(ListMemory):
         self.gamma = gamma
 
 
-def training(memory_cls=ListMemory, memory=(), agent=(), **fields):
-    to = TrainingOffline(
-        CountingEnv,
-        partial(memory_cls, **{"batch_size": 2} | dict(memory)),
-        partial(TunedAgent, **dict(agent)),
-        **FREE | fields,
-    )
-    to.network = Network(packet("a", 1))
+def training(memory_cls=ListMemory, batch_size=2, agent=(), **fields):
+    """Four rounds of ten steps on a packet."""
+    agent_cls = partial(TunedAgent, **dict(agent))
+    to = plain(memory_cls, agent_cls=agent_cls, batch_size=batch_size, **{"rounds": 4} | FREE | fields)
+    to.network = Network(delivery("a", 1))
     return to
-
-
-def rates(to, round_=0):
-    """Of the steps of a round."""
-    return [seen[0] for seen in to.agent.seen if isinstance(seen, tuple)][10 * round_ : 10 * round_ + 10]
 
 
 @pytest.fixture(autouse=True)
@@ -71,21 +58,14 @@ def on_record(caplog):
 
 
 def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric(caplog):
-    to = training()
-    size = len(to.memory)
-
-    def ask_once(agent, epoch):
-        to.asked = to.tune({"agent.lr": 0.25, "memory.batch_size": 3, "trainer.steps": 5, "trainer.rounds": 2})
-
-    to.agent_scheduler = ask_once
-    to.run_epoch(to.network)
-    assert to.asked.done()
-    assert to.asked.result() is None
-    assert [seen for seen in to.agent.seen if isinstance(seen, tuple)] == [(0.25, 3)] * 10
+    to, asked = training(), []
+    values = {"agent.lr": 0.25, "memory.batch_size": 3, "trainer.steps": 5, "trainer.rounds": 2}
+    to.agent_scheduler = lambda agent, epoch: asked.append(to.tune(values))
+    record = to.run_epoch(to.network)[-1]
+    assert asked[0].result(0.0) is None
+    assert list(to.agent.seen) == [(0.25, 3)] * 10
     assert "agent.lr changes: 0.5 -> 0.25" in caplog.text
     assert "memory.batch_size changes: 2 -> 3" in caplog.text
-    assert len(to.memory) == size + 2  # of the packet
-    (record,) = to.run_epoch(to.network)[-1:]
     assert (record["agent.lr"], record["memory.batch_size"], record["trainer.steps"]) == (0.25, 3, 5)
     assert "agent.gamma" not in record
 
@@ -95,7 +75,6 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
     [
         ({"agent.lr": -1.0}, "lr is -1; expected 0 or more"),
         ({"memory.batch_size": 0}, "batch_size is 0; expected a whole number, 1 or more"),
-        ({"memory.batch_size": 2.5}, "batch_size is 2.5; expected a whole number, 1 or more"),
         ({"trainer.steps": 0}, "steps is 0; expected 1 or more"),
         ({"trainer.steps": 2.5}, "steps is 2.5; expected a whole number"),
         ({"memory.gamma": 0.5}, "gamma is 0.5 in the memory and 0.9 in the agent: give both the same"),
@@ -105,27 +84,22 @@ def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
     to = training(SummingMemory)
     asked = to.tune({"agent.gamma": 0.9, "agent.lr": 0.1, "trainer.rounds": 1} | values)
     to.run_epoch(to.network)
-    assert rates(to, 3) == [0.5] * 10
-    assert (to.memory.batch_size, to.rounds) == (2, 4)
+    assert list(to.agent.seen) == [(0.5, 2)] * 40
     with pytest.raises(ConfigError, match=problem):
-        asked.result()
-
-
-def test_what_may_not_change_is_refused_at_once():
-    with pytest.raises(ConfigError, match=r"agent\.depth cannot change while training; .*agent\.lr.* can"):
-        training().tune({"agent.depth": 3})
+        asked.result(0.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("name", "value", "problem"),
     [
-        ("agent.lr", None, "a number"),
-        ("agent.lr", "fast", "a number"),
-        ("trainer.sample_uses", "many", "a number"),
+        ("agent.depth", 3, r"agent\.depth cannot change while training; .*agent\.lr.* can"),
+        ("agent.lr", None, "agent.lr is None; expected a number$"),
+        ("agent.lr", "fast", "agent.lr is 'fast'; expected a number$"),
+        ("trainer.sample_uses", "many", "trainer.sample_uses is 'many'; expected a number$"),
     ],
 )
-def test_what_is_no_such_number_is_refused_at_once(name, value, expected):
-    with pytest.raises(ConfigError, match=f"{name} is .*; expected {expected}$"):
+def test_what_may_not_change_and_what_is_no_number_is_refused_at_once(name, value, problem):
+    with pytest.raises(ConfigError, match=problem):
         training().tune({name: value})
 
 
@@ -134,24 +108,6 @@ def test_a_whole_number_may_be_written_as_a_fraction():
     to.tune({"memory.batch_size": 3.0, "trainer.steps": np.float64(5.0)})
     to.run_epoch(to.network)
     assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (int, int, 3, 5)
-
-
-def test_potentials_that_were_not_kept_are_refused():
-    to = training(ReplayMemory)
-    asked = to.tune({"memory.shaping": 0.25})
-    to.tuning.begin_round(to.ranks)
-    with pytest.raises(ConfigError, match=r"shaping is 0\.25; expected none: the memory has kept no potentials"):
-        asked.result()
-
-
-def test_a_memory_that_is_made_of_another_has_that_one_s_values():
-    inner = partial(ReplayMemory, n_steps=2, gamma=1.0, batch_size=4)
-    memory_cls = partial(WithDemonstrations, memory=inner)
-    to = TrainingOffline(CountingEnv, memory_cls, partial(TunedAgent, gamma=1.0), **FREE)
-    assert to.tuning.given["memory.batch_size"] == 4
-    to.tune({"agent.gamma": 0.5, "memory.batch_size": 9})
-    to.tuning.begin_round(to.ranks)
-    assert (to.memory.own.gamma, to.memory.demonstrations.gamma, to.memory.batch_size) == (0.5, 0.5, 9)
 
 
 def test_the_agent_s_discount_is_the_memory_s():
@@ -180,71 +136,60 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
     assert "->" not in caplog.text
 
 
-def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("in_file", "lr", "line"),
+    [
+        (False, 0.125, "0.25 -> 0.125"),
+        (True, 0.25, ""),  # what the file has said meanwhile
+        (True, 0.5, "0.25 -> 0.5"),
+    ],
+)
+def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(tmp_path, caplog, in_file, lr, line):
     to = training(agent={"lr": 0.5})
-    to.tune({"agent.lr": 0.25})
+    to.tuning.ask({"agent.lr": 0.25}, given=in_file)
     to.run_epoch(to.network)
-    two = resumed(to, tmp_path, agent={"lr": 0.125})
-    assert two.agent.lr == 0.125
-    assert "agent.lr changes with this resumption: 0.25 -> 0.125" in caplog.text
-
-
-def test_what_a_file_says_meanwhile_is_what_a_resumption_compares_with(tmp_path, caplog):
-    to = training(agent={"lr": 0.5})
-    to.tuning.ask({"agent.lr": 0.25}, given=True)
-    to.run_epoch(to.network)
-    assert resumed(to, tmp_path / "a", agent={"lr": 0.25}).agent.lr == 0.25
-    assert "resumption" not in caplog.text
-    assert resumed(to, tmp_path / "b", agent={"lr": 0.5}).agent.lr == 0.5
-    assert "agent.lr changes with this resumption: 0.25 -> 0.5" in caplog.text
+    caplog.clear()
+    assert resumed(to, tmp_path, agent={"lr": lr}).agent.lr == lr
+    said = [record.message for record in caplog.records if "->" in record.message]
+    assert said == ([f"agent.lr changes with this resumption: {line}"] if line else [])
 
 
 @pytest.mark.parametrize(
-    ("fields", "batch_size", "limit"),
+    ("fields", "limit"),
     [
-        ({"sample_uses": 4.0, "max_training_steps_per_env_step": 1.0}, 8, 0.5),
-        ({"sample_uses": 4.0, "max_training_steps_per_env_step": 0.25}, 8, 0.25),
-        ({"sample_uses": 4.0}, 2, 2.0),
-        ({"sample_uses": None, "max_training_steps_per_env_step": 0.25}, 8, 0.25),
+        ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 1.0}, 0.5),
+        ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
+        ({"sample_uses": None, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
+        ({"sample_uses": 4.0}, 2.0),
+        ({"sample_uses": 4.0, "held_out_share": 0.25, "memory_cls": ReplayMemory}, 1.5),  # which are not to be used
+        ({"sample_uses": 4.0, "held_out_share": 0.25}, 2.0),  # the memory holds nothing out
     ],
 )
-def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, batch_size, limit):
-    to = training(memory={"batch_size": batch_size}, **fields)
-    assert to.pacer.limit == limit
-    assert not to.pacer.may_train(int(100 * limit), 100)
-    assert to.pacer.may_train(int(100 * limit) - 1, 100)
-
-
-def test_samples_that_are_held_out_are_not_to_be_used():
-    assert training(ReplayMemory, sample_uses=4.0, held_out_share=0.25).pacer.limit == 1.5
-    assert training(ListMemory, sample_uses=4.0, held_out_share=0.25).pacer.limit == 2.0  # which holds nothing out
+def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
+    assert training(**fields).pacer.limit == limit
 
 
 @pytest.mark.parametrize(("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)])
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
     """Of 12 samples."""
-    to = training(memory={"batch_size": batch_size}, sample_uses=uses)
-    StopsWhereItWaits(*(packet("a", entry) for entry in range(1, 5))).train(to)
+    to = training(batch_size=batch_size, sample_uses=uses)
+    train_until_idle(to, Network(*(delivery("a", entry) for entry in range(1, 5))))
     assert (to.total_samples, to.total_updates) == (12, steps)
 
 
-class OneByOne(Network):
-    """A packet with each look."""
-
-    def retrieve(self, timeout_s=0.0):
-        return [self.deliveries.pop(0)] if self.deliveries else []
-
-
 def test_ranks_change_the_same_at_the_same_step():
-    networks = [OneByOne(*(packet("v", k) for k in range(1, 6))), OneByOne(packet("w", 1))]
+    networks = [
+        Network(*(delivery("v", k) for k in range(1, 6)), one_by_one=True),
+        Network(delivery("w", 1), one_by_one=True),
+    ]
 
     def asked(**fields):
         to = training(**fields)
         to.tune({"trainer.steps": 5, "agent.lr": 0.25})  # all ask, and rank 0 counts
         return to
 
-    one, two = run(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)
+    one, two = epochs_of(ThreadRanks.of(2), networks, asked, rounds=2, update_buffer_interval=5)
     assert one.steps == two.steps == 5
     assert one.total_updates == two.total_updates == 10
-    assert [s for s in one.agent.seen if isinstance(s, tuple)] == [s for s in two.agent.seen if isinstance(s, tuple)]
+    assert one.agent.seen == two.agent.seen
     assert one.agent.lr == two.agent.lr == 0.25

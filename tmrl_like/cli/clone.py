@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import torch
 
 from tmrl_like.agents.cloning import Shown, clone
@@ -32,6 +33,7 @@ def main(arguments: Arguments) -> int:
     learnt, held_out = _shown(arguments.data, training).split(arguments.held_out)
     untrained, *_, trained = clone(actor, learnt, held_out, arguments.steps)
     card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
+    card = msgspec.structs.replace(card, training_steps=arguments.steps)  # the weight of its statistics
     try:
         write_policy(file, actor.weights(), card)
     except OSError as error:

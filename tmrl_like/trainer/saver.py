@@ -23,8 +23,6 @@ from tmrl_like.trainer.options import TrainerOptions
 
 log = logging.getLogger("tmrl_like.trainer")
 
-_WAITING_BYTES = 32 << 20  # where the disk is slower than training, the oldest policies are left out
-
 
 class Publication(NamedTuple):
     """A policy on its way out."""
@@ -45,6 +43,7 @@ class Saver:
         card: PolicyCard,
         options: TrainerOptions,
         training_steps: Callable[[], int],
+        waiting_bytes: int = 32 << 20,
     ) -> None:
         """Begin.
 
@@ -54,12 +53,14 @@ class Saver:
             card: what all files say of the policy, but version, time and steps.
             options: what the store keeps.
             training_steps: done so far.
+            waiting_bytes: where the disk is slower than training, the oldest policies beyond these are left out.
         """
         self.path = path
         self._store = store
         self._card = card
         self._options = options
         self._training_steps = training_steps
+        self._waiting_bytes = waiting_bytes
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
         self._waiting: list[Publication] = []  # the first is being written
         self._lock = threading.Lock()
@@ -75,7 +76,7 @@ class Saver:
     def save(self, publication: Publication) -> None:
         """Keep it, if it is finite (the training thread)."""
         publication = publication._replace(training_steps=self._training_steps())
-        most = max(1, _WAITING_BYTES // max(1, len(publication.weights.content.data)))
+        most = max(1, self._waiting_bytes // max(1, len(publication.weights.content.data)))
         with self._lock:
             self._waiting.append(publication)
             del self._waiting[1:-most]

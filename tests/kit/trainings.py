@@ -1,0 +1,164 @@
+"""Trainings without a network: what comes to them, and what they say."""
+
+import itertools
+from typing import ClassVar
+
+import numpy as np
+from kit.packets import packet_of
+
+from tmrl_like.base.functional import partial
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.watch import Listener
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
+from tmrl_like.wire import messages as m
+
+FREE = {"max_training_steps_per_env_step": 1e9}
+
+
+def training(memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent, batch_size=4, **fields):
+    """Two rounds of ten steps, unless `fields` say otherwise."""
+    memory_cls = partial(memory_cls, batch_size=batch_size)
+    return cls(CountingEnv, memory_cls, agent_cls, **{"rounds": 2, "steps": 10} | fields)
+
+
+def delivery(worker, entry, length=2, session=1, resets=True):
+    """Three samples, a reset first, and the end of an episode."""
+    samples = [
+        Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)) for k in range(3)
+    ]
+    episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
+    return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry))
+
+
+class Network:
+    """Hands over what it is given, all of it or one by one, and notes what it is told.
+
+    Attributes:
+        looks: how often somebody has looked for deliveries.
+        is_idle: somebody waits for samples that do not come.
+        published: of each policy of a `CountingAgent`, its training steps.
+    """
+
+    def __init__(self, *deliveries, one_by_one=False):
+        self.deliveries, self.one_by_one = list(deliveries), one_by_one
+        self.looks, self.is_idle = 0, False
+        self.confirmed, self.refused, self.published, self.trained = [], [], [], []
+
+    def retrieve(self, timeout_s=0.0):
+        self.looks += 1
+        self.is_idle = timeout_s > 0 and not self.deliveries
+        count = 1 if self.one_by_one else len(self.deliveries)
+        taken, self.deliveries = self.deliveries[:count], self.deliveries[count:]
+        return taken
+
+    def confirm(self, deliveries):
+        self.confirmed += [(delivery.receipt.worker, delivery.receipt.entry) for delivery in deliveries]
+
+    def reject(self, receipt, reason):
+        self.refused.append((receipt, reason))
+
+    def note_trained(self, receipt):
+        self.trained.append(receipt.entry)
+
+    def broadcast_model(self, model):
+        self.published.append(model.layer.bias.item())
+        return len(self.published)
+
+    def fleet(self):
+        return {}
+
+    def who_is_missing(self):
+        return "nobody has come"
+
+
+def feed(to, network):
+    """Let a training take what has come, and not train on it; the record of the round."""
+    looks = network.looks
+    (record,) = to.run_epoch(network, should_stop=lambda: network.looks > looks)
+    return record
+
+
+def train_until_idle(to, network):
+    """Train on what comes, until there is nothing more to train on."""
+    return to.run_epoch(network, should_stop=lambda: network.is_idle)
+
+
+class Hears(Listener):
+    """Keeps all records."""
+
+    def __init__(self):
+        self.records = []
+
+    def on_record(self, record):
+        self.records.append(record)
+
+
+def message(number, worker="w", n=10, **header):
+    """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the entries behind them."""
+    first, action = n * (number - 1), np.zeros(1, np.float32)
+    samples = [(action, np.full(2, k, np.float32), float(k), False, False, {}) for k in range(first, first + n)]
+    return packet_of(first + 1, *samples, worker=worker, incarnation=1, **header)
+
+
+def taken(receiver, data, now=0.0, is_admitted=True):
+    """The deliveries of a message that arrives."""
+    packet, body = m.decode(data)
+    return list(receiver.take(packet, body, data, now, lambda packet: is_admitted))
+
+
+def is_gapless(samples):
+    """Whether samples of a `CountingEnv`, (episode, step), continue each other."""
+    steps = [tuple(sample.obs.tolist()) for sample in samples]
+    return all(b in ((a[0], a[1] + 1), (a[0] + 1, 0)) for a, b in itertools.pairwise(steps))
+
+
+class Run:
+    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as it is."""
+
+    alive: ClassVar[list[Checkpoints]] = []
+
+    def __init__(self, path, memory=(), memory_cls=ListMemory, resume="all", **options):
+        """`memory`: options of the memory; `options`: of the `Checkpoints`."""
+        memory_cls = partial(memory_cls, batch_size=2, **dict(memory))
+        self.checkpoints = Checkpoints(path, **options)
+        self.alive.append(self.checkpoints)
+        try:
+            make = partial(TrainingOffline, CountingEnv, memory_cls, CountingAgent)
+            self.training = self.checkpoints.build(make, resume)
+        except BaseException:
+            self.kill()
+            raise
+        self.receiver, self.memory, self.now = self.checkpoints.receiver, self.training.memory, 0.0
+
+    def take(self, *numbers, worker="w", n=10, after_s=1.0, **header):
+        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets that are stored."""
+        self.now += after_s
+        for number in numbers:
+            for new in taken(self.receiver, message(number, worker, n, **header), self.now):
+                self.memory.append(new.buffer)
+                self.training.total_samples += len(new.buffer)
+                self.receiver.confirm([new.receipt])
+        self.receiver.write(self.now)
+        return {ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)}
+
+    def save(self, version=1):
+        self.checkpoints.save(self.training, version, wait=True)
+
+    def kill(self):
+        self.checkpoints.close()
+
+    @classmethod
+    def close_all(cls):
+        while cls.alive:
+            cls.alive.pop().close()
+
+    @property
+    def numbers(self):
+        """Of the samples in the memory, in its order."""
+        return [int(sample.rew) for sample in self.memory.data if not sample.info.is_context]
+
+    @property
+    def counts(self):
+        return self.training.total_samples, self.training.total_updates

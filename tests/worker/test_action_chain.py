@@ -155,6 +155,11 @@ def test_what_is_not_finite_never_gets_to_the_environment():
         chain_of(Undefined())(np.zeros(2, np.float32))
 
 
+class AsAFunction(ActionPart):
+    def __call__(self, action):
+        return [2.0 * x for x in action]
+
+
 def test_each_episode_begins_at_rest():
     chain = chain_of(LowPass(1.0), OneEuroFilter(1.0, 0.5), RateLimit(3.0), AccelerationLimit(50.0))
     actions = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 2))
@@ -172,6 +177,10 @@ def test_each_episode_begins_at_rest():
         (lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))), "expected for an action_chain a Box of floats"),
         (lambda: chain_of(LowPass(1.0), step_s=0.0), "give its action_chain a time_step_s"),
         (lambda: chain_of(RateLimit([1.0, 2.0, 3.0])), "per_s is [1.0, 2.0, 3.0]; expected one number, or 2"),
+        (
+            lambda: chain_of(AsAFunction())(REST),
+            "AsAFunction returns an action; expected a part that changes, in place",
+        ),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
         (lambda: ActionChain([], time_step_s=0.0), "time_step_s is 0.0"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,6 +83,7 @@ class ActionChain:
         """
         expect(time_step_s is None or 0.0 < time_step_s < math.inf, "time_step_s", time_step_s, "more than 0")
         self._parts = copy.deepcopy(list(parts))
+        self._changes: Sequence[Callable[[Values], object]] = self._parts
         self._time_step_s = time_step_s
 
     def connect(self, space: gymnasium.Space[Any], default_action: Any, time_step_s: float) -> None:
@@ -110,10 +111,18 @@ class ActionChain:
             part.begin(self._actions)
 
     def __call__(self, action: Any) -> NDArray[Any]:
-        """What the environment gets for what the driver chose; ConfigError: a part gave what is not finite."""
+        """What the environment gets for what the driver chose.
+
+        Raises:
+            ConfigError: a part made what is not finite, or returned an action.
+        """
         numbers = np.asarray(action).ravel().tolist()
-        for part in self._parts:
-            part(numbers)
+        for change in self._changes:
+            if change(numbers) is not None:
+                raise ConfigError(
+                    f"{type(change).__name__} returns an action; expected a part that changes, in place, the list that "
+                    "it is called with"
+                )
         if not math.isfinite(sum(numbers)):
             names = ", ".join(type(part).__name__ for part in self._parts)
             raise ConfigError(f"an action of {names} is not finite: {numbers}")

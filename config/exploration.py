@@ -1,4 +1,6 @@
-"""How the experiments of IQN explore less and less: an agent's numbers that fall from epoch to epoch."""
+"""How the experiments of IQN explore less and less: an agent's numbers that fall from epoch to
+epoch.
+"""
 
 from typing import Any
 
@@ -13,4 +15,9 @@ class Falling:
 
     def __call__(self, agent: Any, epoch: int) -> None:
         share = min(1.0, epoch / self._epochs)
-        agent.tune(**{name: first * (last / first) ** share for name, (first, last) in self._values.items()})
+        agent.tune(
+            **{
+                name: first * (last / first) ** share
+                for name, (first, last) in self._values.items()
+            }
+        )

@@ -1,7 +1,8 @@
-"""SuperTux, a jump and run game (Debian's package `supertux`), played as people play it: its window in, keys out.
+"""SuperTux, a jump and run game (Debian's package `supertux`), played as people play it: its window
+in, keys out.
 
-A game of your own takes what the lower half of this file has: which window, which keys, how an episode begins, and what
-a step is worth. Here that is read from the screen, by the upper half.
+A game of your own takes what the lower half of this file has: which window, which keys, how an
+episode begins, and what a step is worth. Here that is read from the screen, by the upper half.
 """
 
 import os
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from tmrl_like.envs.desktop import DesktopGameInterface
 from tmrl_like.errors import EnvironmentFaultError
 
-# The game writes where Tux is, "X:2144 Y:577", from the same pixel on. This is how it draws the digits, and Y:
+# The game writes where Tux is, "X:2144 Y:577", from the same pixel on. This is how it draws the
+# digits, and Y:
 FONT = """
 .++..#.+ ..## .++.++. .++..#. .++.#.+# ..#+++.+ +.+#... .#...#+ .+#.##. ..#..#. #.++..#
 .#....#. .##+ .+..++. .+...#. .#..#+.+ .+#+.... ..#.... ....+#. .+#.#+. .++..#. ##.#+++
@@ -41,7 +43,9 @@ def glyphs_of(font: str) -> dict[str, NDArray[np.uint8]]:
     lines = [line.split() for line in font.strip().splitlines()]
     glyphs = {}
     for i, char in enumerate("0123456789Y"):
-        glyphs[char] = np.array([[BRIGHTNESS[mark] for mark in line[i]] for line in lines], np.uint8)
+        glyphs[char] = np.array(
+            [[BRIGHTNESS[mark] for mark in line[i]] for line in lines], np.uint8
+        )
     return glyphs
 
 
@@ -49,7 +53,9 @@ GLYPHS = glyphs_of(FONT)
 
 
 def read_x(frame: NDArray[np.uint8]) -> int | None:
-    """Where Tux is in the level, pixels to the right; None where it is not written, as in the menu."""
+    """Where Tux is in the level, pixels to the right; None where it is not written, as in the
+    menu.
+    """
     left, top = FIRST_DIGIT
     strip = cv2.cvtColor(frame[top : top + len(GLYPHS["Y"]), left:], cv2.COLOR_RGB2GRAY)
     errors = {}  # of each character at each column
@@ -69,7 +75,9 @@ def read_x(frame: NDArray[np.uint8]) -> int | None:
 
 
 def is_dying(frame: NDArray[np.uint8]) -> bool:
-    """Whether the picture darkens: the game does that from half a second after Tux was killed. Snow is white else."""
+    """Whether the picture darkens: the game does that from half a second after Tux was killed. Snow
+    is white else.
+    """
     return int(frame[BELOW_TEXT:].max()) < DARKENED
 
 
@@ -84,9 +92,13 @@ SETTLE_S = 0.05
 
 
 class SuperTux(DesktopGameInterface):
-    """A level from its beginning. Reward: 0.1 for each tile to the right, what is lost to the left is taken away."""
+    """A level from its beginning. Reward: 0.1 for each tile to the right, what is lost to the left
+    is taken away.
+    """
 
-    def __init__(self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900) -> None:
+    def __init__(
+        self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900
+    ) -> None:
         """Prepare; the game is started by the first reset.
 
         Args:
@@ -94,11 +106,21 @@ class SuperTux(DesktopGameInterface):
             start: where Tux begins, pixels to the right.
             goal: where the level ends, pixels to the right.
         """
-        home = tempfile.mkdtemp(prefix="supertux")  # leaves the settings and scores of the user alone
+        # leaves the settings and scores of the user alone
+        home = tempfile.mkdtemp(prefix="supertux")
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         Path(home, "config").write_text(SETTINGS, encoding="utf-8")
         program = shutil.which("supertux2", path=f"{os.environ['PATH']}:/usr/games") or "supertux2"
-        options = ["--userdir", home, "--window", "--geometry", WINDOW, "--renderer", "sdl", "--show-pos"]
+        options = [
+            "--userdir",
+            home,
+            "--window",
+            "--geometry",
+            WINDOW,
+            "--renderer",
+            "sdl",
+            "--show-pos",
+        ]
         super().__init__(
             title="SuperTux",
             command=[program, *options, f"{LEVELS}/{level}.stl"],
@@ -110,7 +132,9 @@ class SuperTux(DesktopGameInterface):
         self._last_x = start
 
     def begin_episode(self) -> None:
-        """Restart the level by its menu. In the title, and while Tux dies, escape does something else first."""
+        """Restart the level by its menu. In the title, and while Tux dies, escape does something
+        else first.
+        """
         until = time.monotonic() + RESTART_WITHIN_S
         while time.monotonic() < until:
             self._press("esc")
@@ -136,4 +160,8 @@ class SuperTux(DesktopGameInterface):
         x = self._last_x if x is None else x
         tiles = (x - self._last_x) / TILE_PX
         self._last_x = x
-        return 0.1 * tiles, is_dying(frame) or x > self._goal, {"tiles": (x - self._start) / TILE_PX}
+        return (
+            0.1 * tiles,
+            is_dying(frame) or x > self._goal,
+            {"tiles": (x - self._start) / TILE_PX},
+        )

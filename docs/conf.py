@@ -14,7 +14,14 @@ author = "the tmrl_like authors"
 copyright = author
 version = release = tmrl_like.__version__
 
-extensions = ["myst_parser", "notebook", "reference", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "notebook",
+    "reference",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"tmrl_like {release}"
@@ -27,7 +34,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 python_maximum_signature_line_length = 88
 autodoc_typehints_format = "short"
-default_role = "py:obj"  # `name` in a docstring leads there, where it is on the page; else it is code
+# `name` in a docstring leads there, where it is on the page; else it is code
+default_role = "py:obj"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -36,16 +44,25 @@ nitpicky = False  # docstrings name types in plain text, not as cross-references
 copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
 
 
-def whole_sentences(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Napoleon takes what stands before a colon in an attribute's first line for its type: give it an empty comment."""
+def whole_sentences(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Napoleon takes what stands before a colon in an attribute's first line for its type: give it
+    an empty comment.
+    """
     if what in ("attribute", "property"):
         lines[:0] = ["..", ""]
 
 
 def python_signatures(app: object, *about: Any) -> tuple[str, str | None] | None:
-    """Sphinx lays out what it can parse: not a dataclass's <factory>. What a protocol takes is nobody's business."""
+    """Sphinx lays out what it can parse: not a dataclass's <factory>. What a protocol takes is
+    nobody's business.
+    """
     signature, returned = about[-2:]
-    return signature and (signature.replace("<factory>", "...").replace("(*args, **kwargs)", ""), returned)
+    return signature and (
+        signature.replace("<factory>", "...").replace("(*args, **kwargs)", ""),
+        returned,
+    )
 
 
 def setup(app: Any) -> None:

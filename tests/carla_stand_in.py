@@ -1,9 +1,11 @@
-"""A stand-in for a CARLA simulator: try an experiment with `tmrl_like.envs.carla` where no simulator runs.
+"""A stand-in for a CARLA simulator: try an experiment with `tmrl_like.envs.carla` where no
+simulator runs.
 
-Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The rest is
-here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous mode, by `tick`; walls to
-run into; camera, lidar, collision and lane-invasion sensors whose data come in another thread. Classes, methods and
-arguments have CARLA's names, and do what CARLA's documentation says of them, for what `tmrl_like.envs.carla` uses.
+Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The
+rest is here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous
+mode, by `tick`; walls to run into; camera, lidar, collision and lane-invasion sensors whose data
+come in another thread. Classes, methods and arguments have CARLA's names, and do what CARLA's
+documentation says of them, for what `tmrl_like.envs.carla` uses.
 """
 
 from __future__ import annotations  # where there is no wheel of carla
@@ -28,7 +30,8 @@ _THROTTLE_M_S2, _BRAKE_M_S2, _DRAG_PER_S = 5.0, 9.0, 0.1
 _CAR_RADIUS_M = 1.2
 _SPAWN_POINTS_S_M = (5.0, 25.0, 45.0)
 _DESTROYED = (
-    "trying to operate on a destroyed actor; an actor's function was called, but the actor is already destroyed."
+    "trying to operate on a destroyed actor; an actor's function was called, but the actor is "
+    "already destroyed."
 )
 _SENSOR = {"role_name": "front", "sensor_tick": "0.0"}
 _LIDAR = ("channels", "range", "rotation_frequency", "points_per_second", "upper_fov", "lower_fov")
@@ -44,10 +47,14 @@ BLUEPRINTS = {
 def open_drive(straight_m=100.0, radius_m=60.0):
     """A road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
     curve_m = radius_m * math.pi / 2
-    mark = '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" laneChange="{}"/>'
+    mark = (
+        '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" '
+        'laneChange="{}"/>'
+    )
     return f"""<?xml version="1.0" standalone="yes"?>
 <OpenDRIVE>
-  <header revMajor="1" revMinor="4" name="stand-in" version="1" north="0" south="0" east="0" west="0">
+  <header revMajor="1" revMinor="4" name="stand-in" version="1"
+    north="0" south="0" east="0" west="0">
     <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +ellps=WGS84</geoReference>
   </header>
   <road name="road" length="{straight_m + curve_m}" id="1" junction="-1">
@@ -62,7 +69,9 @@ def open_drive(straight_m=100.0, radius_m=60.0):
     <lateralProfile/>
     <lanes>
       <laneSection s="0">
-        <center><lane id="0" type="none" level="false">{mark.format("broken", "both")}</lane></center>
+        <center>
+          <lane id="0" type="none" level="false">{mark.format("broken", "both")}</lane>
+        </center>
         <right>
           <lane id="-1" type="driving" level="false">
             <width sOffset="0" a="3.5" b="0" c="0" d="0"/>
@@ -107,7 +116,9 @@ class Simulator:
         self._undelivered = []
         self._passed_at = time.monotonic()
         self.load("Straight")
-        threading.Thread(target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True).start()
+        threading.Thread(
+            target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True
+        ).start()
 
     def load(self, map_name):
         """Begin a new world with settings as CARLA has them at first, and without actors."""
@@ -145,17 +156,22 @@ class Simulator:
             kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
             if kind is Vehicle:
                 others = [a for a in self.actors.values() if isinstance(a, Vehicle)]
-                if any(o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M for o in others):
+                if any(
+                    o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M
+                    for o in others
+                ):
                     return None
             actor = kind(self, self._next_id, blueprint, transform, parent)
             self.actors[self._next_id] = actor
             self._next_id += 1
             return actor
 
-    # -- time ----------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def live(self):
-        """Let the time pass that has passed, if the world goes on by itself; then call listeners."""
+        """Let the time pass that has passed, if the world goes on by itself; then call
+        listeners.
+        """
         with self.lock:
             now = time.monotonic()
             passed_s, self._passed_at = now - self._passed_at, now
@@ -176,7 +192,9 @@ class Simulator:
             for actor in list(self.actors.values()):
                 actor.advance(step_s)
             self.snapshot = self._see(step_s)
-            sensors = [a for a in self.actors.values() if isinstance(a, Sensor) and a.callback is not None]
+            sensors = [
+                a for a in self.actors.values() if isinstance(a, Sensor) and a.callback is not None
+            ]
             self._undelivered += [(sensor, data) for sensor in sensors for data in sensor.measure()]
             self.ticked.notify_all()
             self._wake.set()
@@ -189,7 +207,9 @@ class Simulator:
 
 def _time_out(seconds):
     ready = "make sure the simulator is ready and connected to 127.0.0.1:2000"
-    return RuntimeError(f"time-out of {seconds * 1e3:.0f}ms while waiting for the simulator, {ready}")
+    return RuntimeError(
+        f"time-out of {seconds * 1e3:.0f}ms while waiting for the simulator, {ready}"
+    )
 
 
 def _offline_map(name):
@@ -209,7 +229,7 @@ def _live(simulator):
         del alive
 
 
-# -- what a client has -------------------------------------------------------------------------------
+# -- what a client has -----------------------------------------------------------------------------
 
 
 class Client:
@@ -278,7 +298,9 @@ class World:
 
     def tick(self, seconds=10.0):
         self._simulator.answer()
-        return self._simulator.advance(self._simulator.settings.fixed_delta_seconds or self._simulator.period_s)
+        return self._simulator.advance(
+            self._simulator.settings.fixed_delta_seconds or self._simulator.period_s
+        )
 
     def wait_for_tick(self, seconds=10.0):
         with self._simulator.ticked:
@@ -355,7 +377,7 @@ class ActorSnapshot:
         return self._angular_velocity
 
 
-# -- actors ------------------------------------------------------------------------------------------
+# -- actors ----------------------------------------------------------------------------------------
 
 
 class Actor:
@@ -380,7 +402,9 @@ class Actor:
         """As it is now."""
         ahead = self._at.get_forward_vector()
         turn = carla.Vector3D(z=self._turn_deg_s)
-        return ActorSnapshot(self.id, self._at, ahead * self._speed_m_s, ahead * self._acceleration_m_s2, turn)
+        return ActorSnapshot(
+            self.id, self._at, ahead * self._speed_m_s, ahead * self._acceleration_m_s2, turn
+        )
 
     def advance(self, step_s):
         """Let time pass."""
@@ -423,7 +447,10 @@ class Vehicle(Actor):
             return
         on_lane = self._is_on_lane()
         self._roll(step_s)
-        touched = any(self._distance_m(x, y) < radius + _CAR_RADIUS_M for x, y, radius in self._simulator.walls)
+        touched = any(
+            self._distance_m(x, y) < radius + _CAR_RADIUS_M
+            for x, y, radius in self._simulator.walls
+        )
         self.hit_m_s = self._speed_m_s if touched else 0.0
         if touched:
             self._speed_m_s = 0.0
@@ -431,7 +458,11 @@ class Vehicle(Actor):
 
     def _roll(self, step_s):
         control, before_m_s = self._control, self._speed_m_s
-        pull = control.throttle * _THROTTLE_M_S2 - _DRAG_PER_S * before_m_s - control.brake * _BRAKE_M_S2
+        pull = (
+            control.throttle * _THROTTLE_M_S2
+            - _DRAG_PER_S * before_m_s
+            - control.brake * _BRAKE_M_S2
+        )
         self._speed_m_s = max(0.0, before_m_s + pull * step_s)
         self._acceleration_m_s2 = (self._speed_m_s - before_m_s) / step_s if step_s else 0.0
         turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
@@ -474,7 +505,11 @@ class Sensor(Actor):
         if self.type_id == "sensor.lidar.ray_cast":
             return [self._scan(car)]
         if self.type_id == "sensor.other.collision":
-            return [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))] if car.hit_m_s else []
+            return (
+                [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))]
+                if car.hit_m_s
+                else []
+            )
         return [self._data(crossed_lane_markings=[object()])] if car.crossed else []
 
     def _data(self, **values):
@@ -484,11 +519,17 @@ class Sensor(Actor):
         """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
         green = 255 if car._is_on_lane() else 0
-        pixel = np.array([self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8)
-        return self._data(width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes())
+        pixel = np.array(
+            [self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8
+        )
+        return self._data(
+            width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes()
+        )
 
     def _scan(self, car):
-        """The nearest point of each wall, and points on the road; a frame that is short sees half a turn."""
+        """The nearest point of each wall, and points on the road; a frame that is short sees half a
+        turn.
+        """
         points = [(5.0, 0.0, -2.1, 1.0), (-5.0, 0.0, -2.1, 1.0)]
         for x, y, radius in self._simulator.walls:
             distance_m, seen = car._distance_m(x, y), carla.Location(x, y)

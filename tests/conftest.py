@@ -15,8 +15,11 @@ from hypothesis import HealthCheck, settings
 from kit import waiting
 from small_disk import small_disk
 
-# Before torch is imported: threads that wait for each other on a busy machine make small networks 30 times slower.
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+# Before torch is imported: threads that wait for each other on a busy machine make small networks
+# 30 times slower.
+os.environ.update(
+    dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+)
 # Compiled once, and not by each process that a test starts: half of the time of collecting, too.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -30,14 +33,20 @@ FIGURES = {}  # of each test, of each of its parameters, what was measured
 
 
 def pytest_addoption(parser):
-    parser.addoption("--keep-figures", action="store_true", help="write what tests measure to tests/figures.json")
+    parser.addoption(
+        "--keep-figures", action="store_true", help="write what tests measure to tests/figures.json"
+    )
 
 
 @pytest.fixture
 def figure(request):
     """Keeps a line about what the test measured."""
-    test, _, parameters = request.node.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
-    return lambda line: FIGURES.setdefault(test, {}).update({parameters: f"{line}, {time.strftime('%Y-%m-%d')}"})
+    test, _, parameters = (
+        request.node.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
+    )
+    return lambda line: FIGURES.setdefault(test, {}).update(
+        {parameters: f"{line}, {time.strftime('%Y-%m-%d')}"}
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -51,13 +60,24 @@ def pytest_terminal_summary(terminalreporter, config):
         path = Path(__file__).with_name("figures.json")
         known = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(
-            json.dumps(dict(sorted((known | FIGURES).items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            json.dumps(dict(sorted((known | FIGURES).items())), indent=1, ensure_ascii=False)
+            + "\n",
+            encoding="utf-8",
         )
     yield
-    skipped = [report for report in terminalreporter.getreports("skipped") if "needs Xvfb" in str(report.longrepr)]
+    skipped = [
+        report
+        for report in terminalreporter.getreports("skipped")
+        if "needs Xvfb" in str(report.longrepr)
+    ]
     if skipped:
-        files = ", ".join(sorted({Path(report.nodeid.partition("::")[0]).stem for report in skipped}))
-        line = f"{len(skipped)} tests were skipped for want of a screen ({files}): sudo apt-get install xvfb"
+        files = ", ".join(
+            sorted({Path(report.nodeid.partition("::")[0]).stem for report in skipped})
+        )
+        line = (
+            f"{len(skipped)} tests were skipped for want of a screen ({files}): sudo apt-get "
+            "install xvfb"
+        )
         terminalreporter.line(line, yellow=True)
 
 
@@ -83,17 +103,23 @@ def own_home(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def log_handlers_stay():
-    """A handler that a test leaves behind writes to that test's captured output, which is closed by then."""
+    """A handler that a test leaves behind writes to that test's captured output, which is closed by
+    then.
+    """
     handlers = list(logging.getLogger().handlers)
     yield
-    assert logging.getLogger().handlers == handlers, "commands change the log: run them with the fixture command_line"
+    assert logging.getLogger().handlers == handlers, (
+        "commands change the log: run them with the fixture command_line"
+    )
 
 
 @pytest.fixture(autouse=True)
 def what_was_imported_is_not_searched(monkeypatch):
-    """A control loop that begins collects garbage: a third of a second, where pytest and torch are searched, too.
+    """A control loop that begins collects garbage: a third of a second, where pytest and torch are
+    searched, too.
 
-    A loop that ends leaves frozen what it found so; what tests leave in circles is freed every hundred tests.
+    A loop that ends leaves frozen what it found so; what tests leave in circles is freed every
+    hundred tests.
     """
     if next(_TESTS) % 100 == 0:
         gc.unfreeze()
@@ -104,14 +130,18 @@ def what_was_imported_is_not_searched(monkeypatch):
 
 @pytest.fixture
 def unfrozen(what_was_imported_is_not_searched, monkeypatch):
-    """Nothing is frozen, and a control loop that ends unfreezes what it froze, as outside of tests."""
+    """Nothing is frozen, and a control loop that ends unfreezes what it froze, as outside of
+    tests.
+    """
     _unfreeze()
     monkeypatch.setattr(gc, "unfreeze", _unfreeze)
 
 
 @pytest.fixture(autouse=True)
 def denormals_stay():
-    """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later tests."""
+    """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later
+    tests.
+    """
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
@@ -152,10 +182,14 @@ def until():
 
 @pytest.fixture
 def full_disk(tmp_path):
-    """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can be made."""
+    """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can
+    be made.
+    """
     with small_disk(tmp_path / "disk") as fill:
         if fill is None:
-            pytest.skip("a file system cannot be mounted here; tests with an injected failure stand for it")
+            pytest.skip(
+                "a file system cannot be mounted here; tests with an injected failure stand for it"
+            )
         yield fill
 
 

@@ -1,12 +1,14 @@
-"""A disk whose power may fail: what is written through `tmrl_like.base.files.disk`, and what a cut may leave of it.
+"""A disk whose power may fail: what is written through `tmrl_like.base.files.disk`, and what a cut
+may leave of it.
 
     with PowerDisk(folder) as power:
-        ...                             # the parts write to files below `folder`, which are real ones
-        power.cut(random.Random(1))     # `folder` as a power cut may leave it, for parts that are started now
+        ...                             # the parts write to files below `folder`, which are real
+        power.cut(random.Random(1))     # `folder` as a power cut may leave it
 
-Until `sync` has returned, what was written to a file may be missing in part, or be zeros, in any order. Until
-`sync_folder` has, the same holds for the names in a folder: new files, removed ones, renames, of which each is whole or
-not there. What is written in another way than through the seam (locks, mapped files) is left as it is.
+Until `sync` has returned, what was written to a file may be missing in part, or be zeros, in any
+order. Until `sync_folder` has, the same holds for the names in a folder: new files, removed ones,
+renames, of which each is whole or not there. What is written in another way than through the seam
+(locks, mapped files) is left as it is.
 
 `end_at_each_operation` ends the same work at each of its changes in turn.
 """
@@ -41,7 +43,9 @@ class File:
 
     def after_a_cut(self, rng):
         share = rng.choice((0.0, 0.5, 0.9, 1.0))
-        return self._with([kept for change in self.pending for kept in _left_of(change, share, rng)])
+        return self._with(
+            [kept for change in self.pending for kept in _left_of(change, share, rng)]
+        )
 
     def _with(self, changes):
         content = bytearray(self.synced)
@@ -167,7 +171,11 @@ class State:
             if rng.random() < share:
                 for folder, name, node in changes:
                     _put(names.setdefault(id(folder), dict(folder.synced)), name, node)
-        return _tree(self.root, lambda folder: names.get(id(folder), folder.synced), lambda f: f.after_a_cut(rng))
+        return _tree(
+            self.root,
+            lambda folder: names.get(id(folder), folder.synced),
+            lambda f: f.after_a_cut(rng),
+        )
 
 
 def _put(names, name, node):
@@ -206,16 +214,22 @@ def age(root, by_s=100_000.0):
 
 def read_tree(root):
     paths = sorted(path for path in root.rglob("*") if path.is_dir() or path.is_file())
-    return {path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None for path in paths}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in paths
+    }
 
 
 class PowerDisk:
-    """Records what the parts write below `root`. Several, of different roots, may be in use at once.
+    """Records what the parts write below `root`. Several, of different roots, may be in use at
+    once.
 
     Attributes:
-        operations: all there were, in order: the kind, and what it was done to, paths below the root, files by number.
+        operations: all there were, in order: the kind, and what it was done to, paths below the
+            root, files by number.
         state: the disk now.
-        before: called before each operation with its number, from 0; what it raises keeps the operation from happening.
+        before: called before each operation with its number, from 0; what it raises keeps the
+            operation from happening.
         is_off: what is written now reaches nobody, as of a process that is dead already.
     """
 
@@ -237,7 +251,9 @@ class PowerDisk:
         self.state = State(read_tree(self.root))
 
     def cut(self, rng):
-        """Cut the power: leave the folder as the next process may find it. Nobody may use what was open."""
+        """Cut the power: leave the folder as the next process may find it. Nobody may use what was
+        open.
+        """
         tree = self.state.after_a_cut(rng)
         for path in reversed(self.state.seen()):
             target = self.root / path
@@ -252,7 +268,10 @@ class PowerDisk:
     def __enter__(self):
         own = {"open": self._open, "write": self._write, "make_folder": self._make_folder}
         own |= {name: partial(self._on_file, name) for name in ("truncate", "sync")}
-        own |= {name: partial(self._on_paths, name) for name in ("sync_folder", "rename", "link", "remove")}
+        own |= {
+            name: partial(self._on_paths, name)
+            for name in ("sync_folder", "rename", "link", "remove")
+        }
         self._before_us = {name: getattr(product, name) for name in own}
         for name, method in own.items():
             setattr(product, name, method)
@@ -346,7 +365,8 @@ def end_at_each_operation(
     is_cut,
     seed=7,
 ):
-    """End `work(root, promise)` at each of its operations and behind the last; `check(root, promised)` what it leaves.
+    """End `work(root, promise)` at each of its operations and behind the last; `check(root,
+    promised)` what it leaves.
 
     Returns:
         How many operations there are.

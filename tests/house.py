@@ -19,7 +19,9 @@ def with_worker_options(arguments):
     """Arguments of a worker, with those that are options on their page."""
     names = {field.name for field in dataclasses.fields(WorkerOptions)}
     page = WorkerOptions(**{name: value for name, value in arguments.items() if name in names})
-    return {name: value for name, value in arguments.items() if name not in names} | {"options": page}
+    return {name: value for name, value in arguments.items() if name not in names} | {
+        "options": page
+    }
 
 
 class House:
@@ -33,7 +35,12 @@ class House:
 
     def server(self, **options):
         server = self._stack.enter_context(
-            Server(options.pop("port", self.port), host="127.0.0.1", transport=self.transport, **options)
+            Server(
+                options.pop("port", self.port),
+                host="127.0.0.1",
+                transport=self.transport,
+                **options,
+            )
         )
         self.port = server.address[1]
         return server
@@ -45,11 +52,17 @@ class House:
         options = with_worker_options(options)
         worker = self._stack.enter_context(
             RolloutWorker(
-                env_cls, actor_cls, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options
+                env_cls,
+                actor_cls,
+                server_ip="127.0.0.1",
+                server_port=self.port,
+                transport=self.transport,
+                **options,
             )
         )
         if worker.link is not None:
-            self._stack.callback(worker.link.close, 0.0)  # nobody takes the last samples: don't wait for that
+            # nobody takes the last samples: don't wait for that
+            self._stack.callback(worker.link.close, 0.0)
         return worker
 
     def trainer(self, memory_cls=ListMemory, training=None, **options):
@@ -67,7 +80,12 @@ class House:
             "held_out_share": 0.0,
             "max_training_steps_per_env_step": 1.0,
         } | (training or {})
-        for name, default in {"sinks": [], "model_path": None, "checkpoint_path": None, "policies_path": None}.items():
+        for name, default in {
+            "sinks": [],
+            "model_path": None,
+            "checkpoint_path": None,
+            "policies_path": None,
+        }.items():
             options.setdefault(name, default)
         return self._stack.enter_context(
             Trainer(
@@ -92,7 +110,9 @@ class House:
 
 def alone(env_cls=CountingEnv, actor_cls=LinearActor, **options):
     """A worker without a connection."""
-    return RolloutWorker(env_cls, actor_cls, standalone=True, **{"model_path": None} | with_worker_options(options))
+    return RolloutWorker(
+        env_cls, actor_cls, standalone=True, **{"model_path": None} | with_worker_options(options)
+    )
 
 
 def publish(trainer, trained=False):
@@ -112,7 +132,9 @@ def linear_actor(cls=LinearActor, bias=0.0, weight=0.0):
 
 
 def take(trainer, enough, within_s=60.0):
-    """What comes to a trainer until `enough(taken)`, confirmed: samples, those of each stream, and episodes."""
+    """What comes to a trainer until `enough(taken)`, confirmed: samples, those of each stream, and
+    episodes.
+    """
     taken = SimpleNamespace(samples=[], streams={}, episodes=[])
 
     def look():
@@ -133,4 +155,7 @@ def take(trainer, enough, within_s=60.0):
 def buffers_of(traffic):
     """What was taken; the stream is the number of breaks before the samples."""
     breaks = [str(packet.breaks) for packet, _ in traffic.packets if packet.samples]
-    return [Buffer(stream=stream, blocks=[block]) for stream, block in zip(breaks, traffic.blocks, strict=True)]
+    return [
+        Buffer(stream=stream, blocks=[block])
+        for stream, block in zip(breaks, traffic.blocks, strict=True)
+    ]

@@ -9,7 +9,9 @@ class Killed(BaseException):
 
 
 def kill_after(lines, call, package):
-    """Run a call, and kill it at its so-manyth line of a package; returns whether it came to that."""
+    """Run a call, and kill it at its so-manyth line of a package; returns whether it came to
+    that.
+    """
     left, room = lines, str(Path(package.__file__).parent)
 
     def trace(frame, event, _):

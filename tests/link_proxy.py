@@ -1,4 +1,6 @@
-"""A link that misbehaves on command: a TCP proxy that cuts, freezes, refuses, delays and corrupts."""
+"""A link that misbehaves on command: a TCP proxy that cuts, freezes, refuses, delays and
+corrupts.
+"""
 
 import asyncio
 import contextlib
@@ -9,15 +11,17 @@ import socket
 import threading
 
 _CHUNK_BYTES = 1 << 16
-_MAX_WAITING = 16  # pieces, per direction of a connection; a sender that is faster waits, as on a slow link
+# pieces, per direction of a connection; a sender that is faster waits, as on a slow link
+_MAX_WAITING = 16
 _WITHIN_S = 10.0
 
 
 class LinkProxy:
-    """Listens on a port of this machine and passes every connection on to a target. Use it as a context manager.
+    """Listens on a port of this machine and passes every connection on to a target. Use it as a
+    context manager.
 
-    Each method works on all connections, those that stand and those to come, and has taken effect when it
-    returns. Any thread may call them.
+    Each method works on all connections, those that stand and those to come, and has taken effect
+    when it returns. Any thread may call them.
 
     Attributes:
         accepted: how many connections were made through it so far.
@@ -25,7 +29,9 @@ class LinkProxy:
     """
 
     def __init__(self, target_host, target_port):
-        """Listen on a free port of 127.0.0.1 (see `address`); the target is dialled when somebody connects."""
+        """Listen on a free port of 127.0.0.1 (see `address`); the target is dialled when somebody
+        connects.
+        """
         self._target = target_host, target_port
         self.accepted = 0
         self._delay_s, self._bytes_per_s, self._noise = 0.0, math.inf, _Noise()
@@ -35,7 +41,9 @@ class LinkProxy:
         listener = _bound(0)
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tmrl-link-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tmrl-link-proxy", daemon=True
+        )
         self._thread.start()
         self._order(self._listen(listener))
 
@@ -54,7 +62,9 @@ class LinkProxy:
         self._order(self._cut())
 
     def freeze(self):
-        """Pass nothing on and say nothing: connections stay open, new ones are made and get no answer."""
+        """Pass nothing on and say nothing: connections stay open, new ones are made and get no
+        answer.
+        """
         self._order(self._set_thawed(False))
 
     def thaw(self):
@@ -105,7 +115,7 @@ class LinkProxy:
     def _order(self, work):
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WITHIN_S)
 
-    # -- the proxy's thread --------------------------------------------------------------------------
+    # -- the proxy's thread ------------------------------------------------------------------------
 
     async def _listen(self, listener):
         self._server = await asyncio.start_server(self._accept, sock=listener)
@@ -143,7 +153,8 @@ class LinkProxy:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             writers.append(far_writer)
             for source, sink in ((reader, far_writer), (far_reader, writer)):
-                pieces = asyncio.Queue(_MAX_WAITING)  # when each is due, and what; the last one is empty
+                # when each is due, and what; the last one is empty
+                pieces = asyncio.Queue(_MAX_WAITING)
                 parts.append(asyncio.ensure_future(self._take(source, pieces)))
                 parts.append(asyncio.ensure_future(self._give(pieces, sink)))
             await asyncio.wait(parts[1::2], return_when=asyncio.FIRST_COMPLETED)

@@ -1,11 +1,14 @@
-"""Breaks the code on purpose, one expression at a time, and tells which breaks no test notices: `make mutants`.
+"""Breaks the code on purpose, one expression at a time, and tells which breaks no test notices:
+`make mutants`.
 
-mutmut makes the mutants; which modules and which tests is in pyproject.toml, [tool.mutmut]. What mypy refuses counts as
-noticed, because `make test` runs it. Every other mutant meets the tests that call its function, the fastest first,
-until one fails. Test modules are imported once; each mutant runs in a fork of that process (so not on Windows).
+mutmut makes the mutants; which modules and which tests is in pyproject.toml, [tool.mutmut]. What
+mypy refuses counts as noticed, because `make test` runs it. Every other mutant meets the tests that
+call its function, the fastest first, until one fails. Test modules are imported once; each mutant
+runs in a fork of that process (so not on Windows).
 
-Results are in mutants/: `mutmut show NAME` shows a mutant, mutants/survivors.diff all that survived. What a test calls
-is measured when its file is new or has changed; remove mutants/ to measure all of them again.
+Results are in mutants/: `mutmut show NAME` shows a mutant, mutants/survivors.diff all that
+survived. What a test calls is measured when its file is new or has changed; remove mutants/ to
+measure all of them again.
 """
 
 import argparse
@@ -70,7 +73,10 @@ class Forks:
         try:
             while True:
                 while len(running) < self._children and (job := next(waiting, None)) is not None:
-                    job.started_at, job.folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="mutant-"))
+                    job.started_at, job.folder = (
+                        time.monotonic(),
+                        Path(tempfile.mkdtemp(prefix="mutant-")),
+                    )
                     running[self._fork(job)] = job
                 if not running:
                     return
@@ -125,12 +131,20 @@ def _kill(pid):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "names", nargs="*", default=[""], help="words in the names of the mutants, e.g. relay (default: all)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--per-module", type=int, default=60, help="how many of each module, always the same ones; 0: all"
+        "names",
+        nargs="*",
+        default=[""],
+        help="words in the names of the mutants, e.g. relay (default: all)",
+    )
+    parser.add_argument(
+        "--per-module",
+        type=int,
+        default=60,
+        help="how many of each module, always the same ones; 0: all",
     )
     arguments = parser.parse_args()
     os.chdir(ROOT)
@@ -152,12 +166,22 @@ def main():
 
     selection = config().pytest_add_cli_args_test_selection
     os.chdir(WORK)
-    options = ["--rootdir=.", "-q", "-s", "-p", "no:cacheprovider", "--timeout=30", "--hypothesis-profile=ci"]
+    options = [
+        "--rootdir=.",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "--timeout=30",
+        "--hypothesis-profile=ci",
+    ]
     sys.exit(pytest.main([*options, *selection], plugins=[Forks(CHILDREN, work)]))
 
 
 def _generate(children):
-    """Copy sources and tests to `WORK`, sources with all their mutants; returns the mutated ones."""
+    """Copy sources and tests to `WORK`, sources with all their mutants; returns the mutated
+    ones.
+    """
     from mutmut import __main__ as mutmut
     from mutmut.configuration import config
     from mutmut.utils import file_utils
@@ -170,8 +194,10 @@ def _generate(children):
             copy.unlink()
     for path in map(Path, config().only_mutate):
         if not _results(path).meta_path.exists():
-            (WORK / path).unlink(missing_ok=True)  # copied before it was listed: mutmut takes it for mutated,
-            (WORK / "tests.json").unlink(missing_ok=True)  # and nobody has measured who calls its functions
+            # copied before it was listed: mutmut takes it for mutated,
+            (WORK / path).unlink(missing_ok=True)
+            # and nobody has measured who calls its functions
+            (WORK / "tests.json").unlink(missing_ok=True)
     os.environ["MUTANT_UNDER_TEST"] = "mutant_generation"
     with contextlib.redirect_stdout(None):
         file_utils.copy_src_dir()
@@ -179,7 +205,9 @@ def _generate(children):
         file_utils.setup_source_paths()
         mutmut.create_mutants(children)
     os.environ["MUTANT_UNDER_TEST"] = ""
-    return sorted(path for path in file_utils.walk_mutatable_files() if _results(path).exit_code_by_key)
+    return sorted(
+        path for path in file_utils.walk_mutatable_files() if _results(path).exit_code_by_key
+    )
 
 
 def _results(path):
@@ -196,18 +224,34 @@ def _module(path):
 
 def _refused_by_mypy(paths):
     """Mutants in which mypy finds a mistake that it does not find in the original."""
-    command = [sys.executable, "-m", "mypy", "--output", "json", "--disable-error-code", "unused-ignore"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--output",
+        "json",
+        "--disable-error-code",
+        "unused-ignore",
+    ]
     output = subprocess.run(command, cwd=WORK, capture_output=True, text=True).stdout
     errors = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     refused = set()
     for path in paths:
         tree = ast.parse((WORK / path).read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and "__mutmut_" in node.name]
-        at_line = {line: f.name for f in functions for line in range(f.lineno, (f.end_lineno or 0) + 1)}
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and "__mutmut_" in node.name
+        ]
+        at_line = {
+            line: f.name for f in functions for line in range(f.lineno, (f.end_lineno or 0) + 1)
+        }
         found = [
             (at_line[error["line"]], error["message"])
             for error in errors
-            if Path(error["file"]) == path and error["line"] in at_line and error["code"] not in OF_COPIES
+            if Path(error["file"]) == path
+            and error["line"] in at_line
+            and error["code"] not in OF_COPIES
         ]
         usual = {message for name, message in found if name.endswith("__mutmut_orig")}
         refused |= {f"{_module(path)}.{name}" for name, message in found if message not in usual}
@@ -222,11 +266,17 @@ def _choose(path, arguments):
 
 
 def _measure(forks):
-    """Which functions each test calls, and how long it takes; those that fail without a mutant are left out."""
+    """Which functions each test calls, and how long it takes; those that fail without a mutant are
+    left out.
+    """
     cache = WORK / "tests.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
     changed_at = {item.nodeid: (ROOT / item.location[0]).stat().st_mtime for item in forks.items}
-    unknown = [item for item in forks.items if known.get(item.nodeid, {}).get("changed_at") != changed_at[item.nodeid]]
+    unknown = [
+        item
+        for item in forks.items
+        if known.get(item.nodeid, {}).get("changed_at") != changed_at[item.nodeid]
+    ]
     print(f"measuring {len(unknown)} of {len(forks.items)} tests", flush=True)
     for job, end in forks.run(Job("stats", [item], 120.0) for item in unknown):
         nodeid = job.items[0].nodeid
@@ -244,10 +294,16 @@ def _try(forks, path, names, refused, tests):
     results = _results(path)
     jobs = []
     for name in names:
-        calling = [item for item, hits in tests.items() if name.partition("__mutmut_")[0] in hits["functions"]]
+        calling = [
+            item
+            for item, hits in tests.items()
+            if name.partition("__mutmut_")[0] in hits["functions"]
+        ]
         calling.sort(key=lambda item: tests[item]["seconds"])
         total_s = 0.0
-        chosen = [item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= SECONDS]
+        chosen = [
+            item for item in calling if (total_s := total_s + tests[item]["seconds"]) <= SECONDS
+        ]
         if name in refused or not calling:
             results.exit_code_by_key[name] = EXIT_CODES["mypy" if name in refused else "no tests"]
         else:
@@ -261,7 +317,10 @@ def _try(forks, path, names, refused, tests):
             print(f"survived: {job.name}", flush=True)
     os.chdir(ROOT)
     results.save()
-    print(f"{_module(path)}: {len(jobs)} mutants run in {time.monotonic() - started:.0f} s", flush=True)
+    print(
+        f"{_module(path)}: {len(jobs)} mutants run in {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
 
 
 def _report(chosen):
@@ -278,7 +337,14 @@ def _report(chosen):
         by_tests = 1 - missed / max(1, len(names) - count["mypy"])
         numbers = [str(count[end]).rjust(len(end)) for end in columns]
         shares = f"{1 - missed / max(1, len(names)):7.0%}", f"{by_tests:14.0%}"
-        print(_module(path).ljust(40), f"{len(results):7}", f"{len(names):5}", *numbers, *shares, sep="  ")
+        print(
+            _module(path).ljust(40),
+            f"{len(results):7}",
+            f"{len(names):5}",
+            *numbers,
+            *shares,
+            sep="  ",
+        )
         survivors = sorted(name for name in names if ends[results[name]] not in KILLED)
         diffs += [f"# {name}\n{get_diff_for_mutant(name, path=path)}\n" for name in survivors]
     (WORK / "survivors.diff").write_text("\n".join(diffs))

@@ -1,4 +1,6 @@
-"""Samples with numbers, and an audit: what was lost, doubled or out of order on their way to a memory."""
+"""Samples with numbers, and an audit: what was lost, doubled or out of order on their way to a
+memory.
+"""
 
 import mmap
 import time
@@ -11,15 +13,19 @@ from gymnasium import spaces
 
 from tmrl_like.replay.contract import MemoryDataloading
 
-NUMBERED_SPACES = (spaces.Box(0.0, 1 << 24, (3,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32))
+NUMBERED_SPACES = (
+    spaces.Box(0.0, 1 << 24, (3,), np.float32),
+    spaces.Box(-1.0, 1.0, (1,), np.float32),
+)
 
 
 class NumberedEnv(gymnasium.Env):
     """Numbers every sample: the observation is (worker, incarnation, number), float32 [3].
 
-    Number 0 is the first reset's observation; resets count like steps. Each environment that is made for a
-    worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a small file of `tally`, see
-    `produced`. `ballast_bytes` of noise in `info` make the samples larger.
+    Number 0 is the first reset's observation; resets count like steps. Each environment that is
+    made for a worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a
+    small file of `tally`, see `produced`. `ballast_bytes` of noise in `info` make the samples
+    larger.
     """
 
     def __init__(
@@ -62,11 +68,15 @@ class NumberedEnv(gymnasium.Env):
         obs = np.array([self._worker, self._incarnation, self._number], np.float32)
         self._number += 1
         self._counter[:] = self._number.to_bytes(8, "little")
-        return obs, {"ballast": self.np_random.bytes(self._ballast_bytes)} if self._ballast_bytes else {}
+        return obs, {
+            "ballast": self.np_random.bytes(self._ballast_bytes)
+        } if self._ballast_bytes else {}
 
 
 def counter(path):
-    """A new file of eight bytes that keeps a number, little-endian, through a kill; see `produced`."""
+    """A new file of eight bytes that keeps a number, little-endian, through a kill; see
+    `produced`.
+    """
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 8)
@@ -97,7 +107,9 @@ class Ledger(MemoryDataloading):
             self._recorded.append(np.array([sample.obs for sample in buffer.memory], np.float32))
 
     def rows(self):
-        """(worker, incarnation, number) of all samples, in the order in which they came: float32 [N, 3]."""
+        """(worker, incarnation, number) of all samples, in the order in which they came: float32
+        [N, 3].
+        """
         return np.concatenate(self._recorded)
 
 
@@ -108,8 +120,8 @@ class Audit:
     Attributes:
         produced: how many samples the environments produced.
         lost: samples that were produced and are not in the record.
-        lost_at_end: how many of them come after the last recorded one of their incarnation: of a worker that was
-            killed, what it had produced last.
+        lost_at_end: how many of them come after the last recorded one of their incarnation: of a
+            worker that was killed, what it had produced last.
         doubled: samples that are in the record once more.
         out_of_order: samples that come after one that was produced later.
     """
@@ -131,11 +143,17 @@ class Audit:
             f"{len(self.doubled)} doubled, {len(self.out_of_order)} out of order"
         )
         wrong = (*self.lost, *self.doubled, *self.out_of_order)
-        return f"{text}: {', '.join(map(str, wrong[:5]))}{', …' if wrong[5:] else ''}" if wrong else text
+        return (
+            f"{text}: {', '.join(map(str, wrong[:5]))}{', …' if wrong[5:] else ''}"
+            if wrong
+            else text
+        )
 
 
 def audit(rows, counts):
-    """Compare what a memory was given, `Ledger.rows()`, with what the environments made, `produced(tally)`."""
+    """Compare what a memory was given, `Ledger.rows()`, with what the environments made,
+    `produced(tally)`.
+    """
     seen = set()
     newest = {}
     doubled, out_of_order = [], []
@@ -147,6 +165,13 @@ def audit(rows, counts):
             out_of_order.append(row)
         seen.add(row)
         newest[worker, incarnation] = max(last, number)
-    lost = [row for key, count in sorted(counts.items()) for n in range(count) if (row := (*key, n)) not in seen]
-    lost_at_end = sum(number > newest.get((worker, incarnation), -1) for worker, incarnation, number in lost)
+    lost = [
+        row
+        for key, count in sorted(counts.items())
+        for n in range(count)
+        if (row := (*key, n)) not in seen
+    ]
+    lost_at_end = sum(
+        number > newest.get((worker, incarnation), -1) for worker, incarnation, number in lost
+    )
     return Audit(len(seen) + len(lost), lost, lost_at_end, doubled, out_of_order)

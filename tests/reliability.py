@@ -1,13 +1,16 @@
-"""The table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
+"""The table of docs/reliability.md: the faults that tests put in, what is promised, and what was
+measured.
 
-    python tests/reliability.py        prints it; the pages have it when they are built (docs/_extensions/reference.py)
+    python tests/reliability.py        prints it; docs/_extensions/reference.py puts it on its page
 
 A test says what it puts in and what holds all the same::
 
-    @pytest.mark.fault("disk", "the trainer's disk is full", "training goes on; nothing acknowledged is lost")
+    @pytest.mark.fault("disk", "the trainer's disk is full", "training goes on; nothing acknowledged
+    is lost")
 
-What it measured is the line that it gave to the fixture `figure` in the last run with `--keep-figures`, which
-tests/figures.json keeps. tests/peer_faults.json says what tmrl 0.7.1 does, where that was tried.
+What it measured is the line that it gave to the fixture `figure` in the last run with
+`--keep-figures`, which tests/figures.json keeps. tests/peer_faults.json says what tmrl 0.7.1 does,
+where that was tried.
 """
 
 import ast
@@ -57,11 +60,15 @@ def proofs():
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef):
                 marks = "\n".join([*of_all, *map(ast.unparse, node.decorator_list)])
-                command = next((command for mark, command in COMMANDS.items() if mark in marks), "make test")
+                command = next(
+                    (command for mark, command in COMMANDS.items() if mark in marks), "make test"
+                )
                 for mark in node.decorator_list:
                     if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
                         said = [ast.literal_eval(argument) for argument in mark.args]
-                        yield Proof(*said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command)
+                        yield Proof(
+                            *said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command
+                        )
 
 
 def table(area):

@@ -1,9 +1,11 @@
-"""rtgym's dummy RC drone in simulated time: the same task and delays, thousands of steps per second.
+"""rtgym's dummy RC drone in simulated time: the same task and delays, thousands of steps per
+second.
 
-`SimulatedDroneEnv` repeats `rtgym.tuto` behind `real-time-gym-ts-v1` event by event: the drone's 10 ms loop,
-commands and observations that each travel 20 to 50 ms and are dropped when a newer one came first, an action that
-is applied one time-step after it was chosen, and an action buffer in the observation. Nothing sleeps, no thread
-runs, and one seed gives one history: agents are developed and tested on it.
+`SimulatedDroneEnv` repeats `rtgym.tuto` behind `real-time-gym-ts-v1` event by event: the drone's 10
+ms loop, commands and observations that each travel 20 to 50 ms and are dropped when a newer one
+came first, an action that is applied one time-step after it was chosen, and an action buffer in the
+observation. Nothing sleeps, no thread runs, and one seed gives one history: agents are developed
+and tested on it.
 """
 
 import math
@@ -41,7 +43,8 @@ class Link:
         """Put a message on its way."""
         arrival_s = now_s + self._uniform(self._delay_min_s, self._delay_max_s)
         flying = self._flying
-        while flying and flying[-1][0] >= arrival_s:  # overtaken: it will be dropped when it arrives
+        # overtaken: it will be dropped when it arrives
+        while flying and flying[-1][0] >= arrival_s:
             flying.pop()
         flying.append((arrival_s, x, y))
 
@@ -61,7 +64,8 @@ class SimulatedDrone:
         self.position = (0.0, 0.0)
         self._commands = Link(rng)
         self._observations = Link(rng)
-        self._next_tick_s = rng.uniform(0.0, TICK_S)  # the drone's loop is not in step with the environment's
+        # the drone's loop is not in step with the environment's
+        self._next_tick_s = rng.uniform(0.0, TICK_S)
         self.now_s = 0.0
 
     def send_control(self, vel_x, vel_y):
@@ -92,13 +96,13 @@ class SimulatedDrone:
 class SimulatedDroneEnv(gymnasium.Env):
     """Fly a delayed drone to a random target.
 
-    Observation: Tuple of x, y (float32 [1], what has arrived of the position), target x, target y (float32 [1]) and
-    the last `act_buf_len` actions (float32 [2] each), newest last. Action: velocity per axis, float32 [2] in
-    [-2, 2]. Reward: minus the distance to the target. Terminated below a distance of 0.01, truncated after
-    `ep_max_length` steps. One step is 50 ms.
+    Observation: Tuple of x, y (float32 [1], what has arrived of the position), target x, target y
+    (float32 [1]) and the last `act_buf_len` actions (float32 [2] each), newest last. Action:
+    velocity per axis, float32 [2] in [-2, 2]. Reward: minus the distance to the target. Terminated
+    below a distance of 0.01, truncated after `ep_max_length` steps. One step is 50 ms.
 
-    As with the real one, the drone and the delays go on across episodes, and the action of an episode's last
-    step is never applied: `reset` puts the default action in its place.
+    As with the real one, the drone and the delays go on across episodes, and the action of an
+    episode's last step is never applied: `reset` puts the default action in its place.
     """
 
     def __init__(self, seed=None, ep_max_length=100, act_buf_len=4):
@@ -125,7 +129,9 @@ class SimulatedDroneEnv(gymnasium.Env):
         self._running = False
 
     def reset(self, *, seed=None, options=None):
-        """Start an episode where the drone is. With a seed, everything starts over, from the origin."""
+        """Start an episode where the drone is. With a seed, everything starts over, from the
+        origin.
+        """
         super().reset(seed=seed)
         if seed is not None:
             self._restart(seed)

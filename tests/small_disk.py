@@ -7,7 +7,9 @@ import subprocess
 
 @contextlib.contextmanager
 def small_disk(disk):
-    """A file system of 4 MB at `disk`; call what it gives to fill it. None: it cannot be mounted here."""
+    """A file system of 4 MB at `disk`; call what it gives to fill it. None: it cannot be mounted
+    here.
+    """
     disk.mkdir()
     mount = shutil.which("mount")
     command = [str(mount), "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]

@@ -22,7 +22,15 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
     "worker.action_chain": ("errors", "types"),
-    "worker.options": ("errors", "base", "types", "delivery.options", "rollouts", "transport", "worker.action_chain"),
+    "worker.options": (
+        "errors",
+        "base",
+        "types",
+        "delivery.options",
+        "rollouts",
+        "transport",
+        "worker.action_chain",
+    ),
     "config": ("errors", "base", "transport", *_PAGES),
     "config.config_objects": ("errors", "config", "experiment"),  # a path that users import
     "wire": _GROUND,
@@ -42,13 +50,34 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
         *("envs", "policies", "rollouts", "worker.action_chain"),
     ),
     "trainer": (
-        *(*_GROUND, "config", "metrics", "wire", "transport", "session", "delivery", "policies", "agents", "replay"),
+        *(
+            *_GROUND,
+            "config",
+            "metrics",
+            "wire",
+            "transport",
+            "session",
+            "delivery",
+            "policies",
+            "agents",
+            "replay",
+        ),
         *("engine", "engine.options"),
     ),
     "page": ("errors", "base", "types", "metrics", "wire", "session", "delivery"),
     "in_process": (*_GROUND, "wire", "policies", "trainer", "worker", "worker.options"),
     "experiment": (
-        *("errors", "base", "config", "policies", "in_process", "server", "worker", "trainer", "trainer.options"),
+        *(
+            "errors",
+            "base",
+            "config",
+            "policies",
+            "in_process",
+            "server",
+            "worker",
+            "trainer",
+            "trainer.options",
+        ),
     ),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them
@@ -69,7 +98,9 @@ ENVIRONMENTS = {  # whose parts each is made of, other than its own and the mach
 
 
 def _modules():
-    for file in sorted(file for file in PACKAGE.rglob("*.py") if file.parts[len(PACKAGE.parts)] != "templates"):
+    for file in sorted(
+        file for file in PACKAGE.rglob("*.py") if file.parts[len(PACKAGE.parts)] != "templates"
+    ):
         name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
         yield name.removesuffix(".__init__"), file
 
@@ -114,7 +145,9 @@ def test_a_room_imports_what_its_list_names():
 
 def test_the_lists_name_no_room_that_is_not_imported():
     for room, listed in MAY_IMPORT.items():
-        imported = set().union(*(_rooms_imported(file) for name, file in _modules() if _room_of(name) == room))
+        imported = set().union(
+            *(_rooms_imported(file) for name, file in _modules() if _room_of(name) == room)
+        )
         assert set(listed) <= imported, f"{room} does not import {set(listed) - imported}"
 
 
@@ -138,7 +171,10 @@ def _imports_within(room):
     for name, file in files.items():
         parts = [imported.removeprefix("tmrl_like.").split(".") for imported in _imports(file)]
         prefixes = [[".".join(part[:n]) for n in range(len(part), 0, -1)] for part in parts]
-        found = (next((prefix for prefix in longest_first if prefix in files), name) for longest_first in prefixes)
+        found = (
+            next((prefix for prefix in longest_first if prefix in files), name)
+            for longest_first in prefixes
+        )
         graph[name] = set(found) - {name}
     return graph
 
@@ -152,7 +188,9 @@ def test_an_environment_knows_the_machinery_and_the_machinery_no_environment():
 
 
 def test_every_folder_of_envs_is_an_environment():
-    assert {folder.parent.name for folder in (PACKAGE / "envs").glob("*/__init__.py")} == set(ENVIRONMENTS)
+    assert {folder.parent.name for folder in (PACKAGE / "envs").glob("*/__init__.py")} == set(
+        ENVIRONMENTS
+    )
 
 
 SERVE = """
@@ -170,8 +208,30 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 
 
 WATCHED = {  # by their import names: what the package depends on, and what is slow to import
-    *("torch", "numpy", "gymnasium", "rtgym", "zmq", "tlspyo", "cryptography", "cv2", "wandb", "msgspec", "filelock"),
-    *("nats", "nkeys", "safetensors", "zstandard", "psutil", "yaml", "rich", "matplotlib", "asyncio"),
+    *(
+        "torch",
+        "numpy",
+        "gymnasium",
+        "rtgym",
+        "zmq",
+        "tlspyo",
+        "cryptography",
+        "cv2",
+        "wandb",
+        "msgspec",
+        "filelock",
+    ),
+    *(
+        "nats",
+        "nkeys",
+        "safetensors",
+        "zstandard",
+        "psutil",
+        "yaml",
+        "rich",
+        "matplotlib",
+        "asyncio",
+    ),
 }
 OF_A_SERVER = {"cryptography", "msgspec", "yaml", "zmq"}
 OF_A_TRAINER = WATCHED - {"cv2", "wandb", "tlspyo", "rtgym", "matplotlib", "nats", "nkeys"}
@@ -219,7 +279,8 @@ with prepare(arguments, "worker", TO_COLLECT).make_worker() as worker:
         ("import tmrl_like.policies.network", "torch gymnasium"),
         ("import tmrl_like.policies.weight_file", "torch gymnasium"),
         ("import tmrl_like.agents", "torch numpy"),
-        ("import tmrl_like.cli.work", "torch numpy"),  # it says first how many threads there shall be
+        # it says first how many threads there shall be
+        ("import tmrl_like.cli.work", "torch numpy"),
         (
             "import tmrl_like.worker.link_process",
             "torch gymnasium cv2 rtgym wandb asyncio cryptography tmrl_like.worker.worker",
@@ -240,7 +301,8 @@ for name in {names!r}:
 changed = {{k for k in before.keys() | os.environ.keys() if before.get(k) != os.environ.get(k)}}
 ours = {{k for k in changed if k.startswith("TMRL")}} | ({{"OMP_NUM_THREADS"}} & changed)
 assert not ours, ours
-assert not logging.getLogger("tmrl_like").handlers and logging.getLogger("tmrl_like").level == logging.NOTSET
+assert not logging.getLogger("tmrl_like").handlers
+assert logging.getLogger("tmrl_like").level == logging.NOTSET
 assert signal.getsignal(signal.SIGINT) is handlers
 assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == []
 """
@@ -249,17 +311,32 @@ assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == [
 
 
 def test_no_file_of_the_repository_names_this_machine_or_a_package_registry():
-    words = ("/" + "work/", "/" + "opt/", "/" + "root/", "/home/" + "user", "pypi" + ".", "files.python" + "hosted")
+    words = (
+        "/" + "work/",
+        "/" + "opt/",
+        "/" + "root/",
+        "/home/" + "user",
+        "pypi" + ".",
+        "files.python" + "hosted",
+    )
     suspicious = re.compile("|".join(map(re.escape, words)))
     folders = [ROOT / name for name in ("tmrl_like", "tests", "config", "docs", "tutorials", ".ci")]
     for file in [*ROOT.iterdir(), *(file for folder in folders for file in folder.rglob("*"))]:
         is_made = not {"_build", "__pycache__", ".git"}.isdisjoint(file.parts)
-        if file.is_file() and not is_made and file.suffix in (".py", ".md", ".toml", ".yaml", ".txt", ".cfg", ""):
+        if (
+            file.is_file()
+            and not is_made
+            and file.suffix in (".py", ".md", ".toml", ".yaml", ".txt", ".cfg", "")
+        ):
             found = suspicious.search(file.read_text(encoding="utf-8"))
             assert found is None, f"{file.relative_to(ROOT)} mentions {found}"
 
 
 def test_no_two_files_of_tests_outside_of_packages_have_one_name():
     """Of two such, pytest takes the second for the first, and collects nothing."""
-    names = [file.name for file in (ROOT / "tests").rglob("test_*.py") if not (file.parent / "__init__.py").exists()]
+    names = [
+        file.name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if not (file.parent / "__init__.py").exists()
+    ]
     assert sorted(names) == sorted({*names})

@@ -28,14 +28,18 @@ GUIDES = [
 
 
 def commands(text):
-    """The arguments of every `tmrl-like` and `-m tmrl_like` in lines of a shell; a variable is x."""
+    """The arguments of every `tmrl-like` and `-m tmrl_like` in lines of a shell; a variable is
+    x.
+    """
     text = re.sub(r"\$(\w+|\(\w+\)|\{[^}]*\})", "x", re.sub(r"\s*\\\n\s*", " ", text))
     for found in re.findall(r"(?:tmrl-like|-m tmrl_like) ((?:(?!  )[^|;&`\n])+)", text):
         yield shlex.split(found.replace('"', ""), comments=True)
 
 
 def texts(path):
-    """Where a file's commands are: in YAML in comments, and in strings, which may go over several lines."""
+    """Where a file's commands are: in YAML in comments, and in strings, which may go over several
+    lines.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".yaml":
         yield text
@@ -70,8 +74,11 @@ def test_yaml_is_yaml_and_names_what_is_there():
         assert set(services) == parts
         for service in services.values():
             assert set(service.get("depends_on", ())) <= parts
-            assert "engine" in parts or "server" in service["command"]  # the one that it is, or the one that it dials
-    objects = list(yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")))
+            # the one that it is, or the one that it dials
+            assert "engine" in parts or "server" in service["command"]
+    objects = list(
+        yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    )
     names = {(o["kind"], o["metadata"]["name"]) for o in objects}
     assert len(names) == len(objects)
     for o in objects:
@@ -79,7 +86,10 @@ def test_yaml_is_yaml_and_names_what_is_there():
             pod = o["spec"]["template"]["spec"]
             volumes = {
                 v["name"]
-                for v in (*pod["volumes"], *(c["metadata"] for c in o["spec"].get("volumeClaimTemplates", ())))
+                for v in (
+                    *pod["volumes"],
+                    *(c["metadata"] for c in o["spec"].get("volumeClaimTemplates", ())),
+                )
             }
             for container in (*pod.get("initContainers", ()), *pod["containers"]):
                 assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
@@ -88,12 +98,16 @@ def test_yaml_is_yaml_and_names_what_is_there():
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".sbatch"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.suffix == ".sbatch"], ids=lambda path: path.name
+)
 def test_a_script_for_slurm_is_a_script(path):
     subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".conf"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.suffix == ".conf"], ids=lambda path: path.name
+)
 def test_a_nodes_configuration_is_one(path, tmp_path):
     certificate(tmp_path)
     (tmp_path / "ca.crt").write_bytes((tmp_path / "node.crt").read_bytes())
@@ -102,6 +116,11 @@ def test_a_nodes_configuration_is_one(path, tmp_path):
     shutil.copy(path, tmp_path)
     command = [nats_server(), "-c", path.name, "-t"]
     checked = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"NODE": "a.example"}, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"NODE": "a.example"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert checked.returncode == 0, checked.stderr

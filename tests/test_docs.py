@@ -1,4 +1,6 @@
-"""The documentation says what the package does: its code runs, its links lead somewhere, nothing is left out."""
+"""The documentation says what the package does: its code runs, its links lead somewhere, nothing is
+left out.
+"""
 
 import ast
 import importlib
@@ -35,7 +37,9 @@ from tmrl_like.wire.condition import FIGURES
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((DOCS / "notebook").glob("*.ipynb"))
-PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *NOTEBOOKS) if "_build" not in p.parts)
+PAGES = sorted(
+    p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *NOTEBOOKS) if "_build" not in p.parts
+)
 
 
 def page(name):
@@ -53,7 +57,10 @@ def read(path):
 
 
 def fences(text, language):
-    return [textwrap.dedent(code) for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+    return [
+        textwrap.dedent(code)
+        for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    ]
 
 
 def test_every_area_of_faults_section_and_command_has_its_table():
@@ -80,7 +87,10 @@ def headings(text):
 
 def anchors(text):
     """Anchors as MyST and GitHub make them from headings."""
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings(text)}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in headings(text)
+    }
 
 
 def table_names(text, heading):
@@ -90,7 +100,7 @@ def table_names(text, heading):
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-# -- code --------------------------------------------------------------------------------------------
+# -- code ------------------------------------------------------------------------------------------
 
 
 def test_the_script_in_the_readme_trains(tmp_path):
@@ -106,7 +116,9 @@ def test_the_script_in_the_readme_trains(tmp_path):
     *_, newest = rounds_in(tmp_path / "runs" / "default_run" / "metrics.jsonl")
     assert newest["training_steps_total"] > 0
     assert math.isfinite(newest["loss_critic"])
-    assert re.search(r"^trained for \d:\d\d: training return -[\d.]+ at first, -[\d.]+ in the end", said, re.M)
+    assert re.search(
+        r"^trained for \d:\d\d: training return -[\d.]+ at first, -[\d.]+ in the end", said, re.M
+    )
 
 
 def replaced(script, texts):
@@ -121,19 +133,28 @@ def rounds_in(path):
     return [record for record in records if record["kind"] == "round"]
 
 
-@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # a browser shows what it draws
+# a browser shows what it draws
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypatch, capsys):
     """And it was saved after it had done so."""
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     whole = "\n\n".join("".join(cell["source"]) for cell in cells)
-    short = replaced(whole, {"STEPS = 5000": "STEPS = 20", '"start_training": 500': '"start_training": 20'})
+    short = replaced(
+        whole, {"STEPS = 5000": "STEPS = 20", '"start_training": 500': '"start_training": 20'}
+    )
     monkeypatch.setenv("TMRL_LIKE_HOME", str(tmp_path))
     matplotlib.use("agg")
     exec(compile(short, path, "exec"), {})
     matplotlib.pyplot.close("all")
-    printed = [line for cell in cells for output in cell["outputs"] for line in output.get("text", ())]
+    printed = [
+        line for cell in cells for output in cell["outputs"] for line in output.get("text", ())
+    ]
     assert len(capsys.readouterr().out.splitlines()) == len(printed)
     assert printed[0].startswith("5000 training steps")
 
@@ -148,7 +169,10 @@ def test_the_commands_of_the_guide_lead_to_a_policy(tmp_path):
     command_in(tmp_path, *first.split()[1:])
     assert then == "cd my_arm"
     assert len(commands) == 3
-    shorter = {"check": "--episodes 1 --delay-steps 0", "run": f"--trainer.max_minutes 0.2 --server.port {free_port()}"}
+    shorter = {
+        "check": "--episodes 1 --delay-steps 0",
+        "run": f"--trainer.max_minutes 0.2 --server.port {free_port()}",
+    }
     for command in commands:
         _, name, *rest = command.split()
         command_in(tmp_path / "my_arm", name, *rest, *shorter.get(name, "--episodes 1").split())
@@ -175,7 +199,7 @@ def test_names_in_the_api_reference_exist():
         assert hasattr(importlib.import_module(module), attribute), name
 
 
-# -- links -------------------------------------------------------------------------------------------
+# -- links -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
@@ -194,11 +218,13 @@ def test_links_lead_somewhere(path):
 
 def test_every_page_is_in_the_table_of_contents():
     listed = re.findall(r"^([\w/]+)$", page("index.md"), re.M)
-    pages = {str(p.relative_to(DOCS).with_suffix("").as_posix()) for p in PAGES if DOCS in p.parents}
+    pages = {
+        str(p.relative_to(DOCS).with_suffix("").as_posix()) for p in PAGES if DOCS in p.parents
+    }
     assert set(listed) == pages - {"index"}
 
 
-# -- metrics -----------------------------------------------------------------------------------------
+# -- metrics ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -206,13 +232,20 @@ def records(tmp_path_factory):
     """What a short real training writes."""
     path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
     env_cls = partial(CountingEnv, episode_steps=40, step_s=0.002)
-    schedule = {"rounds": 24, "steps": 45}  # twice the 500 after which the diagnosis measures, however few samples come
-    parts = {"env_cls": env_cls, "memory_cls": partial(ReplayMemory, batch_size=8), "training_agent_cls": SACAgent}
+    # twice the 500 after which the diagnosis measures, however few samples come
+    schedule = {"rounds": 24, "steps": 45}
+    parts = {
+        "env_cls": env_cls,
+        "memory_cls": partial(ReplayMemory, batch_size=8),
+        "training_agent_cls": SACAgent,
+    }
     with ExitStack() as stack:
         house = House("inproc", stack)
         house.server()
         worker = house.worker(env_cls, SquashedGaussianActor)
-        trainer = house.trainer(training=parts | schedule | {"held_out_share": 0.05}, metrics_path=path)
+        trainer = house.trainer(
+            training=parts | schedule | {"held_out_share": 0.05}, metrics_path=path
+        )
         house.start(worker.run, test_episode_interval=2, verbose=False)
         trainer.run()
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -233,8 +266,13 @@ SECTIONS_OF_METRICS = {  # of the page, with their groups in TensorBoard
 
 
 def test_every_metric_of_a_round_is_explained_in_its_group_and_no_other(records):
-    produced = {name for record in records if record["kind"] == "round" for name in record} - {"kind", "time_s"}
-    explained = {heading: table_names(page("metrics.md"), heading) for heading in SECTIONS_OF_METRICS}
+    produced = {name for record in records if record["kind"] == "round" for name in record} - {
+        "kind",
+        "time_s",
+    }
+    explained = {
+        heading: table_names(page("metrics.md"), heading) for heading in SECTIONS_OF_METRICS
+    }
     assert produced == SUMMED.union(*explained.values())
     for heading, groups in SECTIONS_OF_METRICS.items():
         assert {tag_of(name).partition("/")[0] for name in explained[heading]} == groups
@@ -242,7 +280,9 @@ def test_every_metric_of_a_round_is_explained_in_its_group_and_no_other(records)
 
 
 def test_every_metric_of_quantiles_is_explained_and_no_other():
-    agent = IQNAgent(spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4))
+    agent = IQNAgent(
+        spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4)
+    )
     obs, numbers = torch.zeros(4, 2), torch.zeros(4)
     batch = Batch(obs, numbers.long(), numbers, obs, numbers, numbers)
     named = set(agent.train(batch)) | {f"{name}_held_out" for name in agent.evaluate(batch)}
@@ -258,7 +298,10 @@ def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_me
     (text,), (loop,) = (fences(page("guide/sweeps.md"), language) for language in ("yaml", "bash"))
     sweep = yaml.safe_load(text)
     assert sweep["metric"]["name"] in table_names(page("metrics.md"), "Episodes")
-    chosen = [f"--{key}={spec.get('values', [spec.get('min')])[-1]}" for key, spec in sweep["parameters"].items()]
+    chosen = [
+        f"--{key}={spec.get('values', [spec.get('min')])[-1]}"
+        for key, spec in sweep["parameters"].items()
+    ]
     assert "--agent.gamma=0.98" in chosen
     (line,) = [words for words in sweep["command"] if "tmrl-like" in words]
     values = {"$WANDB_RUN_ID": "x", '"$@"': " ".join(chosen), "$lr": "1e-3", "$seed": "1"}
@@ -269,7 +312,7 @@ def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_me
         assert load_experiment(ROOT / arguments.place, arguments.overrides).run_name != "drone"
 
 
-# -- errors ------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def test_the_tree_of_errors_is_that_of_the_classes():
@@ -284,7 +327,7 @@ def test_the_tree_of_errors_is_that_of_the_classes():
     assert drawn == [(cls.__name__, cls.__bases__[0].__name__) for cls in classes]
 
 
-# -- configuration and command line ------------------------------------------------------------------
+# -- configuration and command line ----------------------------------------------------------------
 
 
 def test_every_part_is_in_the_reference_with_what_is_supplied():
@@ -295,7 +338,9 @@ def test_every_part_is_in_the_reference_with_what_is_supplied():
 
 
 def test_the_package_uses_every_word_of_the_glossary():
-    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tmrl_like").rglob("*.py"))
+    sources = "\n".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "tmrl_like").rglob("*.py")
+    )
     known = re.sub("[_-]", " ", sources).lower()
     for words in re.findall(r"^\| ([^|-]+(?:-[^|-]+)*) \|", page("glossary.md"), re.M):
         for word in words.split(", "):

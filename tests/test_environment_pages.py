@@ -1,4 +1,6 @@
-"""The pages of the environments, and the first screens of their files, say what the experiments that ship make."""
+"""The pages of the environments, and the first screens of their files, say what the experiments
+that ship make.
+"""
 
 import ast
 import importlib
@@ -29,7 +31,10 @@ def tables_of(page):
     """Its tables, headers first; cells without blanks around them."""
     text = page.read_text(encoding="utf-8")
     return [
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *rows.splitlines())]
+        [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in (header, *rows.splitlines())
+        ]
         for header, rows in TABLE.findall(text)
     ]
 
@@ -40,7 +45,9 @@ def tables_of_spaces():
         for (header, *_), *rows in tables_of(page):
             if header.startswith(("observation of", "action of")):
                 for name in NAME.findall(header):
-                    yield pytest.param(header.split()[0], name, rows, id=f"{header.split()[0]} of {name}")
+                    yield pytest.param(
+                        header.split()[0], name, rows, id=f"{header.split()[0]} of {name}"
+                    )
 
 
 def tables_of_facts():
@@ -48,7 +55,9 @@ def tables_of_facts():
         for header, *rows in tables_of(page):
             for column, names in enumerate(header):
                 for name in NAME.findall(names) if header[0] == "" else ():
-                    facts = {row[0]: row[column] if row[column] != "the same" else row[1] for row in rows}
+                    facts = {
+                        row[0]: row[column] if row[column] != "the same" else row[1] for row in rows
+                    }
                     yield pytest.param(name, facts, id=name)
 
 
@@ -84,15 +93,24 @@ def described(space):
     if isinstance(space, spaces.Discrete):
         return [shape, str(space.dtype), f"{space.start} to {space.start + space.n - 1}"]
     assert isinstance(space, spaces.Box)
-    bounds = (bound.flatten() if np.ptp(bound) else bound.flatten()[:1] for bound in (space.low, space.high))
-    return [shape, str(space.dtype), " to ".join(", ".join(f"{x:.4g}" for x in bound) for bound in bounds)]
+    bounds = (
+        bound.flatten() if np.ptp(bound) else bound.flatten()[:1]
+        for bound in (space.low, space.high)
+    )
+    return [
+        shape,
+        str(space.dtype),
+        " to ".join(", ".join(f"{x:.4g}" for x in bound) for bound in bounds),
+    ]
 
 
 @pytest.mark.parametrize(("what", "name", "rows"), list(tables_of_spaces()))
 def test_a_table_has_the_items_of_the_space(made, what, name, rows):
     env = made(name)
     space = env.observation_space if what == "observation" else env.action_space
-    items = [described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])]
+    items = [
+        described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])
+    ]
     written = []
     for meaning, shape, dtype, limits, _unit in rows:
         count = re.match(r"the last (?:(\d+) )?actions?$", meaning)
@@ -105,7 +123,9 @@ def test_class_clock_and_length_are_those_of_the_experiment(made, name, facts):
     env = made(name)
     module, _, cls = facts["class"].strip("`").rpartition(".")
     assert type(env) is getattr(importlib.import_module(module), cls)
-    assert facts["time-step"] == ("stands still" if env.time_step_s is None else f"{1e3 * env.time_step_s:.0f} ms")
+    assert facts["time-step"] == (
+        "stands still" if env.time_step_s is None else f"{1e3 * env.time_step_s:.0f} ms"
+    )
     longest = env.spec.max_episode_steps if env.time_step_s is None else env.unwrapped.ep_max_length
     assert facts["episode"] == f"{longest} steps"
     for id in NAME.findall(facts.get("for Gymnasium", "").replace("/", "").replace("-", "")):
@@ -115,7 +135,10 @@ def test_class_clock_and_length_are_those_of_the_experiment(made, name, facts):
 
 
 def test_every_experiment_that_ships_is_on_a_page_with_all_tables():
-    observed, acted = ({p.values[1] for p in tables_of_spaces() if p.values[0] == w} for w in ("observation", "action"))
+    observed, acted = (
+        {p.values[1] for p in tables_of_spaces() if p.values[0] == w}
+        for w in ("observation", "action")
+    )
     known = set(shipped()) | {"my_game"}
     assert observed == acted == {p.values[0] for p in tables_of_facts()} == known
 
@@ -124,6 +147,15 @@ def test_every_experiment_that_ships_is_on_a_page_with_all_tables():
 def test_the_first_screen_of_a_file_has_time_step_reward_end_and_both_spaces(file):
     documented = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     facts, observed, acted = (f"| {word}" for word in ("| `", "observation of `", "action of `"))
-    for start in (facts, observed, acted, "| class |", "| time-step |", "| episode |", "| reward |", "| ends |"):
+    for start in (
+        facts,
+        observed,
+        acted,
+        "| class |",
+        "| time-step |",
+        "| episode |",
+        "| reward |",
+        "| ends |",
+    ):
         assert f"\n{start}" in documented
     assert len(documented.splitlines()) < 40

@@ -1,4 +1,6 @@
-"""An experiment in a script: nothing is said twice, and server, worker and trainer are made from it."""
+"""An experiment in a script: nothing is said twice, and server, worker and trainer are made from
+it.
+"""
 
 import dataclasses
 import threading
@@ -68,23 +70,38 @@ def test_another_environment_in_a_copy_tells_the_memory_anew():
 
 def test_a_memory_in_a_memory_and_who_mirrors_its_samples_are_told_too():
     inner = partial(ReplayMemory, sample_preprocessor=MirroredLaps(seed=1))
-    parts = DRONE | {"env": partial(RacingEnv, inputs="fine"), "memory": partial(WithDemonstrations, memory=inner)}
+    parts = DRONE | {
+        "env": partial(RacingEnv, inputs="fine"),
+        "memory": partial(WithDemonstrations, memory=inner),
+    }
     told = Experiment(**parts).memory_cls.keywords["memory"].keywords
     assert told["gamma"] == 0.5
     assert len(told["sample_preprocessor"]._mirrored) == 15
     parts["memory"] = partial(ReplayMemory, sample_preprocessor=MirroredLaps(inputs="keys"))
-    with pytest.raises(ConfigError, match=r"sample_preprocessor\.inputs is 'keys'; expected the environment's, 'fine'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"sample_preprocessor\.inputs is 'keys'; expected the environment's, 'fine'",
+    ):
         Experiment(**parts)
 
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"trainer": {"epohcs": 3}}, "Experiment: trainer.epohcs: there is no such key; did you mean epochs?"),
-        ({"server": {"port": "many"}}, "Experiment: server.port: expected a whole number, got 'many'"),
+        (
+            {"trainer": {"epohcs": 3}},
+            "Experiment: trainer.epohcs: there is no such key; did you mean epochs?",
+        ),
+        (
+            {"server": {"port": "many"}},
+            "Experiment: server.port: expected a whole number, got 'many'",
+        ),
         ({"worker": {"envs": 0}}, "Experiment: worker.envs is 0; expected 1 or more"),
         ({"run_name": "../up"}, "run_name is '../up'; expected letters"),
-        ({"memory": partial(Resetting, reset_act_buf=False)}, "memory.reset_act_buf is False; expected the env"),
+        (
+            {"memory": partial(Resetting, reset_act_buf=False)},
+            "memory.reset_act_buf is False; expected the env",
+        ),
         (
             {"memory": lambda nb_steps, device: None, "obs_preprocessor": halved},
             "obs_preprocessor is given, but the mem",
@@ -101,17 +118,26 @@ def test_a_section_may_be_given_as_its_page():
     assert Experiment(**DRONE, trainer=TrainerSection(epochs=3)).trainer.epochs == 3
 
 
-def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(own_home):
-    experiment = Experiment(**COUNTING, run_name="mine", server={"port": free_port()}, trainer=SHORT)
+def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_runs_folder(
+    own_home,
+):
+    experiment = Experiment(
+        **COUNTING, run_name="mine", server={"port": free_port()}, trainer=SHORT
+    )
     heard = []
     with (
         experiment.make_server(),
-        experiment.make_worker(env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append) as worker,
+        experiment.make_worker(
+            env_cls=partial(CountingEnv, step_s=0.001), on_rollout=heard.append
+        ) as worker,
         experiment.make_trainer(sinks=[]) as trainer,
     ):
         flight = threading.Thread(target=worker.run)
         flight.start()
-        with pytest.raises(ConfigError, match="the run mine is in use by process"), experiment.make_trainer():
+        with (
+            pytest.raises(ConfigError, match="the run mine is in use by process"),
+            experiment.make_trainer(),
+        ):
             raise AssertionError("two trainers own one run")
         trainer.run()
         worker.stop()
@@ -133,7 +159,9 @@ def test_in_one_process_equal_seeds_give_equal_parameters(own_home):
     parts = DRONE | {"env": CountingEnv, "memory": partial(ReplayMemory, batch_size=4)}
     ends = []
     for run in ("first", "second"):
-        experiment = Experiment(**parts, run_name=run, seed=3, trainer=SHORT | {"start_training": 10})
+        experiment = Experiment(
+            **parts, run_name=run, seed=3, trainer=SHORT | {"start_training": 10}
+        )
         with experiment.make_in_process(sinks=[]) as trainer:
             trainer.run()
         ends.append(trainer.training.agent.get_actor().state_dict())
@@ -143,5 +171,6 @@ def test_in_one_process_equal_seeds_give_equal_parameters(own_home):
 def test_a_file_makes_the_same_class():
     assert type(load_experiment("drone")) is Experiment
     assert (
-        load_experiment("drone", parts=()).paths.folder == RunPaths("drone", load_experiment("drone").paths.root).folder
+        load_experiment("drone", parts=()).paths.folder
+        == RunPaths("drone", load_experiment("drone").paths.root).folder
     )

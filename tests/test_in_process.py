@@ -1,4 +1,6 @@
-"""Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger sees all of it."""
+"""Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger
+sees all of it.
+"""
 
 import json
 import math
@@ -79,14 +81,34 @@ def notes(monkeypatch):
     return notes
 
 
-def run(tmp_path, env_cls=Seeds, actor_cls=LinearActor, envs=1, seed=None, interval=0, checkpoint=None, **fields):
+def run(
+    tmp_path,
+    env_cls=Seeds,
+    actor_cls=LinearActor,
+    envs=1,
+    seed=None,
+    interval=0,
+    checkpoint=None,
+    **fields,
+):
     usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1, "env_cls": env_cls}
     usual |= {"memory_cls": partial(ListMemory, batch_size=4), "training_agent_cls": Threads}
     training = partial(TrainingOffline, **usual | fields)
-    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": checkpoint, "model_path": None, "sinks": []}
+    kept = {
+        "metrics_path": tmp_path / "m.jsonl",
+        "checkpoint_path": checkpoint,
+        "model_path": None,
+        "sinks": [],
+    }
     options = {"options": WorkerOptions(envs=envs)}
     return run_in_process(
-        training, env_cls, actor_cls, seed=seed, worker=options, trainer=kept, test_episode_interval=interval
+        training,
+        env_cls,
+        actor_cls,
+        seed=seed,
+        worker=options,
+        trainer=kept,
+        test_episode_interval=interval,
     )
 
 
@@ -102,7 +124,9 @@ def test_the_environment_steps_in_the_thread_that_trains(tmp_path, notes):
 
 
 @pytest.mark.usefixtures("four_cores")
-@pytest.mark.parametrize(("of_torch", "of_environment", "used"), [(4, "", 3), (2, "", 2), (4, "4", 4)])
+@pytest.mark.parametrize(
+    ("of_torch", "of_environment", "used"), [(4, "", 3), (2, "", 2), (4, "4", 4)]
+)
 def test_training_leaves_a_core_to_others_unless_it_was_said_how_many(
     tmp_path, monkeypatch, notes, of_torch, of_environment, used
 ):
@@ -156,12 +180,21 @@ class Choosing(CountingEnv):
 def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was_chosen(tmp_path):
     actor = partial(IQNActor, width=8, hidden_size=8)
     agent = partial(IQNAgent, actor_cls=actor, epsilon=1.0)
-    fields = {"rounds": 1, "steps": 60, "update_model_interval": 10, "device": "cpu", "training_agent_cls": agent}
+    fields = {
+        "rounds": 1,
+        "steps": 60,
+        "update_model_interval": 10,
+        "device": "cpu",
+        "training_agent_cls": agent,
+    }
     reset, *steps = run(tmp_path, Choosing, actor, seed=1, **fields).memory.data
     assert not any(sample.info.is_reset for sample in steps)
     assert {sample.info.timing.policy_version for sample in steps} >= {1, 3, 5}
     assert (bool(reset.info["greedy"]), reset.info["values"].tolist()) == (False, [0.0, 0.0, 0.0])
-    chosen = [(sample.act == sample.info["values"].argmax(), bool(sample.info["greedy"])) for sample in steps]
+    chosen = [
+        (sample.act == sample.info["values"].argmax(), bool(sample.info["greedy"]))
+        for sample in steps
+    ]
     assert set(chosen) == {(True, True), (False, False)}
 
 
@@ -176,7 +209,9 @@ def parameters(tmp_path, seed, envs):
         "start_training": 30,
         "update_model_interval": 3,
     }
-    done = run(tmp_path, partial(GenericGymEnv, id="Pendulum-v1"), actor, envs, seed, interval=2, **fields)
+    done = run(
+        tmp_path, partial(GenericGymEnv, id="Pendulum-v1"), actor, envs, seed, interval=2, **fields
+    )
     return done.agent.get_actor().weights()
 
 
@@ -217,7 +252,8 @@ def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, signal
                 signal.raise_signal(signal.SIGINT)
             return super().step(action)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    # ignored where tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stopped = run(tmp_path, Interrupted, checkpoint=tmp_path / "checkpoint")
     assert 10 < stopped.total_updates < 40
     resumed = run(tmp_path, checkpoint=tmp_path / "checkpoint")
@@ -238,7 +274,9 @@ def test_a_ratio_that_nothing_can_keep_is_refused(tmp_path):
 
 
 def test_an_experiment_runs_in_process(command_line, capsys, tmp_path):
-    assert command_line("run", str(TINY), "--in-process", "--trainer.rounds", "1", "--seed", "1") == 0
+    assert (
+        command_line("run", str(TINY), "--in-process", "--trainer.rounds", "1", "--seed", "1") == 0
+    )
     assert "policy" in capsys.readouterr().err
     assert command_line("run", str(TINY), "--in-process", "--workers", "2") == 2
     assert "--in-process goes with none" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """The lowest versions that pyproject.toml states are versions that work.
 
-torch is the exception: of its lowest version package indexes have the build for CUDA alone, gigabytes with its
-libraries, so the version of constraints.txt stands for it. `make audit` looks for known holes; it asks advisory
-services, which tests have no way to.
+torch is the exception: of its lowest version package indexes have the build for CUDA alone,
+gigabytes with its libraries, so the version of constraints.txt stands for it. `make audit` looks
+for known holes; it asks advisory services, which tests have no way to.
 """
 
 import os
@@ -16,7 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+PINNED = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+)
 TESTS = (
     "tests/roles/test_roles.py::test_everything_runs_from_construction_to_the_last_epoch",
     "tests/transport/test_contract.py::test_messages_of_all_sizes_arrive_unchanged_both_ways[tlspyo]",
@@ -41,7 +43,9 @@ def lowest(requirement):
 
 
 def test_no_lower_bound_admits_a_known_hole():
-    """torch: CVE-2025-32434, CVE-2026-24747. filelock: 3.20.3 ends its races with symbolic links."""
+    """torch: CVE-2025-32434, CVE-2026-24747. filelock: 3.20.3 ends its races with symbolic
+    links.
+    """
     bounds = {r.name: tuple(map(int, re.findall(r"\d+", lowest(r)))) for r in requirements()}
     assert bounds["torch"] >= (2, 10)
     assert bounds["filelock"] >= (3, 20, 3)
@@ -51,7 +55,9 @@ def test_no_lower_bound_admits_a_known_hole():
 @pytest.mark.timeout(3000)
 def test_the_three_roles_run_with_the_lowest_versions(tmp_path):
     constraints = tmp_path / "lowest.txt"
-    lines = [f"{r.name}=={PINNED['torch'] if r.name == 'torch' else lowest(r)}" for r in requirements()]
+    lines = [
+        f"{r.name}=={PINNED['torch'] if r.name == 'torch' else lowest(r)}" for r in requirements()
+    ]
     lines += [f"{name}=={PINNED[name]}" for name in ("pytest", "pytest-timeout", "hypothesis")]
     constraints.write_text("\n".join(lines))
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
@@ -61,6 +67,17 @@ def test_the_three_roles_run_with_the_lowest_versions(tmp_path):
         done = subprocess.run([python, "-m", *arguments], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
 
-    run("pip", "install", "-q", "-c", constraints, "-e", ROOT, "pytest", "pytest-timeout", "hypothesis")
+    run(
+        "pip",
+        "install",
+        "-q",
+        "-c",
+        constraints,
+        "-e",
+        ROOT,
+        "pytest",
+        "pytest-timeout",
+        "hypothesis",
+    )
     run("pip", "check")
     run("pytest", "-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "pytest", *TESTS)

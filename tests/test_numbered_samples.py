@@ -1,4 +1,6 @@
-"""What numbers samples, and audits them, does what it says, with nothing of the pipeline in between."""
+"""What numbers samples, and audits them, does what it says, with nothing of the pipeline in
+between.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from tmrl_like.types import Buffer
 
 
 def rows(*numbers, worker=1, incarnation=1):
-    return np.array([[worker, incarnation, number] for number in numbers], np.float32).reshape(-1, 3)
+    return np.array([[worker, incarnation, number] for number in numbers], np.float32).reshape(
+        -1, 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,8 +30,17 @@ def rows(*numbers, worker=1, incarnation=1):
 )
 def test_an_audit_finds_what_is_lost_doubled_and_out_of_order(numbers, count, expected):
     found = audit(rows(*numbers), {(1, 1): count})
-    of = {name: [row[2] for row in getattr(found, name)] for name in ("lost", "doubled", "out_of_order")}
-    assert (found.produced, of["lost"], found.lost_at_end, of["doubled"], of["out_of_order"]) == expected
+    of = {
+        name: [row[2] for row in getattr(found, name)]
+        for name in ("lost", "doubled", "out_of_order")
+    }
+    assert (
+        found.produced,
+        of["lost"],
+        found.lost_at_end,
+        of["doubled"],
+        of["out_of_order"],
+    ) == expected
     assert found.exactly_once == (expected[1:] == ([], 0, [], []))
 
 
@@ -51,11 +64,15 @@ class LedgerReplayMemory(Ledger, ReplayMemory):
 def twelve_samples(tally):
     env = NumberedEnv(tally, period_s=0.0, ballast_bytes=10)
     act = env.action_space.sample()
-    return [(act, env.reset()[0], 0.0, False, False, {})] + [(act, *env.step(act)[:4], {}) for _ in range(11)]
+    return [(act, env.reset()[0], 0.0, False, False, {})] + [
+        (act, *env.step(act)[:4], {}) for _ in range(11)
+    ]
 
 
 @pytest.mark.parametrize("memory_cls", [LedgerListMemory, LedgerReplayMemory])
-def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_drops_it(memory_cls, tmp_path):
+def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_drops_it(
+    memory_cls, tmp_path
+):
     samples = twelve_samples(tmp_path)
     memory = memory_cls(memory_size=5, batch_size=2)
     memory.append(Buffer(samples[:6], "a"))

@@ -1,4 +1,6 @@
-"""What `make release` makes is what its commit says: the same bytes each time, with all that it brings on one list."""
+"""What `make release` makes is what its commit says: the same bytes each time, with all that it
+brings on one list.
+"""
 
 import hashlib
 import json
@@ -17,7 +19,12 @@ ROOT = Path(__file__).parent.parent
 
 def run(*command, cwd, **env):
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
+        list(map(str, command)),
+        cwd=cwd,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
 
@@ -34,18 +41,29 @@ def test_a_release_is_the_same_bytes_each_time_and_lists_what_it_brings(tmp_path
     sums = dict(line.split()[::-1] for line in made.pop("SHA256SUMS").decode().splitlines())
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in made.items()}
 
-    time = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=second, capture_output=True, text=True, check=True)
-    fixed = {"SOURCE_DATE_EPOCH": time.stdout.strip(), "PIP_CONSTRAINT": str(second / "constraints.txt")}
+    time = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=second, capture_output=True, text=True, check=True
+    )
+    fixed = {
+        "SOURCE_DATE_EPOCH": time.stdout.strip(),
+        "PIP_CONSTRAINT": str(second / "constraints.txt"),
+    }
     run(first / ".venv" / "bin" / "python", "-m", "build", "-o", "dist", cwd=second, **fixed)
     for path in (second / "dist").iterdir():
         assert path.read_bytes() == made[path.name], path.name
 
     (wheel,) = (first / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"tmrl_like", f"tmrl_like-{wheel.name.split('-')[1]}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "tmrl_like",
+        f"tmrl_like-{wheel.name.split('-')[1]}.dist-info",
+    }
     bill = json.loads(made["tmrl_like.cdx.json"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = {component["name"].lower().replace("_", "-"): component["version"] for component in bill["components"]}
+    listed = {
+        component["name"].lower().replace("_", "-"): component["version"]
+        for component in bill["components"]
+    }
     for line in project["dependencies"]:
         requirement = Requirement(line)
         assert requirement.specifier.contains(listed[requirement.name.lower()]), line

@@ -80,7 +80,22 @@ def test_a_training_takes_its_fields_by_position_and_the_others_by_name():
     def schedule(agent, epoch):
         pass
 
-    given = (CountingEnv, ListMemory, CountingAgent, math.inf, 3, 7, 2, 4, 0.5, 0.25, False, schedule, 9, "cpu")
+    given = (
+        CountingEnv,
+        ListMemory,
+        CountingAgent,
+        math.inf,
+        3,
+        7,
+        2,
+        4,
+        0.5,
+        0.25,
+        False,
+        schedule,
+        9,
+        "cpu",
+    )
     training = TrainingOffline(*given, reward_window=30)
     assert tuple(getattr(training, name) for name in ORDER[TrainingOffline]) == given
     assert training.reward_window == 30
@@ -99,6 +114,8 @@ def test_a_training_has_the_defaults_of_the_users_document_and_no_argument_twice
 
 
 def test_what_lockstep_no_longer_takes_names_what_serves_in_its_place():
-    gone = pytest.raises(ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train")
+    gone = pytest.raises(
+        ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train"
+    )
     with alone() as worker, gone:
         worker.run_synchronous(0, 10, 1, math.inf)

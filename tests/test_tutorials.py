@@ -33,7 +33,9 @@ LATE = "ignore:Time-step timed out:UserWarning"  # on a busy machine
 
 
 def run(home, *arguments):
-    return "".join(python("-W", "error", "-W", LATE, *arguments, "--epochs", "1", TMRL_LIKE_HOME=str(home)))
+    return "".join(
+        python("-W", "error", "-W", LATE, *arguments, "--epochs", "1", TMRL_LIKE_HOME=str(home))
+    )
 
 
 _THEN_CLIMB = """
@@ -82,12 +84,15 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
         for k in range(3)
     ]
     (tmp_path / "data" / "chunk-000").mkdir(parents=True)
-    parquet.write_table(pyarrow.Table.from_pylist(frames), tmp_path / "data" / "chunk-000" / "file-000.parquet")
+    parquet.write_table(
+        pyarrow.Table.from_pylist(frames), tmp_path / "data" / "chunk-000" / "file-000.parquet"
+    )
     script = TUTORIAL.with_name("lerobot_data_set.py")
     assert python("-W", "error", script, tmp_path, tmp_path / "flights")[0] == "7 samples\n"
     memory = ReplayMemory(dataset_path=tmp_path / "flights")
     found = sorted(
-        (*t.last_obs, *t.obs, t.rew, t.terminated, t.truncated) for t in map(memory.get_transition, range(5))
+        (*t.last_obs, *t.obs, t.rew, t.terminated, t.truncated)
+        for t in map(memory.get_transition, range(5))
     )
     assert found == [
         (0.0, 0.0, 0.0, 1.0, 0.0, False, False),
@@ -156,7 +161,9 @@ def arm_tutorial(monkeypatch):
 
 
 class _Robot:
-    """Three joints of LeRobot, which go where they are sent at once but for a limit of its own: 2 units in a step."""
+    """Three joints of LeRobot, which go where they are sent at once but for a limit of its own: 2
+    units in a step.
+    """
 
     def __init__(self):
         self.action_features = {**{f"joint_{k}.pos": float for k in range(3)}, "speed": float}
@@ -169,11 +176,15 @@ class _Robot:
 
     def get_observation(self):
         assert self.is_connected
-        return {f"joint_{k}.pos": at for k, at in enumerate(self.at)} | {"camera": np.zeros((4, 4, 3), np.uint8)}
+        return {f"joint_{k}.pos": at for k, at in enumerate(self.at)} | {
+            "camera": np.zeros((4, 4, 3), np.uint8)
+        }
 
     def send_action(self, action):
         assert self.is_connected
-        self.at = [at + min(max(action[f"joint_{k}.pos"] - at, -2.0), 2.0) for k, at in enumerate(self.at)]
+        self.at = [
+            at + min(max(action[f"joint_{k}.pos"] - at, -2.0), 2.0) for k, at in enumerate(self.at)
+        ]
         return self.get_observation()
 
     def disconnect(self):
@@ -181,7 +192,9 @@ class _Robot:
         self.is_connected = False
 
 
-def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(arm_tutorial):
+def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_was_really_sent(
+    arm_tutorial,
+):
     robot = _Robot()
     with closing(arm_tutorial.ReachPose(lambda: robot)) as task:
         (position, way), _ = task.reset(seed=0)
@@ -189,7 +202,10 @@ def test_a_robot_of_lerobot_is_brought_to_a_pose_within_its_limits_and_by_what_w
         terminated = False
         for _ in range(80):
             task.send_control(np.clip(way / arm_tutorial.MAX_MOVE, -1.0, 1.0))
-            before, ((position, way), reward, terminated, _) = way, task.get_obs_rew_terminated_info()
+            before, ((position, way), reward, terminated, _) = (
+                way,
+                task.get_obs_rew_terminated_info(),
+            )
             assert np.abs(way).max() <= np.abs(before).max()
             if terminated:
                 break
@@ -235,9 +251,19 @@ def test_the_leader_arm_drives_while_somebody_moves_it(arm_tutorial, monkeypatch
 
 def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(monkeypatch):
     ros = MagicMock(Float64MultiArray=SimpleNamespace)
-    for name in ("rclpy", "rclpy.executors", "rclpy.qos", "sensor_msgs", "sensor_msgs.msg", "std_msgs", "std_msgs.msg"):
+    for name in (
+        "rclpy",
+        "rclpy.executors",
+        "rclpy.qos",
+        "sensor_msgs",
+        "sensor_msgs.msg",
+        "std_msgs",
+        "std_msgs.msg",
+    ):
         monkeypatch.setitem(sys.modules, name, ros)
-    state = SimpleNamespace(name=["elbow", "gripper", "shoulder"], position=[2.0, 9.0, 1.0], velocity=[0.2, 0.9, 0.1])
+    state = SimpleNamespace(
+        name=["elbow", "gripper", "shoulder"], position=[2.0, 9.0, 1.0], velocity=[0.2, 0.9, 0.1]
+    )
     node, executor = ros.create_node.return_value, ros.SingleThreadedExecutor.return_value
     node.create_subscription.side_effect = lambda kind, topic, arrived, qos: arrived(state)
     published = node.create_publisher.return_value.publish
@@ -253,7 +279,13 @@ def test_joints_behind_ros_2_are_read_at_their_own_rate_and_stand_in_the_end(mon
     device.close()
     device.close()
     assert [call.args[0].data for call in published.call_args_list] == [[0.5, -0.5], [0.0, 0.0]]
-    for once in (ros.init, executor.spin, executor.shutdown, node.destroy_node, ros.Context.return_value.shutdown):
+    for once in (
+        ros.init,
+        executor.spin,
+        executor.shutdown,
+        node.destroy_node,
+        ros.Context.return_value.shutdown,
+    ):
         once.assert_called_once()
 
 
@@ -265,7 +297,9 @@ def learning_gif():
 
 
 @pytest.mark.parametrize(("name", "simulated"), [("robot", "Arm"), ("racing_lidar", "Car")])
-def test_what_the_pictures_show_is_what_ships_but_for_the_clock(learning_gif, name, simulated, monkeypatch):
+def test_what_the_pictures_show_is_what_ships_but_for_the_clock(
+    learning_gif, name, simulated, monkeypatch
+):
     monkeypatch.setattr(robot, "time", robot.time)  # it puts its own there
     learner = learning_gif.Learner(name, name, getattr(learning_gif, simulated), 1, 1.0)
     ours, real = learner.experiment.env(), load_experiment(name).env()
@@ -290,7 +324,9 @@ def test_the_pictures_are_drawn_of_what_was_trained(learning_gif, own_home, tmp_
 
     learner = learning_gif.Learner("arm", "robot", learning_gif.Arm, 1, 5.0)
     learner.train()
-    assert [practice_s for practice_s, _ in learner.policies()] == sorted({p for p, _ in learner.policies()})
+    assert [practice_s for practice_s, _ in learner.policies()] == sorted(
+        {p for p, _ in learner.policies()}
+    )
     learning_gif.draw_gif([learner, learner], tmp_path / "learning.gif")
     with Image.open(tmp_path / "learning.gif") as gif:
         assert gif.n_frames > 100

@@ -1,6 +1,8 @@
-"""Train robots, games and simulators in real time, over a network, with deep reinforcement learning.
+"""Train robots, games and simulators in real time, over a network, with deep reinforcement
+learning.
 
-Importing this package does nothing but make names available: each is loaded from its module when first used.
+Importing this package does nothing but make names available: each is loaded from its module when
+first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """An experiment: everything that server, workers and trainer of one training share, said once.
 
-A script makes it by calling `Experiment`, a file by `load_experiment`. What one part knows from another is worked out
-here, for both.
+A script makes it by calling `Experiment`, a file by `load_experiment`. What one part knows from
+another is worked out here, for both.
 """
 
 from __future__ import annotations
@@ -51,35 +51,41 @@ class OwnCompressor(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Settings):
-    """Everything that server, workers and trainer of one experiment share; each of them is made from it::
+    """Everything that server, workers and trainer of one experiment share; each of them is made
+    from it::
 
-        experiment = Experiment(env=DroneEnv, actor=SquashedGaussianActor, agent=SACAgent, memory=ReplayMemory)
-        with experiment.make_trainer() as trainer:
+        experiment = Experiment(env=DroneEnv, actor=SquashedGaussianActor, agent=SACAgent,
+        memory=ReplayMemory) with experiment.make_trainer() as trainer:
             trainer.run()
 
-    A section (`server`, `worker`, `trainer`, `proof`) may be given as a mapping: `trainer={"epochs": 3}`. What is kept
-    of a run lies in the folder of its `run_name`. What one part knows need not be told to another: see `memory_cls`,
-    `compressor` and `agent_cls`.
+    A section (`server`, `worker`, `trainer`, `proof`) may be given as a mapping:
+    `trainer={"epochs": 3}`. What is kept of a run lies in the folder of its `run_name`. What one
+    part knows need not be told to another: see `memory_cls`, `compressor` and `agent_cls`.
 
     Attributes:
         env: makes the environment.
-        actor: makes the policy from observation_space and action_space, on the workers and in the agent alike.
-        agent: makes the learning algorithm from observation_space, action_space and device; one that takes an
-            actor_cls is given `actor`.
+        actor: makes the policy from observation_space and action_space, on the workers and in the
+            agent alike.
+        agent: makes the learning algorithm from observation_space, action_space and device; one
+            that takes an actor_cls is given `actor`.
         memory: makes the replay memory from nb_steps and device.
-        sample_compressor: takes out of a sample, before sending, what the memory can rebuild; where it is left out,
-            it is what the memory's class gives as its own; none: samples travel whole.
-        obs_preprocessor: applied to each observation right before the model, on the worker and in the memory.
+        sample_compressor: takes out of a sample, before sending, what the memory can rebuild; where
+            it is left out, it is what the memory's class gives as its own; none: samples travel
+            whole.
+        obs_preprocessor: applied to each observation right before the model, on the worker and in
+            the memory.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
-        takeover: makes who may drive a worker's first environment in place of the policy, from action_space and
-            default_action: keys, a gamepad, a program.
+        takeover: makes who may drive a worker's first environment in place of the policy, from
+            action_space and default_action: keys, a gamepad, a program.
         action_chain: makes what the actions of each environment go through: filters and limits.
-        spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the
-            environment.
-        document: the file that it is from, and where its values were written; a script leaves it out.
-        memory_cls: what makes the memory: `memory`, given what environment and agent know (see `fitted`), and the
-            preprocessor. Of samples that travel whole nothing is rebuilt, and the environment is not asked.
+        spaces: returns (observation_space, action_space), for a trainer's machine that cannot make
+            the environment.
+        document: the file that it is from, and where its values were written; a script leaves it
+            out.
+        memory_cls: what makes the memory: `memory`, given what environment and agent know (see
+            `fitted`), and the preprocessor. Of samples that travel whole nothing is rebuilt, and
+            the environment is not asked.
         compressor: what the workers take out of samples: `sample_compressor`, or the memory's own.
     """
 
@@ -94,7 +100,9 @@ class Experiment(Settings):
     takeover: Factory | None = None
     action_chain: Factory | None = None
     spaces: Factory | None = None
-    document: Document = field(default_factory=lambda: Document("Experiment"), repr=False, compare=False)
+    document: Document = field(
+        default_factory=lambda: Document("Experiment"), repr=False, compare=False
+    )
     memory_cls: Factory = field(init=False, repr=False, compare=False)
     compressor: Factory | None = field(init=False, repr=False, compare=False)
 
@@ -121,8 +129,8 @@ class Experiment(Settings):
         for name in shared:
             if name not in taken:
                 raise ConfigError(
-                    f"{name} is given, but the memory takes no argument of that name: add it to its __init__ and pass "
-                    "it to MemoryDataloading's"
+                    f"{name} is given, but the memory takes no argument of that name: add it to "
+                    "its __init__ and pass it to MemoryDataloading's"
                 )
         env = None if self.sample_compressor is None else self.env
         return completed(fitted(self.memory, env, self.agent), **shared)
@@ -150,21 +158,25 @@ class Experiment(Settings):
             memory_cls=self.memory_cls,
             training_agent_cls=self.agent_cls,
             agent_scheduler=self.agent_scheduler,
-            **{field.name: getattr(self.trainer, field.name) for field in dataclasses.fields(Schedule)},
+            **{
+                field.name: getattr(self.trainer, field.name)
+                for field in dataclasses.fields(Schedule)
+            },
         )
 
     def with_code(self, parts: Collection[str] = tuple(PARTS)) -> Experiment:
         """The same with code that its document names.
 
-        Modules beside the file can be named: its folder is put first where Python looks for modules. Without the agent,
-        the actor is the form of it that needs no torch, if it has one.
+        Modules beside the file can be named: its folder is put first where Python looks for
+        modules. Without the agent, the actor is the form of it that needs no torch, if it has one.
 
         Args:
-            parts: what to import, and what these need to know of others; the rest is None. A robot need not have the
-                agent's packages, nor the trainer's machine the robot's.
+            parts: what to import, and what these need to know of others; the rest is None. A robot
+                need not have the agent's packages, nor the trainer's machine the robot's.
 
         Raises:
-            ConfigError: anything wrong with it; one line with file, line, key and what was expected.
+            ConfigError: anything wrong with it; one line with file, line, key and what was
+                expected.
         """
         if "actor" in parts and "agent" not in parts:
             _resolve_without_torch(self.document)
@@ -175,7 +187,9 @@ class Experiment(Settings):
             raise ConfigError(with_place(self.document, str(error))) from None
 
     def as_data(self) -> dict[str, Any]:
-        """What its file says, and of all that was imported the defaults, and what they know of each other."""
+        """What its file says, and of all that was imported the defaults, and what they know of each
+        other.
+        """
         whole: dict[str, Any] = {}
         for name in TOP_LEVEL:
             if name in SECTIONS:
@@ -183,11 +197,15 @@ class Experiment(Settings):
             elif name not in PARTS:
                 whole[name] = getattr(self, name)
             else:
-                whole[name] = with_defaults(self.document, name, self.memory_cls if name == "memory" else None)
+                whole[name] = with_defaults(
+                    self.document, name, self.memory_cls if name == "memory" else None
+                )
         return whole
 
     def refuse_finished(self) -> None:
-        """Raise FinishedError where the run's checkpoint is that of a training that has come to its end."""
+        """Raise FinishedError where the run's checkpoint is that of a training that has come to its
+        end.
+        """
         from tmrl_like.trainer.checkpoint_file import read_head
 
         if self.trainer.checkpoint and self.trainer.resume == "all":
@@ -196,7 +214,9 @@ class Experiment(Settings):
                 self.trainer.refuse_finished(head.epoch, head.elapsed_s)
 
     def seed_generators(self) -> None:
-        """Seed the generators of Python, numpy and, if it is loaded, torch; without a seed nothing is done."""
+        """Seed the generators of Python, numpy and, if it is loaded, torch; without a seed nothing
+        is done.
+        """
         if self.seed is not None:
             import numpy as np
 
@@ -206,16 +226,24 @@ class Experiment(Settings):
                 sys.modules["torch"].manual_seed(self.seed)
 
     def make_server(self, **more: Any) -> Server:
-        """The server, which listens when this returns; `more` are further or other arguments of `Server`."""
+        """The server, which listens when this returns; `more` are further or other arguments of
+        `Server`.
+        """
         from tmrl_like.server.server import Server
 
         section = self.server
-        usual = {"port": section.port, "host": section.listens_on, "options": section, "engine": self.engine}
+        usual = {
+            "port": section.port,
+            "host": section.listens_on,
+            "options": section,
+            "engine": self.engine,
+        }
         return Server(**section.connection | usual | more)
 
     @contextlib.contextmanager
     def make_worker(self, *, supervised: bool = False, **more: Any) -> Iterator[RolloutWorker]:
-        """The worker, for a `with` block, at the end of which it is closed; meanwhile it uses the run's folder.
+        """The worker, for a `with` block, at the end of which it is closed; meanwhile it uses the
+        run's folder.
 
         Args:
             supervised: a `tmrl-like run` that owns the folder has started this process.
@@ -223,12 +251,19 @@ class Experiment(Settings):
         """
         from tmrl_like.config.run_lock import use_run
 
-        with use_run(self.paths, "worker", supervised=supervised), self._new_worker(**more) as worker:
+        with (
+            use_run(self.paths, "worker", supervised=supervised),
+            self._new_worker(**more) as worker,
+        ):
             yield worker
 
     def make_standalone(self, policy: str | Path | None = None, **more: Any) -> RolloutWorker:
-        """A worker without a server, driving with the weights of a file or, with None, untrained."""
-        return self._new_worker(**{"standalone": True, "model_path": policy, "on_rollout": None} | more)
+        """A worker without a server, driving with the weights of a file or, with None,
+        untrained.
+        """
+        return self._new_worker(
+            **{"standalone": True, "model_path": policy, "on_rollout": None} | more
+        )
 
     def _new_worker(self, **more: Any) -> RolloutWorker:
         from tmrl_like.worker.worker import RolloutWorker
@@ -247,13 +282,16 @@ class Experiment(Settings):
             "takeover": self.takeover,
             "action_chain": self.action_chain,
             "signals": paths.signals,
-            "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
+            "options": dataclasses.replace(section, spool=paths.spool)
+            if section.spool is True
+            else section,
         }
         return RolloutWorker(**self.server.dialled | usual | more)
 
     @contextlib.contextmanager
     def make_trainer(self, *, supervised: bool = False, **more: Any) -> Iterator[Trainer]:
-        """The trainer, for a `with` block, at the end of which it is closed; meanwhile it owns the run's folder.
+        """The trainer, for a `with` block, at the end of which it is closed; meanwhile it owns the
+        run's folder.
 
         Args:
             supervised: a `tmrl-like run` that owns the folder has started this process.
@@ -286,7 +324,8 @@ class Experiment(Settings):
     def make_in_process(
         self, worker: Mapping[str, Any] | None = None, **more: Any
     ) -> contextlib.AbstractContextManager[Trainer]:
-        """A trainer that has a worker make steps in the same thread, in lockstep, without a server; for a `with` block.
+        """A trainer that has a worker make steps in the same thread, in lockstep, without a server;
+        for a `with` block.
 
         Args:
             worker: further or other arguments of `RolloutWorker`.
@@ -304,7 +343,9 @@ class Experiment(Settings):
         )
 
 
-def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
+def load_experiment(
+    path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)
+) -> Experiment:
     """Read an experiment and import the code that it names, see `Experiment.with_code`.
 
     Args:
@@ -313,24 +354,30 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
         parts: what to import.
 
     Raises:
-        ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
+        ConfigError: anything wrong with the file; one line with file, line, key and what was
+            expected.
     """
     return experiment_of(open_experiment(path, overrides)).with_code(parts)
 
 
 def experiment_of(document: Document) -> Experiment:
-    """The plain values of an experiment that was read; no code is imported. ConfigError: one that cannot be."""
+    """The plain values of an experiment that was read; no code is imported. ConfigError: one that
+    cannot be.
+    """
     nothing = dict.fromkeys(("env", "actor", "agent", "memory"))
     return Experiment(document=document, **vars(settings_of(document)), **nothing)  # type: ignore[arg-type]
 
 
 def _resolve_without_torch(document: Document) -> None:
-    """Import the form of the actor that needs no torch, if there is one, in place of the one that is named."""
+    """Import the form of the actor that needs no torch, if there is one, in place of the one that
+    is named.
+    """
     from tmrl_like.policies.load_policy import without_torch
 
     actor = document.data["actor"]
     named = actor.get("class_path") if isinstance(actor, dict) else None
     if isinstance(named, str) and without_torch(named) != named:
         twin = dict(document.data, actor=actor | {"class_path": without_torch(named)})
-        same = dataclasses.replace(document, data=twin)  # what is found goes to the components of both
+        # what is found goes to the components of both
+        same = dataclasses.replace(document, data=twin)
         resolve_component(same, ("actor",), PARTS["actor"])

@@ -39,18 +39,21 @@ def run_in_process(
     worker: Mapping[str, Any] | None = None,
     trainer: Mapping[str, Any] | None = None,
 ) -> TrainingOffline:
-    """Train in the calling thread alone, where a debugger steps from the environment to the learner; blocks.
+    """Train in the calling thread alone, where a debugger steps from the environment to the
+    learner; blocks.
 
-    Samples are packed, stored and unpacked as those that come over a network. Gathering and training are in lockstep:
-    whenever training waits for samples, an environment makes a step. With a seed, an environment that follows from its
-    own seed gives the same parameters bit for bit, on one machine's CPU.
+    Samples are packed, stored and unpacked as those that come over a network. Gathering and
+    training are in lockstep: whenever training waits for samples, an environment makes a step. With
+    a seed, an environment that follows from its own seed gives the same parameters bit for bit, on
+    one machine's CPU.
 
     Args:
         training_cls: as `Trainer`'s.
         env_cls: as `RolloutWorker`'s; it must be able to stand still.
         actor_module_cls: as `RolloutWorker`'s.
         sample_compressor: as `RolloutWorker`'s.
-        seed: of the environments, the memory and the generators of Python, numpy and torch; None: nothing is seeded.
+        seed: of the environments, the memory and the generators of Python, numpy and torch; None:
+            nothing is seeded.
         test_episode_interval: as `RolloutWorker.run`'s.
         worker: further arguments of `RolloutWorker`.
         trainer: further arguments of `Trainer`.
@@ -92,23 +95,32 @@ def connected(
     verbose: bool = False,
 ) -> Iterator[Trainer]:
     """A trainer that has a worker make steps, for a `with` block."""
-    with make_worker(standalone=True, options=dataclasses.replace(options, own_thread=False)) as worker:
+    with make_worker(
+        standalone=True, options=dataclasses.replace(options, own_thread=False)
+    ) as worker:
         steps = worker.steps(test_episode_interval, verbose)
         with make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)) as trainer:
             yield trainer
 
 
 class DirectLink(TrainerInterface):
-    """A connection with one worker: whenever samples are waited for, an environment of its makes a step."""
+    """A connection with one worker: whenever samples are waited for, an environment of its makes a
+    step.
+    """
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
         """`steps` are those of `RolloutWorker.steps`, for this worker."""
         super().__init__(parts.saver, parts.newest_version)
         self._worker, self._steps, self._tap = worker, steps, SampleTap(worker)
-        self._pacer, self._receiver, self._freshness = parts.training.pacer, parts.receiver, parts.freshness
+        self._pacer, self._receiver, self._freshness = (
+            parts.training.pacer,
+            parts.receiver,
+            parts.freshness,
+        )
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
-        if timeout_s > 0 or not self._pacer.in_lockstep:  # recorded samples let training go on without any
+        # recorded samples let training go on without any
+        if timeout_s > 0 or not self._pacer.in_lockstep:
             next(self._steps)
         condition = Condition(policy_version=self._worker.policy_version)
         self.workers.on_beat(m.Beat(self._worker.name, condition), self.newest_version)
@@ -121,7 +133,9 @@ class DirectLink(TrainerInterface):
         return self._freshness.admit(packet, clocks.unix_s(), self.newest_version)
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
+        self._receiver.confirm(
+            [delivery.receipt for delivery in deliveries if delivery.receipt is not None]
+        )
         self._receiver.write(time.monotonic())
 
     def reject(self, receipt: Receipt, reason: str) -> None:

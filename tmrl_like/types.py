@@ -1,12 +1,13 @@
 """The contract page: what crosses a room's border, field by field. Read this first.
 
 Shapes: `[B]` is the batch, `[N]` rows of a packet, `[]` a scalar. An observation is whatever nested
-structure (tuple, list, dict, array, number) the environment's observation space describes; an action
-whatever its action space describes.
+structure (tuple, list, dict, array, number) the environment's observation space describes; an
+action whatever its action space describes.
 
 Time in one environment step, in the order in which things happen::
 
-    obs(t) --act()--> action(t) --env.step()--> obs(t+1), rew(t+1), terminated(t+1), truncated(t+1), info(t+1)
+    obs(t) --act()--> action(t) --env.step()--> obs(t+1), rew(t+1), terminated(t+1), truncated(t+1),
+    info(t+1)
 
 A `Sample` is the right-hand side plus the action that led there. The memory rebuilds a `Transition`
 from two consecutive samples.
@@ -39,9 +40,10 @@ _MAX_FAULT_BYTES = 1000  # 50 reports in a message's header
 class Sample(NamedTuple):
     """What the environment produced in one step (before or after the user's compressor).
 
-    An episode begins with the observation that `reset` returned, `rew` 0.0 and both flags False: once for each
-    action of its action buffer, oldest first, with this action as `act`. Where it ends in none, once, with the
-    environment's default action (or a neutral action of the space where the environment has none).
+    An episode begins with the observation that `reset` returned, `rew` 0.0 and both flags False:
+    once for each action of its action buffer, oldest first, with this action as `act`. Where it
+    ends in none, once, with the environment's default action (or a neutral action of the space
+    where the environment has none).
     """
 
     act: Action  # the action that led to `obs`
@@ -76,18 +78,21 @@ class _BatchFields(NamedTuple):
 class Batch(_BatchFields):
     """What a `TrainingAgent` trains on: tensors on the training device, first dimension B.
 
-    A tuple of six: obs (structure of [B, ...], dtypes of the observation after obs_preprocessor), act
-    `[B, *action shape]`, rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where the episode reached a
-    terminal state), truncated float32 [B] (1.0 where it was cut). What a memory adds on demand is beside the six:
+    A tuple of six: obs (structure of [B, ...], dtypes of the observation after obs_preprocessor),
+    act `[B, *action shape]`, rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where
+    the episode reached a terminal state), truncated float32 [B] (1.0 where it was cut). What a
+    memory adds on demand is beside the six:
 
     Attributes:
-        discount: float32 [B], where the memory sums up several rewards (n-step returns): what the value of
-            next_obs counts in the target, gamma ** steps, in the place of the agent's gamma. None: one step.
-        time_left: float32 [B], where the memory draws mini-races: the share of the race that is left at obs, above 0
-            and at most 1; terminated is 1.0 where the race ends as well. None: there are no races.
+        discount: float32 [B], where the memory sums up several rewards (n-step returns): what the
+            value of next_obs counts in the target, gamma ** steps, in the place of the agent's
+            gamma. None: one step.
+        time_left: float32 [B], where the memory draws mini-races: the share of the race that is
+            left at obs, above 0 and at most 1; terminated is 1.0 where the race ends as well. None:
+            there are no races.
         next_time_left: the same at next_obs: 0 to below 1.
-        columns: what the memory keeps of `info` of the samples that the actions led to, tensors [B, ...] by name. None:
-            nothing.
+        columns: what the memory keeps of `info` of the samples that the actions led to, tensors [B,
+            ...] by name. None: nothing.
     """
 
     discount: Any = None
@@ -112,13 +117,19 @@ class Batch(_BatchFields):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """The six, and what of the rest holds tensors: one structure, None where there is nothing."""
+        """The six, and what of the rest holds tensors: one structure, None where there is
+        nothing.
+        """
         return (*self, self.discount, self.time_left, self.next_time_left, self.columns)
 
     def map(self, call: Callable[..., Any], *others: Batch) -> Batch:
-        """A batch that holds call(tensor, those of others in its place) in the place of each tensor."""
+        """A batch that holds call(tensor, those of others in its place) in the place of each
+        tensor.
+        """
         parts = tree.map_leaves(
-            lambda *leaves: None if leaves[0] is None else call(*leaves), self.parts, *(other.parts for other in others)
+            lambda *leaves: None if leaves[0] is None else call(*leaves),
+            self.parts,
+            *(other.parts for other in others),
         )
         return Batch.of(parts)
 
@@ -126,7 +137,13 @@ class Batch(_BatchFields):
     def of(cls, parts: Sequence[Any]) -> Batch:
         """The batch that has these `parts`."""
         *six, discount, time_left, next_time_left, columns = parts
-        return cls(*six, discount=discount, time_left=time_left, next_time_left=next_time_left, columns=columns)
+        return cls(
+            *six,
+            discount=discount,
+            time_left=time_left,
+            next_time_left=next_time_left,
+            columns=columns,
+        )
 
     def _replace(self, **changes: Any) -> Batch:
         """A copy with some of the six changed."""
@@ -150,28 +167,33 @@ TAKEN_OVER = (ActionSource.HUMAN, ActionSource.PROGRAM)
 
 
 LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Borders of the bins in which a worker counts how late its steps were: up to the first, between two, later."""
+"""Borders of the bins in which a worker counts how late its steps were: up to the first, between
+two, later.
+"""
 
 
 class StepTiming(NamedTuple):
     """How one step went in time, and what drove. It travels with every sample."""
 
-    observed_at_s: float  # Unix time (seconds, `base.clocks.unix_s`) at which `obs` reached the worker
+    # Unix time (seconds, `base.clocks.unix_s`) at which `obs` reached the worker
+    observed_at_s: float
     inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
-    period_error_s: float  # time since the previous observation minus the nominal time-step; 0 on reset
+    # time since the previous observation minus the nominal time-step; 0 on reset
+    period_error_s: float
     policy_version: int  # version of the policy in use; 0: never updated
     source: ActionSource = ActionSource.POLICY  # what chose the action
 
 
 class Info(dict[str, Any]):
-    """The `info` dictionary of a sample inside a `Buffer`: a plain dict, with what the framework knows.
+    """The `info` dictionary of a sample inside a `Buffer`: a plain dict, with what the framework
+    knows.
 
-    A memory stores and returns it like any other dict. The base class of memories reads the attributes
-    to keep transitions across a reset out of every batch and for CRC debugging.
+    A memory stores and returns it like any other dict. The base class of memories reads the
+    attributes to keep transitions across a reset out of every batch and for CRC debugging.
 
     Attributes:
-        is_reset: True for the samples of a reset, one for each action of the episode's first action buffer (one where
-            there is none): no transition ends here.
+        is_reset: True for the samples of a reset, one for each action of the episode's first action
+            buffer (one where there is none): no transition ends here.
         is_context: True for a repeated sample that only serves as history: no transition ends here.
         timing: see `StepTiming`; None where the worker did not measure.
         original: under CRC debugging, the transition as the environment produced it (the info field
@@ -199,9 +221,11 @@ class Info(dict[str, Any]):
 
 
 class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
-    """One finished episode, reported by the worker that ran it: in its packets, in memory and in metrics.jsonl.
+    """One finished episode, reported by the worker that ran it: in its packets, in memory and in
+    metrics.jsonl.
 
-    Each report stands alone: nothing is overwritten when several workers or episodes report at once.
+    Each report stands alone: nothing is overwritten when several workers or episodes report at
+    once.
     """
 
     worker: str  # the worker's name
@@ -223,11 +247,12 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
 
 
 class Block(Protocol):
-    """The samples of one packet as columns (`wire.packet.SampleBlock` is the one that crosses the wire).
+    """The samples of one packet as columns (`wire.packet.SampleBlock` is the one that crosses the
+    wire).
 
     `segments` are consecutive samples of one structure each; each has `rows` and a `tree()`: the
-    structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views that
-    must be copied to be kept. `is_reset` is a bool array [N], `episode` uint8 [N]: see `Info`.
+    structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views
+    that must be copied to be kept. `is_reset` is a bool array [N], `episode` uint8 [N]: see `Info`.
     """
 
     @property
@@ -247,11 +272,13 @@ class Buffer:
 
     Attributes:
         stream: which worker process they come from.
-        blocks: the same samples as columns, for memories that want whole columns; empty when the buffer
-            was made from single samples.
+        blocks: the same samples as columns, for memories that want whole columns; empty when the
+            buffer was made from single samples.
     """
 
-    def __init__(self, memory: Sequence[Sequence[Any]] = (), stream: str = "", blocks: Sequence[Block] = ()) -> None:
+    def __init__(
+        self, memory: Sequence[Sequence[Any]] = (), stream: str = "", blocks: Sequence[Block] = ()
+    ) -> None:
         self.stream = stream
         self.blocks = tuple(blocks)
         self._memory: list[Sample] | None = None if blocks else [_as_sample(row) for row in memory]
@@ -272,7 +299,9 @@ class Buffer:
 
 
 class Receipt(NamedTuple):
-    """How far the entries of one worker process have come (`SamplePacket`); what an acknowledgement names."""
+    """How far the entries of one worker process have come (`SamplePacket`); what an acknowledgement
+    names.
+    """
 
     worker: str
     incarnation: int  # which process of that worker
@@ -287,8 +316,10 @@ class Delivery:
         buffer: the samples; may be empty.
         episodes: finished episodes, test episodes among them.
         receipt: up to its last entry; None where there is nothing to be acknowledged.
-        awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
-        ahead_s: by how much the Unix times of these samples are ahead of the trainer's, `base.clocks.unix_s`.
+        awaits: in lockstep: the worker holds still until the training steps that these samples
+            allow are made.
+        ahead_s: by how much the Unix times of these samples are ahead of the trainer's,
+            `base.clocks.unix_s`.
     """
 
     buffer: Buffer
@@ -301,9 +332,13 @@ class Delivery:
 def _as_sample(row: Sequence[Any]) -> Sample:
     if len(row) != len(Sample._fields):
         split = (
-            ": the old `done` is split into `terminated` and `truncated`" if len(row) == len(Sample._fields) - 1 else ""
+            ": the old `done` is split into `terminated` and `truncated`"
+            if len(row) == len(Sample._fields) - 1
+            else ""
         )
-        raise MemoryContractError(f"a sample has {len(row)} items; expected ({', '.join(Sample._fields)}){split}")
+        raise MemoryContractError(
+            f"a sample has {len(row)} items; expected ({', '.join(Sample._fields)}){split}"
+        )
     act, obs, rew, terminated, truncated, info = row
     return Sample(act, obs, rew, terminated, truncated, Info(info) if type(info) is dict else info)
 
@@ -327,30 +362,44 @@ class SampleCompressor(Protocol):
 class Driver(Protocol):
     """Takes over from the policy when it wants to, and gives back: keys, a gamepad, a program.
 
-    It is made with the keyword arguments `action_space` and `default_action` (that of the environment's resets), and
-    called a hundred times a second in a thread of its own beside the control loop, which takes the newest answer and
-    waits for none. One that raises, or does not answer for half a second, drives no more until it answers again.
-    An attribute `is_program = True` says that its actions are no person's.
+    It is made with the keyword arguments `action_space` and `default_action` (that of the
+    environment's resets), and called a hundred times a second in a thread of its own beside the
+    control loop, which takes the newest answer and waits for none. One that raises, or does not
+    answer for half a second, drives no more until it answers again. An attribute `is_program =
+    True` says that its actions are no person's.
     """
 
     def __call__(self, obs: Observation, /) -> Action | None:
-        """Return the action to send from now on, or None: the policy drives. `obs`: the newest, to be left as it is."""
+        """Return the action to send from now on, or None: the policy drives. `obs`: the newest, to
+        be left as it is.
+        """
 
     def close(self) -> None:
         """Let go of what it holds, from another thread. Twice is fine."""
 
 
 class ObsPreprocessor(Protocol):
-    """Changes an observation right before the model sees it: on the worker and in the memory alike."""
+    """Changes an observation right before the model sees it: on the worker and in the memory
+    alike.
+    """
 
     def __call__(self, obs: Observation, /) -> Observation:
         """Return the observation as the model shall see it."""
 
 
 class SamplePreprocessor(Protocol):
-    """Changes a whole transition in the memory, after `ObsPreprocessor`, e.g. for data augmentation."""
+    """Changes a whole transition in the memory, after `ObsPreprocessor`, e.g. for data
+    augmentation.
+    """
 
     def __call__(
-        self, last_obs: Observation, act: Action, rew: Any, obs: Observation, terminated: Any, truncated: Any, /
+        self,
+        last_obs: Observation,
+        act: Action,
+        rew: Any,
+        obs: Observation,
+        terminated: Any,
+        truncated: Any,
+        /,
     ) -> Sequence[Any]:
         """Return the same six."""

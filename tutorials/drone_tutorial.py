@@ -1,11 +1,12 @@
 """The library tutorial: everything by hand, in one script.
 
-A drone must fly to a target. It does not wait for us: what we order takes effect 20 to 50 ms later, and what we see is
-as old. You write its interface, a policy, what goes over the network, a memory that rebuilds the rest, and Soft
-Actor-Critic. Server, worker and trainer are threads of this script; on three machines the same lines are three scripts.
+A drone must fly to a target. It does not wait for us: what we order takes effect 20 to 50 ms later,
+and what we see is as old. You write its interface, a policy, what goes over the network, a memory
+that rebuilds the rest, and Soft Actor-Critic. Server, worker and trainer are threads of this
+script; on three machines the same lines are three scripts.
 
     python tutorials/drone_tutorial.py              about five minutes, ends with a drone that flies
-    python tutorials/drone_tutorial.py --crc-debug  checks that the memory rebuilds what the drone did
+    python tutorials/drone_tutorial.py --crc-debug  checks that the memory rebuilds what it did
 """
 
 import argparse
@@ -35,7 +36,9 @@ from tmrl_like.nn import no_grad
 from tmrl_like.util import prod
 
 parser = argparse.ArgumentParser(description="Train a drone in real time, everything by hand.")
-parser.add_argument("--crc-debug", action="store_true", help="compare each rebuilt transition with the original")
+parser.add_argument(
+    "--crc-debug", action="store_true", help="compare each rebuilt transition with the original"
+)
 parser.add_argument("--epochs", type=int, default=4, help="epochs of training, about a minute each")
 parser.add_argument("--steps", type=int, default=1000, help="training steps per round")
 arguments = parser.parse_args()
@@ -43,7 +46,7 @@ logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 torch.set_num_threads(1)
 
 
-# -- 1. The environment: an rtgym interface to the drone, 20 time-steps a second. -----------------------
+# -- 1. The environment: an rtgym interface to the drone, 20 time-steps a second. ------------------
 
 
 class DroneInterface(RealTimeGymInterface):
@@ -77,7 +80,8 @@ class DroneInterface(RealTimeGymInterface):
         return [np.float32([value]) for value in (*position, *self.target)]
 
 
-ACT_BUF_LEN = 4  # the observation carries the last 4 actions: it takes that long until their effect is seen
+# the observation carries the last 4 actions: it takes that long until their effect is seen
+ACT_BUF_LEN = 4
 
 rtgym_config = DEFAULT_CONFIG_DICT | {
     "interface": DroneInterface,
@@ -93,7 +97,7 @@ with env_cls() as dummy_env:
     observation_space, action_space = dummy_env.observation_space, dummy_env.action_space
 
 
-# -- 2. The policy: a Gaussian whose samples are squashed into the action's bounds. ----------------------
+# -- 2. The policy: a Gaussian whose samples are squashed into the action's bounds. ----------------
 
 
 def mlp(n_in, n_out):
@@ -105,7 +109,9 @@ class DroneActor(ActorModule):
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
         self.limit = float(action_space.high[0])
-        self.net = mlp(sum(prod(space.shape) for space in observation_space), 2 * prod(action_space.shape))
+        self.net = mlp(
+            sum(prod(space.shape) for space in observation_space), 2 * prod(action_space.shape)
+        )
 
     def forward(self, obs, test=False):
         """Actions [B, 2], and the logarithm of their density [B]."""
@@ -120,7 +126,7 @@ class DroneActor(ActorModule):
             return self(obs, test)[0].squeeze(0).numpy()
 
 
-# -- 3. What goes over the network, and what the model sees. ---------------------------------------------
+# -- 3. What goes over the network, and what the model sees. ---------------------------------------
 
 
 def sample_compressor(prev_act, obs, rew, terminated, truncated, info):
@@ -129,13 +135,19 @@ def sample_compressor(prev_act, obs, rew, terminated, truncated, info):
 
 
 def obs_preprocessor(obs):
-    """The way to the target, once steep where the target is near: right before the model, on worker and in memory."""
+    """The way to the target, once steep where the target is near: right before the model, on worker
+    and in memory.
+    """
     x, y, target_x, target_y, *actions = obs
     ways = (target_x - x, target_y - y)
-    return (*(2 * way / np.sqrt(np.abs(way) + 0.01) for way in ways), *(3 * way for way in ways), *actions)
+    return (
+        *(2 * way / np.sqrt(np.abs(way) + 0.01) for way in ways),
+        *(3 * way for way in ways),
+        *actions,
+    )
 
 
-# -- 4. The memory: stores what arrives in lists, and rebuilds whole transitions. ------------------------
+# -- 4. The memory: stores what arrives in lists, and rebuilds whole transitions. ------------------
 
 
 class DroneMemory(MemoryDataloading):
@@ -154,31 +166,45 @@ class DroneMemory(MemoryDataloading):
     def get_transition(self, item):
         acts, _, rews, terminateds, truncateds, infos = self.data
         last, new = item + ACT_BUF_LEN - 1, item + ACT_BUF_LEN
-        return self.obs(last), acts[new], rews[new], self.obs(new), terminateds[new], truncateds[new], infos[new]
+        return (
+            self.obs(last),
+            acts[new],
+            rews[new],
+            self.obs(new),
+            terminateds[new],
+            truncateds[new],
+            infos[new],
+        )
 
     def obs(self, index):
         """The observation as the drone gave it: with the last actions, the newest at the end."""
         return *self.data[1][index], *self.data[0][index - ACT_BUF_LEN + 1 : index + 1]
 
 
-# -- 5. The learning algorithm: Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905). --------------
+# -- 5. The learning algorithm: Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905). --------
 
 
 class QFunction(torch.nn.Module):
     def __init__(self, observation_space, action_space):
         super().__init__()
-        self.net = mlp(sum(prod(space.shape) for space in observation_space) + prod(action_space.shape), 1)
+        self.net = mlp(
+            sum(prod(space.shape) for space in observation_space) + prod(action_space.shape), 1
+        )
 
     def forward(self, obs, act):
         return self.net(torch.cat((*obs, act), -1)).squeeze(-1)
 
 
 class DroneAgent(TrainingAgent):
-    def __init__(self, observation_space, action_space, device="cpu", gamma=0.95, polyak=0.98, lr=1e-3):
+    def __init__(
+        self, observation_space, action_space, device="cpu", gamma=0.95, polyak=0.98, lr=1e-3
+    ):
         super().__init__(observation_space, action_space, device)
         self.gamma, self.polyak = gamma, polyak
         self.actor = DroneActor(observation_space, action_space).to(device)
-        self.critics = torch.nn.ModuleList(QFunction(observation_space, action_space) for _ in range(2)).to(device)
+        self.critics = torch.nn.ModuleList(
+            QFunction(observation_space, action_space) for _ in range(2)
+        ).to(device)
         self.targets = no_grad(deepcopy(self.critics))
         self.log_alpha = torch.zeros(1, requires_grad=True, device=device)
         self.target_entropy = -prod(action_space.shape)
@@ -202,19 +228,28 @@ class DroneAgent(TrainingAgent):
         loss_actor = (alpha * log_prob - torch.min(*(q(obs, new_act) for q in self.critics))).mean()
         loss_alpha = -(self.log_alpha * (log_prob.detach() + self.target_entropy)).mean()
 
-        for optimizer, loss in zip(self.optimizers, (loss_actor, loss_critic, loss_alpha), strict=True):
-            parameters = optimizer.param_groups[0]["params"]  # no loss moves the parameters of another one
-            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        for optimizer, loss in zip(
+            self.optimizers, (loss_actor, loss_critic, loss_alpha), strict=True
+        ):
+            # no loss moves the parameters of another one
+            parameters = optimizer.param_groups[0]["params"]
+            for parameter, gradient in zip(
+                parameters, torch.autograd.grad(loss, parameters), strict=True
+            ):
                 parameter.grad = gradient
         for optimizer in self.optimizers:
             optimizer.step()
         with torch.no_grad():
             for old, new in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
                 old.lerp_(new, 1 - self.polyak)
-        return {"loss_actor": loss_actor.detach(), "loss_critic": loss_critic.detach(), "entropy_coef": alpha}
+        return {
+            "loss_actor": loss_actor.detach(),
+            "loss_critic": loss_critic.detach(),
+            "entropy_coef": alpha,
+        }
 
 
-# -- 6. Server, worker and trainer. The server knows no address; the other two come to it. ---------------
+# -- 6. Server, worker and trainer. The server knows no address; the other two come to it. ---------
 
 
 def main():
@@ -247,11 +282,14 @@ def main():
         steps=arguments.steps,
         update_buffer_interval=10,  # training steps between two looks for new samples
         update_model_interval=50,  # and between two policies that go out to the worker
-        max_training_steps_per_env_step=4.0,  # never more of them than this for each step of the drone
+        # never more of them than this for each step of the drone
+        max_training_steps_per_env_step=4.0,
         start_training=min(200, arguments.steps),
         device="cpu",
     )
-    trainer = Trainer(training_cls, server_ip, model_path=None, checkpoint_path=None, server_port=server_port)
+    trainer = Trainer(
+        training_cls, server_ip, model_path=None, checkpoint_path=None, server_port=server_port
+    )
     with server, worker, trainer:
         flight = Thread(target=worker.run, kwargs={"test_episode_interval": 10, "verbose": False})
         flight.start()

@@ -1,9 +1,11 @@
-"""An arm of LeRobot (https://github.com/huggingface/lerobot) as an environment, and its leader arm as a driver.
+"""An arm of LeRobot (https://github.com/huggingface/lerobot) as an environment, and its leader arm
+as a driver.
 
-    tmrl-like run tutorials/lerobot_arm.yaml       learns on a simulated arm; the YAML says how to name yours
+    tmrl-like run tutorials/lerobot_arm.yaml     learns on a simulated arm; in the YAML, name yours
 
-What LeRobot calls a robot needs six members here: `action_features`, `is_connected`, `connect`, `get_observation`,
-`send_action` and `disconnect`. Positions are in LeRobot's units: degrees, or -100 to 100.
+What LeRobot calls a robot needs six members here: `action_features`, `is_connected`, `connect`,
+`get_observation`, `send_action` and `disconnect`. Positions are in LeRobot's units: degrees, or
+-100 to 100.
 """
 
 import threading
@@ -18,12 +20,15 @@ from tmrl_like.envs.real_time import RealTimeEnv
 
 LIMIT = 40.0  # how far from the middle of its range a joint may be ordered
 MAX_MOVE = 4.0  # by how much a goal moves in a step: with 20 steps a second 80 units a second
-MAX_LEAD = 12.0  # how far a goal may be ahead of its joint: an arm that is held does not spring away afterwards
+# how far a goal may be ahead of its joint: an arm that is held does not spring away afterwards
+MAX_LEAD = 12.0
 REACHED = 4.0
 
 
 def so101(**config):
-    """An SO-101 of yours, by the arguments of LeRobot's configuration: `port`, `id`, `use_degrees`, …."""
+    """An SO-101 of yours, by the arguments of LeRobot's configuration: `port`, `id`, `use_degrees`,
+    ….
+    """
     from lerobot.robots.so_follower import SO101Follower, SO101FollowerConfig
 
     return SO101Follower(SO101FollowerConfig(**config))
@@ -39,8 +44,8 @@ def so101_leader(**config):
 class ReachPose(RealTimeGymInterface):
     """Bring all joints to a pose that each reset draws.
 
-    Observation, each float32 [J]: the joints' positions, and the way to the pose. Action, float32 [J], -1 to 1: by how
-    much of `MAX_MOVE` each joint's goal moves.
+    Observation, each float32 [J]: the joints' positions, and the way to the pose. Action, float32
+    [J], -1 to 1: by how much of `MAX_MOVE` each joint's goal moves.
     """
 
     def __init__(self, make_robot):
@@ -54,7 +59,9 @@ class ReachPose(RealTimeGymInterface):
 
     def get_observation_space(self):
         shape = (len(self._joints),)
-        return spaces.Tuple([spaces.Box(-180.0, 180.0, shape), spaces.Box(-2 * LIMIT, 2 * LIMIT, shape)])
+        return spaces.Tuple(
+            [spaces.Box(-180.0, 180.0, shape), spaces.Box(-2 * LIMIT, 2 * LIMIT, shape)]
+        )
 
     def get_action_space(self):
         return spaces.Box(-1.0, 1.0, (len(self._joints),))
@@ -66,14 +73,17 @@ class ReachPose(RealTimeGymInterface):
         if seed is not None:
             self._random = np.random.default_rng(seed)
         if not self._robot.is_connected:
-            self._robot.connect(calibrate=False)  # calibrate it with LeRobot's own command: that asks questions
+            # calibrate it with LeRobot's own command: that asks questions
+            self._robot.connect(calibrate=False)
         self._pose = self._random.uniform(-LIMIT, LIMIT, len(self._joints)).astype(np.float32)
         obs = self._observe()
         self._goal = self._position
         return obs, {}
 
     def send_control(self, control):
-        """Move the goals; what LeRobot makes of them (`max_relative_target`) is what the next step begins with."""
+        """Move the goals; what LeRobot makes of them (`max_relative_target`) is what the next step
+        begins with.
+        """
         if control is not None:
             goal = np.clip(self._goal + MAX_MOVE * control, -LIMIT, LIMIT)
             self._send(np.clip(goal, self._position - MAX_LEAD, self._position + MAX_LEAD))
@@ -89,7 +99,9 @@ class ReachPose(RealTimeGymInterface):
         self._send(self._position)
 
     def stop(self):
-        """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may hang in the bus."""
+        """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may
+        hang in the bus.
+        """
         if self._bus.acquire(timeout=0.03):
             try:
                 self._send(self._position)
@@ -101,7 +113,8 @@ class ReachPose(RealTimeGymInterface):
             self._robot.disconnect()
 
     def _observe(self):
-        # cameras of LeRobot 0.4 read in threads of their own: it takes what the bus takes, a few milliseconds
+        # cameras of LeRobot 0.4 read in threads of their own: it takes what the bus takes, a few
+        # milliseconds
         with self._bus:
             measured = self._robot.get_observation()
         self._position = np.float32([measured[joint] for joint in self._joints])
@@ -114,17 +127,30 @@ class ReachPose(RealTimeGymInterface):
 
 
 class ArmEnv(RealTimeEnv):
-    """The arm at 20 Hz, with the last five actions in its observation: their effect lasts so long."""
+    """The arm at 20 Hz, with the last five actions in its observation: their effect lasts so
+    long.
+    """
 
-    def __init__(self, robot, time_step_duration: float = 0.05, ep_max_length: int = 60, act_buf_len: int = 5):
+    def __init__(
+        self, robot, time_step_duration: float = 0.05, ep_max_length: int = 60, act_buf_len: int = 5
+    ):
         """As `RealTimeEnv`; `robot` makes what LeRobot calls a robot."""
         super().__init__(partial(ReachPose, robot), time_step_duration, ep_max_length, act_buf_len)
 
 
 class LeaderArm:
-    """Drives in place of the policy while somebody moves the leader arm: the follower goes where the leader is."""
+    """Drives in place of the policy while somebody moves the leader arm: the follower goes where
+    the leader is.
+    """
 
-    def __init__(self, action_space, default_action, leader, moved: float = 1.0, give_back_after_s: float = 1.0):
+    def __init__(
+        self,
+        action_space,
+        default_action,
+        leader,
+        moved: float = 1.0,
+        give_back_after_s: float = 1.0,
+    ):
         """Connect the leader.
 
         Args:
@@ -148,14 +174,18 @@ class LeaderArm:
         return np.clip((where - obs[0]) / MAX_MOVE, -1.0, 1.0) if now < self._until else None
 
     def _where(self):
-        return np.float32([value for name, value in self._leader.get_action().items() if name.endswith(".pos")])
+        return np.float32(
+            [value for name, value in self._leader.get_action().items() if name.endswith(".pos")]
+        )
 
     def close(self):
         self._leader.disconnect()
 
 
 class SimulatedArm:
-    """Stands in for a robot of LeRobot: joints that follow their goals with a lag of 0.1 s, at 150 units a second."""
+    """Stands in for a robot of LeRobot: joints that follow their goals with a lag of 0.1 s, at 150
+    units a second.
+    """
 
     moves_hardware = False
     is_connected = False

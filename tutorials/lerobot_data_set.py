@@ -1,4 +1,5 @@
-"""A data set of LeRobot (layouts 2 and 3) as one that a memory begins with; `pip install pyarrow` reads it.
+"""A data set of LeRobot (layouts 2 and 3) as one that a memory begins with; `pip install pyarrow`
+reads it.
 
 python tutorials/lerobot_data_set.py LEROBOT_FOLDER FOLDER
 tmrl-like trainer my_arm.yaml --offline --memory.dataset_path FOLDER
@@ -29,5 +30,12 @@ def samples(frames):
 
 files = sorted(Path(sys.argv[1]).glob("data/*/*.parquet"))
 frames = (frame for file in files for frame in parquet.read_table(file).to_pylist())
-episodes = (list(group) for _, group in itertools.groupby(frames, key=lambda frame: frame["episode_index"]))
-print(write_data_set(sys.argv[2], (Buffer(list(samples(episode)), "lerobot") for episode in episodes)), "samples")
+episodes = (
+    list(group) for _, group in itertools.groupby(frames, key=lambda frame: frame["episode_index"])
+)
+print(
+    write_data_set(
+        sys.argv[2], (Buffer(list(samples(episode)), "lerobot") for episode in episodes)
+    ),
+    "samples",
+)

@@ -1,10 +1,11 @@
-"""Joints behind ROS 2 as the `Device` of the robot template: states from a topic, velocities to a controller.
+"""Joints behind ROS 2 as the `Device` of the robot template: states from a topic, velocities to a
+controller.
 
-    tmrl-like init my_arm --kind robot     makes my_task.py; there, let MyTask's `_driver` be this class
+    tmrl-like init my_arm --kind robot     makes my_task.py; let MyTask's `_driver` be this
     source setup.bash of ROS 2             before anything that steps the environment
 
-It expects `ros2_control` with a `joint_state_broadcaster`, and a controller that takes a Float64MultiArray of
-velocities in rad/s, e.g. `velocity_controllers/JointGroupVelocityController`.
+It expects `ros2_control` with a `joint_state_broadcaster`, and a controller that takes a
+Float64MultiArray of velocities in rad/s, e.g. `velocity_controllers/JointGroupVelocityController`.
 """
 
 import queue
@@ -25,7 +26,9 @@ class Ros2Device:
         self.sensors = ()  # their ages go into the metrics of the worker
 
     def connect(self):
-        """Called at each reset; the first one joins the graph, and waits for the first state, for ten seconds."""
+        """Called at each reset; the first one joins the graph, and waits for the first state, for
+        ten seconds.
+        """
         if self._sensor is not None:
             return
         import rclpy
@@ -35,11 +38,14 @@ class Ros2Device:
         from std_msgs.msg import Float64MultiArray
 
         self._message, arrived = Float64MultiArray, queue.SimpleQueue()
-        self._context = rclpy.Context()  # of its own: it leaves signals, and other nodes of the process, alone
+        # of its own: it leaves signals, and other nodes of the process, alone
+        self._context = rclpy.Context()
         rclpy.init(context=self._context)
         self._node = rclpy.create_node("tmrl_like", context=self._context)
         self._publisher = self._node.create_publisher(Float64MultiArray, self._commands, 1)
-        self._node.create_subscription(JointState, self._states, arrived.put, qos_profile_sensor_data)
+        self._node.create_subscription(
+            JointState, self._states, arrived.put, qos_profile_sensor_data
+        )
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         threading.Thread(target=self._executor.spin, name="ros2", daemon=True).start()
@@ -51,15 +57,20 @@ class Ros2Device:
         self.sensors = (self._sensor,)
 
     def read(self):
-        """Angles in rad and speeds in rad/s, float [JOINTS] each, of the newest state; it does not wait.
+        """Angles in rad and speeds in rad/s, float [JOINTS] each, of the newest state; it does not
+        wait.
 
         A topic that has been silent for half a second is a fault of the environment.
         """
         state = self._sensor.newest()
-        place = {name: k for k, name in enumerate(state.name)}  # in whatever order the broadcaster has them
+        # in whatever order the broadcaster has them
+        place = {name: k for k, name in enumerate(state.name)}
         missing = [joint for joint in self._joints if joint not in place]
         if missing:
-            raise RuntimeError(f"{self._states} has the joints {', '.join(state.name)}, and no {', '.join(missing)}")
+            raise RuntimeError(
+                f"{self._states} has the joints {', '.join(state.name)}, and no "
+                f"{', '.join(missing)}"
+            )
         at = [place[joint] for joint in self._joints]
         return np.array(state.position)[at], np.array(state.velocity)[at]
 

@@ -1,9 +1,10 @@
 """A slow simulator behind HTTP: eight environments in lockstep with training.
 
-Many simulators are reached through a REST service: a step is a request, and its answer takes its time. This script
-starts such a service, a pendulum that answers after 50 ms, and drives it through a real HTTP client: with one
-environment first, then with eight in eight threads of one worker, each with its own episodes, all with one policy.
-Gathering and training keep step: each environment step allows one training step.
+Many simulators are reached through a REST service: a step is a request, and its answer takes its
+time. This script starts such a service, a pendulum that answers after 50 ms, and drives it through
+a real HTTP client: with one environment first, then with eight in eight threads of one worker, each
+with its own episodes, all with one policy. Gathering and training keep step: each environment step
+allows one training step.
 
 Run it:
 
@@ -27,19 +28,23 @@ from tmrl_like.networking import WorkerOptions
 from tmrl_like.replay import ReplayMemory
 
 parser = argparse.ArgumentParser(description="Train on a slow simulator behind HTTP.")
-parser.add_argument("--delay", type=float, default=0.05, help="seconds until the simulator answers a step")
+parser.add_argument(
+    "--delay", type=float, default=0.05, help="seconds until the simulator answers a step"
+)
 parser.add_argument("--envs", type=int, default=8, help="environments at a time")
 parser.add_argument("--steps", type=int, default=100, help="environment steps of each")
 arguments = parser.parse_args()
 
 
-# ======================================================================================================
+# ==================================================================================================
 # 1. The simulator. It knows nothing of reinforcement learning: it is a web service.
-# ======================================================================================================
+# ==================================================================================================
 
 
 class Simulator(BaseHTTPRequestHandler):
-    """POST /reset {"id", "seed"} and POST /step {"id", "action"}; many pendulums at a time, one for each id."""
+    """POST /reset {"id", "seed"} and POST /step {"id", "action"}; many pendulums at a time, one for
+    each id.
+    """
 
     protocol_version = "HTTP/1.1"  # connections stay open
     disable_nagle_algorithm = True
@@ -48,13 +53,22 @@ class Simulator(BaseHTTPRequestHandler):
     def do_POST(self):
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/reset":
-            pendulum = self.pendulums.setdefault(order["id"], gymnasium.make("Pendulum-v1", max_episode_steps=50))
+            pendulum = self.pendulums.setdefault(
+                order["id"], gymnasium.make("Pendulum-v1", max_episode_steps=50)
+            )
             obs, _ = pendulum.reset(seed=order["seed"])
             answer = {"obs": obs.tolist()}
         else:
             time.sleep(arguments.delay)
-            obs, reward, terminated, truncated, _ = self.pendulums[order["id"]].step(np.float32(order["action"]))
-            answer = {"obs": obs.tolist(), "reward": float(reward), "terminated": terminated, "truncated": truncated}
+            obs, reward, terminated, truncated, _ = self.pendulums[order["id"]].step(
+                np.float32(order["action"])
+            )
+            answer = {
+                "obs": obs.tolist(),
+                "reward": float(reward),
+                "terminated": terminated,
+                "truncated": truncated,
+            }
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -69,16 +83,18 @@ service = ThreadingHTTPServer(("127.0.0.1", 0), Simulator)
 threading.Thread(target=service.serve_forever, daemon=True).start()
 
 
-# ======================================================================================================
+# ==================================================================================================
 # 2. The environment: gymnasium's interface in front of the service, with a connection of its own.
-# ======================================================================================================
+# ==================================================================================================
 
 
 class PendulumOverHttp(gymnasium.Env):
     numbers = itertools.count()
 
     def __init__(self):
-        self.observation_space = gymnasium.spaces.Box(np.float32([-1, -1, -8]), np.float32([1, 1, 8]))
+        self.observation_space = gymnasium.spaces.Box(
+            np.float32([-1, -1, -8]), np.float32([1, 1, 8])
+        )
         self.action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,))
         self.number = next(self.numbers)
         self.client = http.client.HTTPConnection(*service.server_address, timeout=10)
@@ -92,15 +108,21 @@ class PendulumOverHttp(gymnasium.Env):
 
     def step(self, action):
         answer = self.ask("/step", action=action.tolist())
-        return np.float32(answer["obs"]), answer["reward"], answer["terminated"], answer["truncated"], {}
+        return (
+            np.float32(answer["obs"]),
+            answer["reward"],
+            answer["terminated"],
+            answer["truncated"],
+            {},
+        )
 
     def close(self):
         self.client.close()
 
 
-# ======================================================================================================
+# ==================================================================================================
 # 3. Server, trainer and worker. The worker is what is new: `envs`, and `run_synchronous`.
-# ======================================================================================================
+# ==================================================================================================
 
 actor_cls = partial(SquashedGaussianActor, hidden_sizes=(64, 64))
 training_cls = partial(
@@ -119,8 +141,11 @@ training_cls = partial(
 def measure(envs, where):
     """Environment steps a second, in lockstep with training."""
     options = WorkerOptions(envs=envs)
-    with RolloutWorker(PendulumOverHttp, actor_cls, model_path=None, options=options, **where) as worker:
-        worker.run_synchronous(nb_steps=envs, end_episodes=False)  # an episode of each, until all is in memory
+    with RolloutWorker(
+        PendulumOverHttp, actor_cls, model_path=None, options=options, **where
+    ) as worker:
+        # an episode of each, until all is in memory
+        worker.run_synchronous(nb_steps=envs, end_episodes=False)
         started = time.perf_counter()
         worker.run_synchronous(nb_steps=envs * arguments.steps, initial_steps=0, end_episodes=False)
         steps = sum(lane.loop.collected_steps for lane in worker.lanes) - 50 * envs
@@ -135,7 +160,10 @@ with Server(port=0, host="127.0.0.1") as server:
         pacer, made = trainer.training.pacer, trainer.training.total_updates
 
 print(
-    f"1 environment: {one:.1f} steps per second; {arguments.envs} environments: {many:.1f}, {many / one:.1f} times that"
+    f"1 environment: {one:.1f} steps per second; {arguments.envs} environments: {many:.1f}, "
+    f"{many / one:.1f} times that"
 )
-print(f"environment steps that allowed a training step: {pacer.tasked_steps}; training steps: {made}")
+print(
+    f"environment steps that allowed a training step: {pacer.tasked_steps}; training steps: {made}"
+)
 service.shutdown()

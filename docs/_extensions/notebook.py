@@ -1,6 +1,8 @@
-"""Sphinx extension: a Jupyter notebook is a page, as it was saved, with what its cells printed and drew.
+"""Sphinx extension: a Jupyter notebook is a page, as it was saved, with what its cells printed and
+drew.
 
-Nothing runs while the pages are built, and nothing has to be installed for it. tests/test_docs.py runs the cells.
+Nothing runs while the pages are built, and nothing has to be installed for it. tests/test_docs.py
+runs the cells.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     ```{reference} options worker
     ```
 
-`options SECTION` are the keys of an experiment's section ("top": those of none), or of a class by its import path,
-`commands` all commands, `command NAME` what may stand behind one, `figures` what a worker says of itself, `fleet` the
-sums of these in the trainer's metrics, `faults AREA` a table of tests/reliability.py.
+`options SECTION` are the keys of an experiment's section ("top": those of none), or of a class by
+its import path, `commands` all commands, `command NAME` what may stand behind one, `figures` what a
+worker says of itself, `fleet` the sums of these in the trainer's metrics, `faults AREA` a table of
+tests/reliability.py.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Reference(SphinxDirective):
 
 
 def options(of: str) -> str:
-    """Each key of a section, or each field of a class of options, with type, default and meaning."""
+    """Each key of a section, or each field of a class of options, with type, default and
+    meaning.
+    """
     page = {"top": Settings, **SECTIONS}.get(of) or import_object(of)
     return table(("key", "type", "default", "meaning"), option_rows(page))
 
@@ -59,7 +62,12 @@ def option_rows(page: type, prefix: str = "") -> Iterator[Row]:
     for field in dataclasses.fields(page):
         kind = hints[field.name]
         if not dataclasses.is_dataclass(kind):
-            yield f"`{prefix}{field.name}`", type_name(kind), written(field.default), meanings[field.name].rstrip(".")
+            yield (
+                f"`{prefix}{field.name}`",
+                type_name(kind),
+                written(field.default),
+                meanings[field.name].rstrip("."),
+            )
         elif page is not Settings:
             yield from option_rows(typing.cast(type, kind), f"{prefix}{field.name}.")
 
@@ -76,7 +84,10 @@ def written(default: object) -> str:
 def commands() -> str:
     """Each command with its sentence."""
     known = parsers()[1]
-    return table(("command", "what it does"), ((f"[`{name}`](#{name})", first_sentence(known[name])) for name in known))
+    return table(
+        ("command", "what it does"),
+        ((f"[`{name}`](#{name})", first_sentence(known[name])) for name in known),
+    )
 
 
 def first_sentence(parser: argparse.ArgumentParser) -> str:
@@ -92,7 +103,11 @@ def command(name: str) -> str:
             meanings = {made.dest: made.help or "" for made in chosen._get_subactions()}
             rows: list[Row] = []
             for action, made in chosen.choices.items():
-                names = [str(argument.metavar) for argument in arguments_of(made) if not argument.option_strings]
+                names = [
+                    str(argument.metavar)
+                    for argument in arguments_of(made)
+                    if not argument.option_strings
+                ]
                 rows.append((f"`{' '.join([name, action, *names])}`", plain(meanings[action])))
                 rows += argument_rows(made)
             found.append(table(("action", "meaning"), rows))
@@ -124,14 +139,19 @@ def plain(text: str) -> str:
 
 def figures() -> str:
     """What a worker says of itself."""
-    return table(("name", "unit", "meaning"), ((f"`{name}`", f.unit, f.meaning) for name, f in FIGURES.items()))
+    return table(
+        ("name", "unit", "meaning"),
+        ((f"`{name}`", f.unit, f.meaning) for name, f in FIGURES.items()),
+    )
 
 
 def fleet() -> str:
     """What the trainer sums up of that."""
     summed = ((field, f) for field, f in FIGURES.items() if f.is_summed)
     whose = {True: "over all workers since each started", False: "over the living workers"}
-    rows = ((f"`{f.metric_of(field)}`", f.unit, f"{f.meaning}, {whose[f.grows]}") for field, f in summed)
+    rows = (
+        (f"`{f.metric_of(field)}`", f.unit, f"{f.meaning}, {whose[f.grows]}") for field, f in summed
+    )
     return table(("name", "unit", "meaning"), rows)
 
 

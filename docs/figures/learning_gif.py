@@ -2,10 +2,11 @@
 
     python docs/figures/learning_gif.py [--runs FOLDER]
 
-It trains the experiments that ship, `robot` and `racing_lidar`, and then lets policies of the beginning, the middle and
-the end drive. The environments are what ships, with their delays, noise and rewards, but in simulated time, as for the
-environments' pages (tests/learning/curves.py). With `--runs` the runs are kept there, and one that is there is drawn
-without training. Needs the extras `mujoco`, `box2d` and `plot`.
+It trains the experiments that ship, `robot` and `racing_lidar`, and then lets policies of the
+beginning, the middle and the end drive. The environments are what ships, with their delays, noise
+and rewards, but in simulated time, as for the environments' pages (tests/learning/curves.py). With
+`--runs` the runs are kept there, and one that is there is drawn without training. Needs the extras
+`mujoco`, `box2d` and `plot`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ COLOURS = 255
 
 
 class RacingWorld:
-    """The racing game as `RacingGame` shows it, and its time, which passes while somebody sleeps."""
+    """The racing game as `RacingGame` shows it, and its time, which passes while somebody
+    sleeps.
+    """
 
     def __init__(self, track: int) -> None:
         self._game, self._ticks = Simulation(track), 0
@@ -52,9 +55,13 @@ class RacingWorld:
         return self._ticks * TICK_S
 
     def sleep(self, duration_s: float) -> None:
-        """Of these pictures only the last one is drawn: nobody sees the others, and drawing is what takes time."""
+        """Of these pictures only the last one is drawn: nobody sees the others, and drawing is what
+        takes time.
+        """
         for left in reversed(range(round(duration_s / TICK_S))):
-            unseen = mock.patch.object(self._game._env, "_render", return_value=self._game.state["frame"])
+            unseen = mock.patch.object(
+                self._game._env, "_render", return_value=self._game.state["frame"]
+            )
             with unseen if left else contextlib.nullcontext():
                 self._game.tick(*self._controls)
             self._ticks += 1
@@ -70,7 +77,9 @@ class RacingWorld:
         self._game.restart()
 
     def picture(self) -> Any:
-        """What the game draws before it makes a small picture of it, without its instruments, uint8 [700, 700, 3]."""
+        """What the game draws before it makes a small picture of it, without its instruments, uint8
+        [700, 700, 3].
+        """
         import pygame
 
         return pygame.surfarray.array3d(self._game._env.surf).transpose(1, 0, 2)[:700, 150:850]
@@ -97,7 +106,7 @@ class Car(curves.Simulated):
         return self._world.picture()
 
 
-# -- training ----------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +129,23 @@ class Learner:
 
     @functools.cached_property
     def experiment(self) -> Experiment:
-        keys = {"worker.test_episode_interval": 2, "worker.keep_best": "false", "trainer.epochs": self.epochs}
-        keys |= {"trainer.update_model_interval": 100, "trainer.keep_policies": 10_000, "trainer.max_minutes": ".inf"}
+        keys = {
+            "worker.test_episode_interval": 2,
+            "worker.keep_best": "false",
+            "trainer.epochs": self.epochs,
+        }
+        keys |= {
+            "trainer.update_model_interval": 100,
+            "trainer.keep_policies": 10_000,
+            "trainer.max_minutes": ".inf",
+        }
         keys |= {"seed": SEED, "trainer.checkpoint": "false"}
-        experiment = load_experiment(self.name, [(tuple(key.split(".")), str(value)) for key, value in keys.items()])
-        return dataclasses.replace(experiment, env=functools.partial(self.env_cls, **experiment.env.keywords))
+        experiment = load_experiment(
+            self.name, [(tuple(key.split(".")), str(value)) for key, value in keys.items()]
+        )
+        return dataclasses.replace(
+            experiment, env=functools.partial(self.env_cls, **experiment.env.keywords)
+        )
 
     @property
     def step_s(self) -> float:
@@ -139,16 +160,25 @@ class Learner:
         return [r for r in read_records(self.experiment.paths.metrics) if r["kind"] == kind]
 
     def episodes(self, test: bool) -> Any:
-        """Minutes of practice and return of test episodes, or of training episodes, float64 [2, E]."""
+        """Minutes of practice and return of test episodes, or of training episodes, float64 [2,
+        E].
+        """
         episodes = [r for r in self.records("episode") if r["test"] == test]
-        return np.array([(r["env_steps_total"] * self.step_s / 60, r["return"]) for r in episodes]).T
+        return np.array(
+            [(r["env_steps_total"] * self.step_s / 60, r["return"]) for r in episodes]
+        ).T
 
     def policies(self) -> list[tuple[float, Path]]:
         """Those that drive, with their seconds of practice: untrained, halfway, the last one."""
         store, rounds = PolicyStore(self.experiment.paths.policies), self.records("round")
-        steps, samples = ([r[name] for r in rounds] for name in ("training_steps_total", "env_steps_total"))
+        steps, samples = (
+            [r[name] for r in rounds] for name in ("training_steps_total", "env_steps_total")
+        )
         found = [
-            (np.interp(card.training_steps, [0, *steps], [0, *samples]) * self.step_s, store.path(name))
+            (
+                np.interp(card.training_steps, [0, *steps], [0, *samples]) * self.step_s,
+                store.path(name),
+            )
             for name, card in store.cards()
         ]
         return [min(found), min(found, key=lambda one: abs(one[0] - self.halfway_s)), max(found)]
@@ -169,7 +199,7 @@ class Learner:
         return pictures
 
 
-# -- drawing -----------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------
 
 
 class Curve:
@@ -177,8 +207,12 @@ class Curve:
 
     def __init__(self, axes: Any, learner: Learner) -> None:
         self._tests, self._training = learner.episodes(test=True), learner.episodes(test=False)
-        (self._dots,) = axes.plot(*self._training, ".", color="0.7", ms=4, label="episodes while exploring")
-        (self._line,) = axes.plot(*self._tests, color="tab:blue", lw=2, label="test episodes, mean of the newest")
+        (self._dots,) = axes.plot(
+            *self._training, ".", color="0.7", ms=4, label="episodes while exploring"
+        )
+        (self._line,) = axes.plot(
+            *self._tests, color="tab:blue", lw=2, label="test episodes, mean of the newest"
+        )
         (self._now,) = axes.plot(*self._tests, "o", color="tab:red", ms=7)
         axes.set(xlabel="minutes of practice", ylabel="return of an episode")
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # those of all episodes
@@ -187,7 +221,8 @@ class Curve:
 
     def show(self, until_s: float) -> None:
         known, tests = (
-            max(1, np.searchsorted(minutes, until_s / 60, side="right")) for minutes, _ in (self._training, self._tests)
+            max(1, np.searchsorted(minutes, until_s / 60, side="right"))
+            for minutes, _ in (self._training, self._tests)
         )
         minutes, means = self._tests[0], averaged(self._tests[1])
         self._dots.set_data(*self._training[:, :known])
@@ -220,16 +255,28 @@ def draw_gif(learners: list[Learner], file: Path) -> None:
                 side = int(min(box.width, box.height))
                 corner = int(box.x0 + (box.width - side) / 2), int(still.height - box.y1)
                 frames[-1].paste(picture.resize((side, side), Image.Resampling.LANCZOS), corner)
-    rare = np.full((100, frames[0].width, 3), (255, 0, 0), np.uint8)  # targets and the car, for all their few pixels
-    few = Image.fromarray(np.vstack([rare, *(np.asarray(frame) for frame in frames[:: len(frames) // 8])]))
+    # targets and the car, for all their few pixels
+    rare = np.full((100, frames[0].width, 3), (255, 0, 0), np.uint8)
+    few = Image.fromarray(
+        np.vstack([rare, *(np.asarray(frame) for frame in frames[:: len(frames) // 8])])
+    )
     palette = few.quantize(COLOURS, Image.Quantize.MEDIANCUT)
     first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    first.save(file, save_all=True, append_images=others, duration=round(FRAME_S * 1e3), loop=0, optimize=True)
+    first.save(
+        file,
+        save_all=True,
+        append_images=others,
+        duration=round(FRAME_S * 1e3),
+        loop=0,
+        optimize=True,
+    )
     print(f"{file.name}: {len(frames)} frames, {file.stat().st_size / 1e6:.1f} MB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, help="where runs are kept; left out: nowhere")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -243,8 +290,9 @@ def main() -> None:
                 learner.train()
             minutes, returns = learner.episodes(test=True)
             print(
-                f"{learner.name}: {minutes[-1]:.1f} minutes of practice in {time.perf_counter() - began:.0f} s; return "
-                f"of test episodes {returns[0]:.1f} at first, {averaged(returns)[-1]:.1f} at the end",
+                f"{learner.name}: {minutes[-1]:.1f} minutes of practice in "
+                f"{time.perf_counter() - began:.0f} s; return of test episodes {returns[0]:.1f} at "
+                f"first, {averaged(returns)[-1]:.1f} at the end",
                 flush=True,
             )
         draw_gif([arm, car], Path(__file__).with_name("learning.gif"))

@@ -12,7 +12,9 @@ from tmrl_like.agents.acceleration import Flat, Graphed, accelerate, adam_step
 
 
 class StandIn:
-    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
+    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded
+    with.
+    """
 
     def __init__(self):
         self.captures = self.warm_ups = 0
@@ -47,12 +49,17 @@ def made(case="SAC", acceleration="auto"):
 
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize(
-    "options", [{}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.3}, {"amsgrad": True}], ids=str
+    "options",
+    [{}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.3}, {"amsgrad": True}],
+    ids=str,
 )
 def test_a_step_is_torch_s_step_with_every_option(cls, options):
     theirs = torch.nn.Linear(3, 2)
     ours = copy.deepcopy(theirs)
-    optimizer, flat = cls(theirs.parameters(), lr=0.1, **options), Flat(ours).adam(cls, lr=0.1, **options)
+    optimizer, flat = (
+        cls(theirs.parameters(), lr=0.1, **options),
+        Flat(ours).adam(cls, lr=0.1, **options),
+    )
     for model, stepped, step in ((theirs, optimizer, cls.step), (ours, flat, adam_step)):
         for i in range(5):
             stepped.zero_grad(set_to_none=False)
@@ -70,7 +77,9 @@ def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
     assert trained.lr_critic == pytest.approx(0.5e-3)
 
 
-@pytest.mark.parametrize(("case", "captures"), [("SAC", 1), ("REDQ", 2), ("discrete SAC", 1), ("IQN", 2)])
+@pytest.mark.parametrize(
+    ("case", "captures"), [("SAC", 1), ("REDQ", 2), ("discrete SAC", 1), ("IQN", 2)]
+)
 def test_graphs_change_no_result(backend, case, captures):
     plain, replayed = made(case, "off"), made(case)
     assert train(plain, 20) == train(replayed, 20)
@@ -100,7 +109,9 @@ def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs(backend
     before = tensors_of(replayed)
     train(replayed, 6)
     after = tensors_of(replayed)
-    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("critic head"))
+    assert all(
+        torch.equal(before[name], after[name]) for name in before if name.startswith("critic head")
+    )
     assert backend.captures == 2
     replayed.critic_optimizer.load_state_dict(copy.deepcopy(replayed.critic_optimizer.state_dict()))
     train(replayed, 6)
@@ -108,12 +119,28 @@ def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs(backend
 
 
 TUNED = {
-    "SAC": ({"gamma": 0.5}, {"polyak": 0.5}, {"actor_polyak": 0.5}, {"target_entropy": 3.0}, {"lr_critic": 0.1}, {}),
-    "IQN": ({"gamma": 0.5}, {"kappa": 0.1}, {"polyak": 0.25}, {"max_gradient_norm": 2.0}, {"lr": 0.1}, {}),
+    "SAC": (
+        {"gamma": 0.5},
+        {"polyak": 0.5},
+        {"actor_polyak": 0.5},
+        {"target_entropy": 3.0},
+        {"lr_critic": 0.1},
+        {},
+    ),
+    "IQN": (
+        {"gamma": 0.5},
+        {"kappa": 0.1},
+        {"polyak": 0.25},
+        {"max_gradient_norm": 2.0},
+        {"lr": 0.1},
+        {},
+    ),
 }
 
 
-@pytest.mark.parametrize(("case", "tuned"), [(case, tuned) for case, table in TUNED.items() for tuned in table])
+@pytest.mark.parametrize(
+    ("case", "tuned"), [(case, tuned) for case, table in TUNED.items() for tuned in table]
+)
 def test_what_is_tuned_makes_new_graphs_at_once(backend, case, tuned):
     replayed = made(case)
     train(replayed, 12)

@@ -1,4 +1,5 @@
-"""A hundred training steps on fixed batches and noise give the losses and parameters that were once recorded.
+"""A hundred training steps on fixed batches and noise give the losses and parameters that were once
+recorded.
 
 `python tests/agents/test_as_before.py` records those of the code as it is.
 """
@@ -29,7 +30,9 @@ from tmrl_like.types import Batch
 
 RECORD = Path(__file__).with_name("as_before.json")
 ROWS, STEPS, SHOWN = 32, 100, (1, 2, 10, 50, 100)
-OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3)))
+OBS = spaces.Tuple(
+    (spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
+)
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 CHOICES = spaces.MultiDiscrete([3, 2])
 ONE_OF_FOUR = spaces.Discrete(4, start=1)
@@ -39,31 +42,68 @@ RATES = {"lr_actor": 1e-3, "lr_critic": 1e-3, "lr_entropy": 1e-3}
 CASES = {
     "SAC": partial(SACAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN), **RATES),
     "plain SAC": partial(
-        SACAgent, OBS, BOX, **PLAIN, **RATES, actor_polyak=0.0, scale_rewards=True, optimizer="adamw", amsgrad=True,
-        weight_decay=0.1, critic_cls=partial(EnsembleCritic, layer_norm=False, normalize_obs=False),
+        SACAgent,
+        OBS,
+        BOX,
+        **PLAIN,
+        **RATES,
+        actor_polyak=0.0,
+        scale_rewards=True,
+        optimizer="adamw",
+        amsgrad=True,
+        weight_decay=0.1,
+        critic_cls=partial(EnsembleCritic, layer_norm=False, normalize_obs=False),
     ),
     "REDQ": partial(
-        REDQAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN, layer_norm=True), **RATES, n_critics=5,
+        REDQAgent,
+        OBS,
+        BOX,
+        actor_cls=partial(SquashedGaussianActor, **HIDDEN, layer_norm=True),
+        **RATES,
+        n_critics=5,
         policy_delay=3,
     ),
-    "DroQ": partial(SACAgent, OBS, BOX, **PLAIN, **RATES, critic_cls=partial(EnsembleCritic, dropout=0.1)),
+    "DroQ": partial(
+        SACAgent, OBS, BOX, **PLAIN, **RATES, critic_cls=partial(EnsembleCritic, dropout=0.1)
+    ),
     "CrossQ": partial(
-        CrossQAgent, OBS, BOX, actor_cls=partial(SquashedGaussianActor, **HIDDEN), **RATES, n_critics=3,
-        policy_delay=2, critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
+        CrossQAgent,
+        OBS,
+        BOX,
+        actor_cls=partial(SquashedGaussianActor, **HIDDEN),
+        **RATES,
+        n_critics=3,
+        policy_delay=2,
+        critic_cls=partial(EnsembleCritic, layer_norm=False, hidden_sizes=(20, 24)),
     ),
     "discrete SAC": partial(
-        DiscreteSACAgent, OBS, CHOICES, actor_cls=partial(CategoricalActor, **HIDDEN),
-        critic_cls=DiscreteEnsembleCritic, **RATES, learn_entropy_coef=False,
+        DiscreteSACAgent,
+        OBS,
+        CHOICES,
+        actor_cls=partial(CategoricalActor, **HIDDEN),
+        critic_cls=DiscreteEnsembleCritic,
+        **RATES,
+        learn_entropy_coef=False,
     ),
     "IQN": partial(
-        IQNAgent, OBS, ONE_OF_FOUR, actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8), actor_polyak=0.9,
-        target_interval=2, cvar=0.5, lr=1e-3, weight_decay=0.1,
+        IQNAgent,
+        OBS,
+        ONE_OF_FOUR,
+        actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8),
+        actor_polyak=0.9,
+        target_interval=2,
+        cvar=0.5,
+        lr=1e-3,
+        weight_decay=0.1,
     ),
     "IQN without norms": partial(
-        IQNAgent, OBS, ONE_OF_FOUR, actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8, layer_norm=False),
+        IQNAgent,
+        OBS,
+        ONE_OF_FOUR,
+        actor_cls=partial(IQNActor, width=16, hidden_size=16, cosines=8, layer_norm=False),
         lr=1e-3,
     ),
-}  # fmt: skip
+}
 COMPILED = {"SAC", "plain SAC", "REDQ", "CrossQ"}
 
 
@@ -87,20 +127,33 @@ def batches(act):
     act.seed(0)
 
     def observations():
-        bounded, free = random.uniform(-1, 1, (ROWS, 5)), 3.0 + 2.0 * random.standard_normal((ROWS, 2))
+        bounded, free = (
+            random.uniform(-1, 1, (ROWS, 5)),
+            3.0 + 2.0 * random.standard_normal((ROWS, 2)),
+        )
         choice = random.integers(0, 3, ROWS)
-        return *(torch.from_numpy(part.astype(np.float32)) for part in (bounded, free)), torch.from_numpy(choice)
+        return *(
+            torch.from_numpy(part.astype(np.float32)) for part in (bounded, free)
+        ), torch.from_numpy(choice)
 
     for step in range(STEPS):
         taken = torch.from_numpy(np.stack([act.sample() for _ in range(ROWS)]))
         rew = torch.from_numpy(random.standard_normal(ROWS).astype(np.float32))
         ends = torch.from_numpy((random.random(ROWS) < 0.2).astype(np.float32))
-        discount = torch.from_numpy(random.uniform(0.8, 1.0, ROWS).astype(np.float32)) if step % 3 else None
-        yield Batch(observations(), taken, rew, observations(), ends, torch.zeros(ROWS), discount=discount)
+        discount = (
+            torch.from_numpy(random.uniform(0.8, 1.0, ROWS).astype(np.float32))
+            if step % 3
+            else None
+        )
+        yield Batch(
+            observations(), taken, rew, observations(), ends, torch.zeros(ROWS), discount=discount
+        )
 
 
 def trained(case, acceleration):
-    """The losses of some steps, and of each parameter and statistic the sum and the norm after all of them."""
+    """The losses of some steps, and of each parameter and statistic the sum and the norm after all
+    of them.
+    """
     torch.manual_seed(0)  # for parameters of one number, which `fill` leaves alone
     agent = CASES[case](acceleration=acceleration)
     modules = modules_of(agent)
@@ -119,11 +172,15 @@ def trained(case, acceleration):
         for name, module in modules.items()
         for key, value in module.state_dict().items()
     }
-    return {"losses": losses, "values": {key: [float(v.sum()), float(v.norm())] for key, v in values.items()}}
+    return {
+        "losses": losses,
+        "values": {key: [float(v.sum()), float(v.norm())] for key, v in values.items()},
+    }
 
 
 @pytest.mark.parametrize(
-    ("case", "acceleration"), [*((case, "off") for case in CASES), *((case, "auto") for case in sorted(COMPILED))]
+    ("case", "acceleration"),
+    [*((case, "off") for case in CASES), *((case, "auto") for case in sorted(COMPILED))],
 )
 def test_losses_and_parameters_are_those_that_were_recorded(case, acceleration):
     expected, found = json.loads(RECORD.read_text())[case], trained(case, acceleration)

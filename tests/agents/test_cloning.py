@@ -30,7 +30,9 @@ def test_the_likelihood_of_a_squashed_gaussian_is_that_of_the_distribution():
     mean, log_std = actor(obs)
     bounds = torch.distributions.AffineTransform(torch.tensor([0.0, 0.5]), torch.tensor([2.0, 0.5]))
     parts = [torch.distributions.TanhTransform(), bounds]
-    there = torch.distributions.TransformedDistribution(torch.distributions.Normal(mean, log_std.exp()), parts)
+    there = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(mean, log_std.exp()), parts
+    )
     assert torch.allclose(actor.log_prob(obs, act), there.log_prob(act).sum(-1), atol=1e-4)
     assert actor.log_prob(obs, torch.tensor([[2.0, 1.0]] * 5)).isfinite().all()  # at the bounds
 
@@ -61,7 +63,9 @@ def test_an_actor_does_what_was_shown_and_says_how_likely_that_was(low):
 
 
 def test_past_actions_are_not_imitated_in_the_place_of_the_observation():
-    """What was done goes on for long: an actor that looks at it alone is nearly always right, and never turns."""
+    """What was done goes on for long: an actor that looks at it alone is nearly always right, and
+    never turns.
+    """
     target = torch.rand(40).repeat_interleave(25) * 2 - 1
     last = torch.cat((target[:1], target[:-1]))
     seen = (target + 0.2 * torch.randn(1000)).unsqueeze(1)
@@ -81,7 +85,9 @@ def test_whole_episodes_are_held_out():
     learnt, held_out = data.split(0.2)
     assert len(held_out.episode.unique()) == 2
     assert not set(learnt.episode.tolist()) & set(held_out.episode.tolist())
-    assert sorted([*learnt.obs.squeeze(1).tolist(), *held_out.obs.squeeze(1).tolist()]) == list(range(40))
+    assert sorted([*learnt.obs.squeeze(1).tolist(), *held_out.obs.squeeze(1).tolist()]) == list(
+        range(40)
+    )
     assert len(data.split(0.001)[1].episode.unique()) == 1
     with pytest.raises(ConfigError, match=r"recorded episodes is 1; expected 2 or more"):
         shown(torch.zeros(4, 1), torch.zeros(4, 1), episodes=1).split(0.5)

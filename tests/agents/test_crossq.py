@@ -1,4 +1,6 @@
-"""CrossQ against slow references, its compiled step against its page, and the policy that it publishes."""
+"""CrossQ against slow references, its compiled step against its page, and the policy that it
+publishes.
+"""
 
 import copy
 from functools import partial
@@ -38,7 +40,8 @@ def shaken(network):
 
 
 def by_hand(network, n, x_BI, how):
-    """Network n's outputs in float64, one normalisation after the other, and the batch's statistics at each.
+    """Network n's outputs in float64, one normalisation after the other, and the batch's statistics
+    at each.
 
     How it normalises: by the "batch", "running" statistics, or "renormed".
     """
@@ -52,7 +55,9 @@ def by_hand(network, n, x_BI, how):
         std, running_std = np.sqrt(var + 1e-3), np.sqrt(running_var + 1e-3)
         x = (x - running_mean) / running_std if how == "running" else (x - mean) / std
         if how == "renormed":
-            x = x * np.clip(std / running_std, 1 / 3, 3) + np.clip((mean - running_mean) / running_std, -5, 5)
+            x = x * np.clip(std / running_std, 1 / 3, 3) + np.clip(
+                (mean - running_mean) / running_std, -5, 5
+            )
         x = x * network.gains[i][n, 0].detach().numpy()
         if i:
             x = np.maximum(x + network.offsets[i - 1][n, 0].detach().numpy(), 0.0)
@@ -72,7 +77,9 @@ def test_a_network_in_training_normalises_by_its_batch_and_moves_what_is_running
         np.testing.assert_allclose(got_NBO[n], expected_BO, rtol=1e-4, atol=1e-4)
         for now, old, of_batch in zip(network.running(), before.running(), seen, strict=True):
             for value, start, new in zip(now, old, of_batch, strict=True):
-                np.testing.assert_allclose(value[n, 0], 0.99 * start[n, 0].numpy() + 0.01 * new, rtol=1e-4, atol=1e-6)
+                np.testing.assert_allclose(
+                    value[n, 0], 0.99 * start[n, 0].numpy() + 0.01 * new, rtol=1e-4, atol=1e-6
+                )
     assert network.count == batches + 1
 
 
@@ -107,19 +114,30 @@ def test_each_step_folds_what_it_has_changed_and_the_same_actor_is_published(acc
         assert (published.weights() != before) is (step == 2)
     assert made.get_actor() is published
     obs = OBS.sample()
-    np.testing.assert_allclose(published.in_numpy().act_(obs, True), published.act_(obs, True), rtol=1e-4)
+    np.testing.assert_allclose(
+        published.in_numpy().act_(obs, True), published.act_(obs, True), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("smoothness", [0.0, 3.0])
-def test_a_hundred_compiled_steps_give_the_losses_and_parameters_of_the_page(monkeypatch, smoothness):
+def test_a_hundred_compiled_steps_give_the_losses_and_parameters_of_the_page(
+    monkeypatch, smoothness
+):
     """With options that are others than those in `test_as_before`."""
     monkeypatch.setattr(BatchNormMLP, "renorm_after", 30)
-    options = RATES | {"scale_rewards": True, "learn_entropy_coef": False, "optimizer": "adamw", "weight_decay": 0.1}
+    options = RATES | {
+        "scale_rewards": True,
+        "learn_entropy_coef": False,
+        "optimizer": "adamw",
+        "weight_decay": 0.1,
+    }
     options["smoothness"] = smoothness
     page, compiled = crossq("off", **options), crossq("auto", **options)
     assert (page.compiled is None, compiled.compiled is None) == (True, False)
     for first, said in ((0, {}), (50, {"discount": torch.full((ROWS,), 0.9)})):
-        for ours, theirs in zip(train(compiled, 50, first, **said), train(page, 50, first, **said), strict=True):
+        for ours, theirs in zip(
+            train(compiled, 50, first, **said), train(page, 50, first, **said), strict=True
+        ):
             assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-3)
     assert_same(compiled, page, rtol=2e-3, atol=2e-3)
 
@@ -139,7 +157,8 @@ def test_what_may_change_changes_and_averages_are_not_offered():
 def test_it_is_made_as_the_robot_s_was():
     made = CrossQAgent(OBS, BOX, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 7)))
     assert made.target_entropy == -1.5  # half a nat for each dimension
-    assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 1]  # as wide as the actor
+    # as wide as the actor
+    assert [weight.shape[-1] for weight in made.critic.network.weights] == [8, 7, 1]
 
 
 def test_a_subclass_trains_by_the_page():
@@ -171,9 +190,13 @@ def test_what_it_cannot_train_is_refused(obs, nets, said):
 
 
 def test_a_value_that_a_reward_tells_is_learnt():
-    """One step to the end: the value of an action is its reward, 1 for the first action at its largest."""
+    """One step to the end: the value of an action is its reward, 1 for the first action at its
+    largest.
+    """
     obs, act = spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))
-    made = small(CrossQAgent, (obs, act), critic=CRITIC, entropy_coef=0.1, lr_actor=3e-3, lr_critic=3e-3)
+    made = small(
+        CrossQAgent, (obs, act), critic=CRITIC, entropy_coef=0.1, lr_actor=3e-3, lr_critic=3e-3
+    )
     for step in range(300):
         batch = batch_of((obs, act), step, terminated=torch.ones(ROWS))
         made.train(batch._replace(rew=batch.act[:, 0].clone()))

@@ -1,4 +1,6 @@
-"""The compiled training step against the page: equal losses and parameters on equal batches and noise."""
+"""The compiled training step against the page: equal losses and parameters on equal batches and
+noise.
+"""
 
 import copy
 from functools import partial
@@ -10,11 +12,20 @@ from gymnasium import spaces
 from kit.learners import assert_same, batch_of, small, tensors_of, train
 from threadpoolctl import ThreadpoolController
 
-from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor, dense, dense_sac
+from tmrl_like.agents import (
+    EnsembleCritic,
+    REDQAgent,
+    SACAgent,
+    SquashedGaussianActor,
+    dense,
+    dense_sac,
+)
 from tmrl_like.agents.acceleration import Flat
 from tmrl_like.agents.dense import forward, network_of
 
-OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3)))
+OBS = spaces.Tuple(
+    (spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
+)
 FREE = spaces.Box(-np.inf, np.inf, (4,))
 BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
 NEAR = {"rtol": 1e-3, "atol": 1e-4}
@@ -23,7 +34,8 @@ NEAR = {"rtol": 1e-3, "atol": 1e-4}
 def both(cls=SACAgent, observation_space=FREE, action_space=BOX, **options):
     """An agent that trains by the page, and its compiled twin."""
     page, compiled = (
-        small(cls, (observation_space, action_space), acceleration=how, **options) for how in ("off", "auto")
+        small(cls, (observation_space, action_space), acceleration=how, **options)
+        for how in ("off", "auto")
     )
     assert page.compiled is None
     assert compiled.compiled is not None
@@ -33,8 +45,14 @@ def both(cls=SACAgent, observation_space=FREE, action_space=BOX, **options):
 @pytest.mark.parametrize(
     ("cls", "options"),
     [  # what `test_as_before` does not have
-        pytest.param(SACAgent, {"scale_rewards": True, "learn_entropy_coef": False}, id="a fixed temperature"),
-        pytest.param(SACAgent, {"n_critics": 3, "policy_delay": 2, "gamma": 0.9, "polyak": 0.9}, id="three critics"),
+        pytest.param(
+            SACAgent, {"scale_rewards": True, "learn_entropy_coef": False}, id="a fixed temperature"
+        ),
+        pytest.param(
+            SACAgent,
+            {"n_critics": 3, "policy_delay": 2, "gamma": 0.9, "polyak": 0.9},
+            id="three critics",
+        ),
         pytest.param(partial(REDQAgent, n_critics=4, policy_delay=3), {}, id="REDQ"),
         pytest.param(SACAgent, {"smoothness": 3.0}, id="smooth"),
     ],
@@ -52,10 +70,18 @@ NARROW = partial(SquashedGaussianActor, hidden_sizes=(8,), log_std_min=-0.1, log
 @pytest.mark.parametrize(
     ("space", "options"),
     [
-        pytest.param(BOX, {"actor_cls": partial(SquashedGaussianActor, hidden_sizes=())}, id="no hidden layer"),
+        pytest.param(
+            BOX,
+            {"actor_cls": partial(SquashedGaussianActor, hidden_sizes=())},
+            id="no hidden layer",
+        ),
         pytest.param(BOX, {"actor_cls": NARROW}, id="standard deviations at their bounds"),
         pytest.param(spaces.Box(0.0, 3e6, (2,)), {}, id="wide bounds of actions"),
-        pytest.param(spaces.Box(-1.0, 1.0, ()), {"weight_decay": 0, "gamma": 1}, id="an action without dimensions"),
+        pytest.param(
+            spaces.Box(-1.0, 1.0, ()),
+            {"weight_decay": 0, "gamma": 1},
+            id="an action without dimensions",
+        ),
     ],
 )
 def test_networks_and_spaces_that_are_unusual_train_as_on_the_page(space, options):
@@ -81,7 +107,13 @@ def test_what_a_scheduler_sets_counts_at_once():
     page, compiled = both(n_critics=3, critics_in_target=2)
     for made in (page, compiled):
         train(made, 3)
-        made.gamma, made.polyak, made.actor_polyak, made.target_entropy, made.policy_delay = 0.5, 0.5, 0.1, -7.0, 2
+        made.gamma, made.polyak, made.actor_polyak, made.target_entropy, made.policy_delay = (
+            0.5,
+            0.5,
+            0.1,
+            -7.0,
+            2,
+        )
         made.critics_in_target = 3
         made.actor_optimizer.param_groups[0]["lr"] = torch.tensor(1e-2)
         made.critic_optimizer.param_groups[0]["lr"] = 0
@@ -90,7 +122,14 @@ def test_what_a_scheduler_sets_counts_at_once():
 
 
 def test_what_is_tuned_counts_at_once():
-    tuned = {"lr_actor": 1e-2, "lr_critic": 1e-2, "gamma": 0.5, "polyak": 0.5, "actor_polyak": 0.1, "policy_delay": 2}
+    tuned = {
+        "lr_actor": 1e-2,
+        "lr_critic": 1e-2,
+        "gamma": 0.5,
+        "polyak": 0.5,
+        "actor_polyak": 0.1,
+        "policy_delay": 2,
+    }
     tuned["entropy_coef"] = 0.7
     page, compiled = both(learn_entropy_coef=False)
     as_it_was = copy.deepcopy(page)
@@ -126,7 +165,11 @@ def half_frozen(*both_spaces):
         (SACAgent, spaces.Box(0, 255, (1, 16, 16), np.uint8), {}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, dropout=0.1)}),
         (SACAgent, FREE, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}),
-        (SACAgent, spaces.Box(-1.0, 1.0, (3,)), {"critic_cls": partial(EnsembleCritic, obs_range=1.0)}),
+        (
+            SACAgent,
+            spaces.Box(-1.0, 1.0, (3,)),
+            {"critic_cls": partial(EnsembleCritic, obs_range=1.0)},
+        ),
         (SACAgent, FREE, {"actor_cls": half_frozen}),
     ],
 )
@@ -158,7 +201,9 @@ def test_users_may_descend_as_usual_in_torch_and_average_in_their_own_way():
     own = small(Own, (FREE, BOX))
     before = tensors_of(own)
     train(own, 2)
-    changed = {name for name, value in tensors_of(own).items() if not torch.equal(value, before[name])}
+    changed = {
+        name for name, value in tensors_of(own).items() if not torch.equal(value, before[name])
+    }
     assert "critic head.weight" in changed
     assert "critic_target head.weight" not in changed
     assert own.averaged
@@ -199,7 +244,10 @@ def test_numba_that_is_missing_or_broken_costs_speed_alone(monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(dense_sac, "network_of", fail)
         assert small(SACAgent, (FREE, BOX)).compiled is None
-    assert "slower than with numba, which cannot be used: ImportError: Numba needs NumPy 2.2" in caplog.text
+    assert (
+        "slower than with numba, which cannot be used: ImportError: Numba needs NumPy 2.2"
+        in caplog.text
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert small(SACAgent, (FREE, BOX)).compiled is None
     assert "tmrl_like[fast]" in caplog.text

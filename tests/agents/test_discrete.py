@@ -25,7 +25,9 @@ def _seeded():
 
 
 def agent_for(space, **options):
-    return small(DiscreteSACAgent, (OBS, space), CategoricalActor, DiscreteEnsembleCritic, **options)
+    return small(
+        DiscreteSACAgent, (OBS, space), CategoricalActor, DiscreteEnsembleCritic, **options
+    )
 
 
 @SPACES
@@ -40,7 +42,9 @@ def test_actions_are_in_the_space_as_the_environment_has_them(space, test):
 
 @SPACES
 @pytest.mark.parametrize("in_numpy", [False, True])
-def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilities(space, in_numpy):
+def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilities(
+    space, in_numpy
+):
     actor, obs = CategoricalActor(OBS, space, **HIDDEN), OBS.sample()
     acting = actor.in_numpy() if in_numpy else actor
     with torch.no_grad():
@@ -89,9 +93,12 @@ def test_the_losses_are_those_of_the_paper_written_out(space):
         return torch.minimum(q[0], q[1]) - 0.3 * (log_prob.exp() * log_prob).sum(1)
 
     with torch.no_grad():
-        target = batch.rew + 0.5 * (1 - batch.terminated) * soft_value(batch.next_obs, agent.critic_target)
+        target = batch.rew + 0.5 * (1 - batch.terminated) * soft_value(
+            batch.next_obs, agent.critic_target
+        )
         expected = {
-            "loss_critic": 0.5 * (agent.critic(batch.obs, batch.act) - target).square().mean(1).sum(),
+            "loss_critic": 0.5
+            * (agent.critic(batch.obs, batch.act) - target).square().mean(1).sum(),
             "loss_actor": -soft_value(batch.obs, agent.critic).mean(),
         }
     torch.testing.assert_close(agent.evaluate(batch), expected)
@@ -110,7 +117,11 @@ def test_a_step_trains_everything(space, options):
     before = tensors_of(agent)
     assert np.isfinite(list(train(agent, 2)[-1].values())).all()
     after = tensors_of(agent)
-    assert not [name for name, value in before.items() if "weight" in name and torch.equal(value, after[name])]
+    assert not [
+        name
+        for name, value in before.items()
+        if "weight" in name and torch.equal(value, after[name])
+    ]
 
 
 def test_the_usual_target_is_half_of_the_largest_entropy():
@@ -127,25 +138,38 @@ def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
     for step in range(150):
         batch = batch_of((OBS, space), step, 64, terminated=torch.ones(64))
         arm, *others = batch.act.reshape(64, -1).T
-        rew = (arm == torch.where(batch.obs[:, 0] > 0, 3, 1)).float() + sum(other == 1 for other in others)
+        rew = (arm == torch.where(batch.obs[:, 0] > 0, 3, 1)).float() + sum(
+            other == 1 for other in others
+        )
         agent.train(batch._replace(rew=rew))
     for sign, best in ((1.0, 3), (-1.0, 1)):
-        action = np.ravel(agent.get_actor().act_(np.array([0.5 * sign, 0.0, 0.0], np.float32), test=True))
+        action = np.ravel(
+            agent.get_actor().act_(np.array([0.5 * sign, 0.0, 0.0], np.float32), test=True)
+        )
         assert action.tolist() == [best, 1][: len(action)]
 
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiBinary(3), spaces.Tuple((ONE,)), spaces.Discrete(20_000)],
+    [
+        spaces.Box(-1.0, 1.0, (2,)),
+        spaces.MultiBinary(3),
+        spaces.Tuple((ONE,)),
+        spaces.Discrete(20_000),
+    ],
     ids=str,
 )
 def test_actions_that_are_not_choices_are_refused_by_name(space):
     for cls in (CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent):
-        with pytest.raises(ConfigError, match=r"the action space is .*; this agent needs Discrete or MultiDiscrete"):
+        with pytest.raises(
+            ConfigError, match=r"the action space is .*; this agent needs Discrete or MultiDiscrete"
+        ):
             cls(OBS, space)
 
 
-@pytest.mark.parametrize("space", [ONE, spaces.Box(0, 5, (2,), np.int64), spaces.MultiBinary(3)], ids=str)
+@pytest.mark.parametrize(
+    "space", [ONE, spaces.Box(0, 5, (2,), np.int64), spaces.MultiBinary(3)], ids=str
+)
 def test_the_agent_for_boxes_names_the_one_for_choices(space):
     with pytest.raises(ConfigError, match="take DiscreteSACAgent with CategoricalActor"):
         SACAgent(OBS, space)

@@ -15,14 +15,19 @@ from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.trainer.snapshot import load_object_state, object_state
 
-CAR = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))})
+CAR = spaces.Dict(
+    {"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))}
+)
 OF_PICTURES = partial(
     SACAgent,
     CAR,
     spaces.Box(-2.0, 2.0, (2,)),
     actor_cls=partial(SquashedGaussianActor, hidden_sizes=HIDDEN),
 )
-AGENTS = CASES | {"SAC of pictures": OF_PICTURES, "smooth CrossQ": partial(CASES["CrossQ"], smoothness=0.3)}
+AGENTS = CASES | {
+    "SAC of pictures": OF_PICTURES,
+    "smooth CrossQ": partial(CASES["CrossQ"], smoothness=0.3),
+}
 WAYS = [*((case, "off") for case in AGENTS), *((case, "auto") for case in sorted(COMPILED))]
 
 

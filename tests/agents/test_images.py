@@ -29,7 +29,9 @@ from tmrl_like.policies.pictures import PICTURE_FEATURES
 
 GREY = spaces.Box(0, 255, (4, 64, 64), np.uint8)
 ACT = spaces.Box(-2.0, 2.0, (2,))
-CAR = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))})
+CAR = spaces.Dict(
+    {"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 10.0, (1,))}
+)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,9 @@ def test_the_critics_alone_train_the_encoder():
 
 
 def test_a_step_is_what_the_losses_say():
-    """The encoder's gradient is that of the critics' loss, by features of this step; the target's are without one."""
+    """The encoder's gradient is that of the critics' loss, by features of this step; the target's
+    are without one.
+    """
     agent, batch = make_agent(actor_polyak=0.0, smoothness=0.3), make_batch()
     twin = deepcopy(agent)
     torch.manual_seed(1)
@@ -144,7 +148,9 @@ def test_a_step_is_what_the_losses_say():
     with torch.no_grad():
         next_act, log_prob = twin.actor.sample(next_obs)
         next_q, scaled = twin.critic_target(next_obs, next_act), log_prob + 2 * np.log(2.0)
-        target = td_target(batch.rew, batch.terminated, next_q, scaled, twin.temperature(), twin.gamma)
+        target = td_target(
+            batch.rew, batch.terminated, next_q, scaled, twin.temperature(), twin.gamma
+        )
     twin.critic.zero_grad()
     critic_loss(twin.critic(obs, batch.act), target).backward()
     for own, other in zip(agent.critic.parameters(), twin.critic.parameters(), strict=True):
@@ -181,7 +187,9 @@ def test_a_critic_of_another_kind_keeps_the_actors_encoder_its_own():
         def forward(self, obs, act, members=None):
             return self.value * act.sum(dim=1)
 
-    agent = SACAgent(CAR, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(16,)), critic_cls=Blind)
+    agent = SACAgent(
+        CAR, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(16,)), critic_cls=Blind
+    )
     before = pictures_of(agent.actor)
     train(agent, 2)
     assert not any(map(torch.equal, before, pictures_of(agent.actor)))
@@ -210,13 +218,16 @@ def test_each_picture_of_a_batch_is_shifted_by_itself_and_its_edge_repeated():
 
 
 @pytest.mark.parametrize(
-    ("shape", "shift"), [((4, 64, 64), 4), ((84, 84, 3), 4), ((3, 36, 48), 2), ((20, 20), 1), ((8, 8), 0)]
+    ("shape", "shift"),
+    [((4, 64, 64), 4), ((84, 84, 3), 4), ((3, 36, 48), 2), ((20, 20), 1), ((8, 8), 0)],
 )
 def test_small_pictures_are_shifted_less(shape, shift):
     assert picture_spec(spaces.Box(0, 255, shape, np.uint8)).largest_shift == shift
 
 
-@pytest.mark.parametrize("shape", [(4, 64, 64), (3, 60, 80), (3, 240, 320), (1, 23, 40), (96, 96, 3)])
+@pytest.mark.parametrize(
+    "shape", [(4, 64, 64), (3, 60, 80), (3, 240, 320), (1, 23, 40), (96, 96, 3)]
+)
 def test_pictures_are_averaged_to_sides_of_about_sixteen(shape):
     assert 12 <= min(picture_spec(spaces.Box(0, 255, shape, np.uint8)).averaged()) < 24
 
@@ -240,7 +251,9 @@ def test_an_encoder_is_trained_written_and_begun_with(tmp_path):
     save_encoder(encoder, tmp_path / "encoder.safetensors")
     agent = make_agent(picture_encoder=str(tmp_path / "encoder.safetensors"))
     for module in (agent.critic, agent.critic_target, agent.actor, agent.get_actor()):
-        assert all(map(torch.equal, pictures_of(module), (p.detach() for p in encoder.images.parameters())))
+        assert all(
+            map(torch.equal, pictures_of(module), (p.detach() for p in encoder.images.parameters()))
+        )
     agent.train(make_batch())
 
 
@@ -249,10 +262,13 @@ def test_an_encoder_of_other_pictures_is_refused_in_one_line(tmp_path):
     other = spaces.Box(0, 255, (4, 64, 64), np.uint8)
     save_encoder(Encoder(other), file)
     with pytest.raises(
-        ConfigError, match=r"picture_encoder is .*: weights do not fit the encoder of these pictures: 0\."
+        ConfigError,
+        match=r"picture_encoder is .*: weights do not fit the encoder of these pictures: 0\.",
     ):
         make_agent(picture_encoder=str(file))
     with pytest.raises(ConfigError, match=r"picture_encoder is .*nothing"):
         make_agent(picture_encoder=str(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match="SACAgent has no encoder of pictures that can be trained beforehand"):
+    with pytest.raises(
+        ConfigError, match="SACAgent has no encoder of pictures that can be trained beforehand"
+    ):
         SACAgent(spaces.Box(-1.0, 1.0, (3,)), ACT, picture_encoder=str(file))

@@ -27,7 +27,9 @@ def vector(bound, size, dtype=np.float32):
     return spaces.Box(-bound, bound, (size,), dtype)
 
 
-DRONE = spaces.Tuple([vector(1, 1), vector(1, 1), vector(0.5, 1), vector(0.5, 1), *[vector(2, 2)] * 4])
+DRONE = spaces.Tuple(
+    [vector(1, 1), vector(1, 1), vector(0.5, 1), vector(0.5, 1), *[vector(2, 2)] * 4]
+)
 MIXED = spaces.Dict(
     {
         "gear": spaces.Discrete(3, start=-1),
@@ -45,8 +47,14 @@ PICTURES = spaces.Dict(
     }
 )
 ACTIONS = {
-    "SquashedGaussianActor": (spaces.Box(np.float32([-2, 0.5]), np.float32([2, 0.7])), spaces.Box(-1.0, 1.0, (1, 2))),
-    "CategoricalActor": (spaces.Discrete(4, start=-1), spaces.MultiDiscrete([[2], [5]], start=[[0], [3]])),
+    "SquashedGaussianActor": (
+        spaces.Box(np.float32([-2, 0.5]), np.float32([2, 0.7])),
+        spaces.Box(-1.0, 1.0, (1, 2)),
+    ),
+    "CategoricalActor": (
+        spaces.Discrete(4, start=-1),
+        spaces.MultiDiscrete([[2], [5]], start=[[0], [3]]),
+    ),
 }
 CASES = [
     (name, obs_space, act_space, options)
@@ -55,7 +63,11 @@ CASES = [
         (DRONE, act_spaces[0], {"hidden_sizes": (64, 64)}),
         (MIXED, act_spaces[1], {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
         (spaces.MultiDiscrete([5, 1]), act_spaces[0], {"hidden_sizes": ()}),
-        (vector(5, 6), act_spaces[1], {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True}),
+        (
+            vector(5, 6),
+            act_spaces[1],
+            {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True},
+        ),
         (vector(np.inf, 6), act_spaces[0], {"hidden_sizes": (16,)}),
         (MIXED, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),
         (PICTURES, act_spaces[0], {"hidden_sizes": (8,)}),
@@ -86,7 +98,9 @@ def test_the_two_take_the_same_arguments(name):
 
 
 @pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)
-def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(name, obs_space, act_space, options):
+def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
+    name, obs_space, act_space, options
+):
     actor, twin = both(name, obs_space, act_space, **options)
     assert list(twin.manifest().items()) == list(actor.manifest().items())
     there = Network(msgspec.msgpack.decode(msgspec.msgpack.encode(twin.spec), type=NetworkSpec))
@@ -109,7 +123,9 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(name
 
 
 def test_exploring_draws_from_the_same_gaussian():
-    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), hidden_sizes=(8,), log_std_min=-3.0)
+    actor, twin = both(
+        "SquashedGaussianActor", DRONE, vector(2, 2), hidden_sizes=(8,), log_std_min=-3.0
+    )
     obs = DRONE.sample()
     drawn = [np.array([a.act_(obs) for _ in range(4000)]) for a in (actor, twin)]
     assert np.allclose(drawn[0].mean(0), drawn[1].mean(0), atol=0.1)
@@ -124,7 +140,9 @@ def test_exploring_draws_from_the_same_gaussian():
 def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode():
     actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)
     assert type(twin.network.random) is ColouredNoise
-    actor.random, twin.network.random = (ColouredNoise(2.0, 1000, 2, np.random.default_rng(0)) for _ in range(2))
+    actor.random, twin.network.random = (
+        ColouredNoise(2.0, 1000, 2, np.random.default_rng(0)) for _ in range(2)
+    )
     obs = DRONE.sample()
     episodes = []
     for _ in range(2):
@@ -188,7 +206,10 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
     small, large = (NumpyGaussianActor(DRONE, vector(2, 2), hidden_sizes=(n,)) for n in (8, 9))
     before = small.weights()
     large.save(tmp_path / "policy")
-    misfit = r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\); hidden.0.bias"
+    misfit = (
+        r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\); "
+        r"hidden.0.bias"
+    )
     with pytest.raises(PolicyError, match=misfit):
         small.load_weights(large.weights())
     with pytest.raises(PolicyError, match=rf"policy: weights {misfit}"):
@@ -239,5 +260,7 @@ def test_an_answer_that_is_not_finite_is_refused(name):
     inputs = np.stack([twin.flatten(DRONE.sample()) for _ in range(3)])
     twin.network.check(inputs)
     twin.network.parameters["head.bias"][:] = np.nan
-    with pytest.raises(PolicyError, match=r"not in the action space: it holds values that are not finite: .*nan"):
+    with pytest.raises(
+        PolicyError, match=r"not in the action space: it holds values that are not finite: .*nan"
+    ):
         twin.network.check(inputs)

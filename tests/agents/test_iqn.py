@@ -1,4 +1,6 @@
-"""Implicit quantiles: the losses against loops, what is learnt of a known distribution, and how it explores."""
+"""Implicit quantiles: the losses against loops, what is learnt of a known distribution, and how it
+explores.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,11 @@ SPACES = NUMBERS, spaces.Discrete(2)
 @pytest.mark.parametrize("kappa", [0.5, 1.0])
 def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
     torch.manual_seed(0)
-    z, target, tau = torch.randn(4, 3, requires_grad=True), 2.0 * torch.randn(4, 5), torch.rand(4, 3)
+    z, target, tau = (
+        torch.randn(4, 3, requires_grad=True),
+        2.0 * torch.randn(4, 5),
+        torch.rand(4, 3),
+    )
     losses = quantile_huber_loss(z, target, tau, kappa)
     losses.sum().backward()
     for b in range(4):
@@ -34,7 +40,12 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
                 delta = float(target[b, j] - z.detach()[b, i])
                 share = abs(float(tau[b, i]) - (delta < 0))
                 small = abs(delta) <= kappa
-                loss += share * (delta**2 / 2 if small else kappa * (abs(delta) - kappa / 2)) / kappa / 5
+                loss += (
+                    share
+                    * (delta**2 / 2 if small else kappa * (abs(delta) - kappa / 2))
+                    / kappa
+                    / 5
+                )
                 slope -= share * (delta if small else kappa * np.sign(delta)) / kappa / 5
             assert float(z.grad[b, i]) == pytest.approx(slope, abs=1e-5)
         assert float(losses.detach()[b]) == pytest.approx(loss, rel=1e-5)
@@ -49,7 +60,9 @@ def test_the_network_is_that_of_the_equations():
     tau = (torch.arange(4) + 0.5) / 4 * 0.5
     with torch.no_grad():
         psi = actor.features(torch.rand(2, 3))
-        phi = torch.stack([torch.stack([torch.cos(torch.pi * i * t) for i in range(16)]) for t in tau])
+        phi = torch.stack(
+            [torch.stack([torch.cos(torch.pi * i * t) for i in range(16)]) for t in tau]
+        )
         phi = torch.relu(actor.embedding(phi))
         z = torch.empty(2, 4, 3)
         for b in range(2):
@@ -65,14 +78,20 @@ def test_the_network_is_that_of_the_equations():
 
 def test_a_terminal_state_has_no_value_beyond_it():
     next_z = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
-    target = quantile_target(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9]))
+    target = quantile_target(
+        torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9])
+    )
     assert target.tolist() == [[1.5, 2.5], [2.0, 2.0]]
 
 
 def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_arm():
     torch.manual_seed(1)
     agent = IQNAgent(*SPACES, actor_cls=SMALL, kappa=0.02, lr=5e-3)
-    blind = {"obs": torch.zeros(256, 3), "next_obs": torch.zeros(256, 3), "terminated": torch.ones(256)}
+    blind = {
+        "obs": torch.zeros(256, 3),
+        "next_obs": torch.zeros(256, 3),
+        "terminated": torch.ones(256),
+    }
     for step in range(300):
         agent.tune(lr=5e-3 * (1 - step / 300))
         act = torch.randint(0, 2, (256,))
@@ -82,7 +101,8 @@ def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_ar
     tau = torch.linspace(0.1, 0.9, 9)[None]
     with torch.no_grad():
         of_both = actor.quantiles(actor.features(torch.zeros(1, 3)), tau)[0]
-    assert of_both[:, 0].tolist() == pytest.approx(tau[0].tolist(), abs=0.06)  # a uniform distribution's
+    # a uniform distribution's
+    assert of_both[:, 0].tolist() == pytest.approx(tau[0].tolist(), abs=0.06)
     assert of_both[:, 1].tolist() == pytest.approx([0.4] * 9, abs=0.06)
     obs = np.zeros(3, np.float32)
     assert actor.act_(obs, test=True) == 0  # 0.5 on average
@@ -127,7 +147,9 @@ def test_noise_on_the_values_takes_the_best_actions_more_often():
     taken = [action for action, _ in act_often(noisy)]
     assert {12, 13} == set(taken)
     assert 0.1 < taken.count(13) / len(taken) < 0.4
-    assert {a for a, _ in act_often(actor_that_likes_the_third(epsilon=0.0, boltzmann_noise=9.0), n=50)} == {12}
+    assert {
+        a for a, _ in act_often(actor_that_likes_the_third(epsilon=0.0, boltzmann_noise=9.0), n=50)
+    } == {12}
 
 
 def test_a_test_is_greedy_and_what_is_said_has_one_form():
@@ -170,7 +192,9 @@ class Mean(torch.nn.Module):
         ({"picture_encoder": partial(Mean, factor=0.01)}, 1),
     ],
 )
-def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_replaced(options, size):
+def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_replaced(
+    options, size
+):
     torch.manual_seed(0)
     pictures, numbers = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8), torch.rand(2, 3)
     obs = pictures, numbers
@@ -179,18 +203,31 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
     values = actor(obs)
     assert values.shape == (2, 2)
     assert torch.equal(values, actor(obs, torch.ones(2)))
-    for changed in (actor((255 - pictures, numbers)), actor((pictures, -numbers)), actor(obs, torch.zeros(2))):
+    for changed in (
+        actor((255 - pictures, numbers)),
+        actor((pictures, -numbers)),
+        actor(obs, torch.zeros(2)),
+    ):
         assert not torch.allclose(values, changed)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (partial(SMALL, NUMBERS, spaces.Discrete(2), cosines=0), "cosines is 0; expected 1 or more"),
+        (
+            partial(SMALL, NUMBERS, spaces.Discrete(2), cosines=0),
+            "cosines is 0; expected 1 or more",
+        ),
         (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is"),
         (partial(ConvolutionEncoder, BOTH[0], pooled=-1), "pooled is -1"),
-        (partial(IQNAgent, NUMBERS, spaces.Discrete(2), cvar=0.0), "cvar is 0.0; expected more than 0 to 1"),
-        (partial(IQNAgent, NUMBERS, spaces.Discrete(2), quantiles=0), "quantiles is 0; expected 1 or more"),
+        (
+            partial(IQNAgent, NUMBERS, spaces.Discrete(2), cvar=0.0),
+            "cvar is 0.0; expected more than 0 to 1",
+        ),
+        (
+            partial(IQNAgent, NUMBERS, spaces.Discrete(2), quantiles=0),
+            "quantiles is 0; expected 1 or more",
+        ),
     ],
 )
 def test_an_argument_out_of_its_range_is_refused(make, said):
@@ -206,8 +243,20 @@ def test_another_action_space_is_refused_with_the_way_out(space):
 
 def test_what_may_change_while_training_does():
     agent = IQNAgent(*SPACES, actor_cls=SMALL)
-    values = {"gamma": 0.5, "kappa": 0.1, "max_gradient_norm": 2.0, "polyak": 0.25, "target_interval": 7}
-    values |= {"epsilon": 0.75, "epsilon_boltzmann": 0.125, "boltzmann_noise": 3.0, "cvar": 0.5, "lr": 0.375}
+    values = {
+        "gamma": 0.5,
+        "kappa": 0.1,
+        "max_gradient_norm": 2.0,
+        "polyak": 0.25,
+        "target_interval": 7,
+    }
+    values |= {
+        "epsilon": 0.75,
+        "epsilon_boltzmann": 0.125,
+        "boltzmann_noise": 3.0,
+        "cvar": 0.5,
+        "lr": 0.375,
+    }
     assert set(values) == set(agent.tunable)
     assert agent.actor.behaviour.tolist() == pytest.approx([0.05, 0.0, 0.0, 1.0])
     agent.tune(**values)
@@ -220,7 +269,9 @@ def test_what_may_change_while_training_does():
 
 def test_a_training_starts_from_the_policy_of_another():
     free = spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(2)
-    first, second = (IQNAgent(*free, actor_cls=SMALL, epsilon=e, actor_polyak=0.75) for e in (0.5, 0.25))
+    first, second = (
+        IQNAgent(*free, actor_cls=SMALL, epsilon=e, actor_polyak=0.75) for e in (0.5, 0.25)
+    )
     train(first, 1)
     second.start_from(first.get_actor().weights(), 10)
     obs = batch_of(free, 1).obs

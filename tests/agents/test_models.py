@@ -12,7 +12,12 @@ from tmrl_like.errors import ConfigError
 NESTED = spaces.Tuple(
     (
         spaces.Box(-1.0, 1.0, (1,)),
-        spaces.Dict({"b": spaces.Box(-5.0, 5.0, (2, 2)), "a": spaces.Box(-np.inf, np.inf, (3,), dtype=np.float64)}),
+        spaces.Dict(
+            {
+                "b": spaces.Box(-5.0, 5.0, (2, 2)),
+                "a": spaces.Box(-np.inf, np.inf, (3,), dtype=np.float64),
+            }
+        ),
         spaces.Box(0.0, 10.0, ()),
     )
 )
@@ -88,17 +93,23 @@ def test_a_test_action_is_the_squashed_mean_also_of_a_network_of_a_subclass(own)
 
 
 def test_bounded_numbers_are_scaled_unless_the_range_is_zero_and_actions_always():
-    space = spaces.Box(np.float32([0.0, 0.0, -np.inf, -3.4e38]), np.float32([10.0, 10.0, np.inf, 3.4e38]))
+    space = spaces.Box(
+        np.float32([0.0, 0.0, -np.inf, -3.4e38]), np.float32([10.0, 10.0, np.inf, 3.4e38])
+    )
     x = torch.tensor([[10.0, 0.0, 7.0, 7.0]])
     torch.testing.assert_close(Encoder(space)(x), torch.tensor([[3.0, -3.0, 7.0, 7.0]]))
     critic = EnsembleCritic(space, ACTIONS, hidden_sizes=(8,), obs_range=0.0)
     assert torch.equal(critic.encoder(x), x)
-    torch.testing.assert_close(critic.rescale_act(torch.tensor([[2.0, 5.0]])), torch.tensor([[1.0, 0.0]]))
+    torch.testing.assert_close(
+        critic.rescale_act(torch.tensor([[2.0, 5.0]])), torch.tensor([[1.0, 0.0]])
+    )
 
 
 @pytest.mark.parametrize("layer_norm", [True, False])
 def test_each_critic_of_an_ensemble_is_a_network_of_its_own(layer_norm):
-    critic = EnsembleCritic(NESTED, ACTIONS, n_critics=3, hidden_sizes=(16, 16), layer_norm=layer_norm)
+    critic = EnsembleCritic(
+        NESTED, ACTIONS, n_critics=3, hidden_sizes=(16, 16), layer_norm=layer_norm
+    )
     obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
     q = critic(obs, act)
     assert q.shape == (3, 8)
@@ -127,12 +138,25 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     [
         (spaces.Box(0, 1, (2, 3, 4)), ACTIONS, r"observation space is Box\(0.0, 1.0, \(2, 3, 4\)"),
         (
-            spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))}))),
+            spaces.Tuple(
+                (
+                    spaces.Box(-1, 1, (1,)),
+                    spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))}),
+                )
+            ),
             ACTIONS,
             r"observation space\[1\]\['film'\]",
         ),
-        (spaces.Dict({"gear": spaces.Discrete(20_000)}), ACTIONS, r"\['gear'\] is Discrete\(20000\)"),
-        (spaces.Discrete(3, start=1 << 40), ACTIONS, r"observation space is Discrete\(3, start=1099511627776\)"),
+        (
+            spaces.Dict({"gear": spaces.Discrete(20_000)}),
+            ACTIONS,
+            r"\['gear'\] is Discrete\(20000\)",
+        ),
+        (
+            spaces.Discrete(3, start=1 << 40),
+            ACTIONS,
+            r"observation space is Discrete\(3, start=1099511627776\)",
+        ),
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space"),
@@ -141,6 +165,8 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
         (NESTED, spaces.Tuple((ACTIONS,)), "action space"),
     ],
 )
-def test_spaces_it_cannot_learn_from_are_refused_by_name(cls, observation_space, action_space, place):
+def test_spaces_it_cannot_learn_from_are_refused_by_name(
+    cls, observation_space, action_space, place
+):
     with pytest.raises(ConfigError, match=f"^[^\n]*{place}[^\n]*$"):
         cls(observation_space, action_space)

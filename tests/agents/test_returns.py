@@ -17,7 +17,10 @@ def scale_of(batches, discount):
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 2.0), (3.0, 1.0), (-1.0, 3.0)])
 def test_it_is_the_root_mean_square_of_the_returns_of_independent_rewards(mean, std):
     rng = np.random.default_rng(0)
-    rewards, ends = mean + std * rng.choice([-1.0, 1.0], (5000, 300)), rng.random((5000, 300)) < 0.02
+    rewards, ends = (
+        mean + std * rng.choice([-1.0, 1.0], (5000, 300)),
+        rng.random((5000, 300)) < 0.02,
+    )
     discounts = 0.95 * ~ends
     alive = np.cumprod(np.hstack((np.ones((5000, 1)), discounts[:, :-1])), axis=1)
     expected = np.sqrt(np.square((rewards * alive).sum(1)).mean())
@@ -40,4 +43,6 @@ def test_where_there_are_no_rewards_zero_stays_zero():
 
 
 def test_equal_rewards_for_ever_have_a_value_of_1():
-    assert scale_of([torch.full((8,), -2.0)] * 3, torch.full((8,), 0.99)) == pytest.approx(200.0, rel=1e-4)
+    assert scale_of([torch.full((8,), -2.0)] * 3, torch.full((8,), 0.99)) == pytest.approx(
+        200.0, rel=1e-4
+    )

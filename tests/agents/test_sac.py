@@ -12,7 +12,13 @@ from kit.learners import assert_same, batch_of, small, train
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.process import tune_process
-from tmrl_like.agents.sac import actor_loss, critic_loss, smoothness_loss, td_target, temperature_loss
+from tmrl_like.agents.sac import (
+    actor_loss,
+    critic_loss,
+    smoothness_loss,
+    td_target,
+    temperature_loss,
+)
 from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
@@ -33,19 +39,26 @@ def critic_loss_of(agent, **said):
     return float(agent.evaluate(batch_of(SPACES, **said))["loss_critic"])
 
 
-def test_the_target_is_reward_plus_discounted_soft_value_of_the_smallest_critic_and_ends_with_the_episode():
+def test_the_target_is_reward_plus_discounted_soft_value_and_ends_with_the_episode():
     next_q = torch.tensor([[10.0, 4.0, 6.0], [8.0, 5.0, 7.0]])
     next_log_prob, terminated = torch.tensor([2.0, 0.0, -2.0]), torch.tensor([0.0, 0.0, 1.0])
     for gamma, second in ((0.9, 4.6), (torch.tensor([0.9, 0.5, 0.9]), 3.0)):
-        target = td_target(torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma)
+        target = td_target(
+            torch.ones(3), terminated, next_q, next_log_prob, torch.tensor(0.5), gamma
+        )
         torch.testing.assert_close(target, torch.tensor([7.3, second, 1.0]))
 
 
 def test_the_losses_are_those_of_the_equations():
     q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
     assert critic_loss(q, torch.ones(2)).item() == pytest.approx(0.5 * (2.0 + 1.0))
-    assert actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), torch.tensor(0.5)).item() == 0.5 * 2.0 - 4.0
-    assert smoothness_loss(torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.zeros(2, 2)).item() == 0.5 * (2.0 + 0.25)
+    assert (
+        actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), torch.tensor(0.5)).item()
+        == 0.5 * 2.0 - 4.0
+    )
+    assert smoothness_loss(
+        torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.zeros(2, 2)
+    ).item() == 0.5 * (2.0 + 0.25)
 
 
 @pytest.mark.parametrize(("entropy", "sign"), [(5.0, 1), (-5.0, -1)])
@@ -73,11 +86,15 @@ def test_the_loss_of_what_is_held_out_is_that_of_training_on_it(acceleration):
     train(agent, 4)
     torch.manual_seed(50)
     held_out = agent.evaluate(batch_of(bounded, 50))
-    assert float(held_out["loss_critic"]) == pytest.approx(train(agent, 1, first=50)[0]["loss_critic"], rel=1e-4)
+    assert float(held_out["loss_critic"]) == pytest.approx(
+        train(agent, 1, first=50)[0]["loss_critic"], rel=1e-4
+    )
 
 
 def test_it_solves_a_tiny_problem():
-    """Reward is highest for the action that mirrors the state; the agent must find it in 500 steps."""
+    """Reward is highest for the action that mirrors the state; the agent must find it in 500
+    steps.
+    """
     one, three = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-3.0, 3.0, (1,))
     agent = small(SACAgent, (one, three), lr_actor=3e-3, lr_critic=3e-3, entropy_coef=0.05)
     random = torch.Generator().manual_seed(1)
@@ -98,8 +115,12 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     assert agent.get_actor().weights() == agent.actor.weights()
     train(agent, 1)
     for (average, trained, polyak), old in zip(pairs, before, strict=True):
-        for mean, new, start in zip(average.parameters(), trained.parameters(), old.parameters(), strict=True):
-            torch.testing.assert_close(mean.detach(), polyak * start + (1.0 - polyak) * new.detach())
+        for mean, new, start in zip(
+            average.parameters(), trained.parameters(), old.parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                mean.detach(), polyak * start + (1.0 - polyak) * new.detach()
+            )
     without = sac(actor_polyak=0.0)
     assert without.get_actor() is without.actor
 
@@ -130,7 +151,10 @@ def test_usual_values_are_those_of_the_papers():
     for size in (2, 3):
         assert small(SACAgent, (OBS, spaces.Box(-1.0, 1.0, (size,)))).target_entropy == -size
     assert sac(target_entropy=-7.0).target_entropy == -7.0
-    found = [sac(**options).entropy_coef for options in ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})]
+    found = [
+        sac(**options).entropy_coef
+        for options in ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
+    ]
     assert found == pytest.approx([0.2, 0.01, 0.5])
     redq = small(REDQAgent, SPACES)
     assert (redq.n_critics, redq.critics_in_target, redq.policy_delay) == (10, 2, 20)
@@ -139,7 +163,9 @@ def test_usual_values_are_those_of_the_papers():
 def test_entropy_does_not_depend_on_the_units_of_the_actions():
     found = []
     for bound in (1000.0, 0.001):
-        agent = small(SACAgent, (OBS, spaces.Box(-bound, bound, (2,))), acceleration="off", lr_critic=0.0)
+        agent = small(
+            SACAgent, (OBS, spaces.Box(-bound, bound, (2,))), acceleration="off", lr_critic=0.0
+        )
         found.append(train(agent, 1)[0]["entropy_nats"])
     assert found[0] == pytest.approx(found[1], abs=1e-3)
 
@@ -157,7 +183,10 @@ def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
             super().__init__(observation_space, action_space, hidden_sizes=(8,))
             del self.hidden_sizes
 
-    own, given = partial(SquashedGaussianActor, hidden_sizes=(8, 12)), partial(EnsembleCritic, hidden_sizes=(5,))
+    own, given = (
+        partial(SquashedGaussianActor, hidden_sizes=(8, 12)),
+        partial(EnsembleCritic, hidden_sizes=(5,)),
+    )
     for actor, critic, widths in (
         (own, None, [8, 12]),
         (own, EnsembleCritic, [8, 12]),
@@ -183,7 +212,9 @@ def test_a_user_s_critic_gets_the_observation_as_the_memory_gives_it():
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
-def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_switched_on_or_off(before, after):
+def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_switched_on_or_off(
+    before, after
+):
     first, second = sac(actor_polyak=before), sac(actor_polyak=after)
     train(first, 3)
     load_object_state(second, object_state(first))
@@ -218,8 +249,16 @@ def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options,
         ({}, {"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
         ({}, {"lr_actor": -1.0}, "lr_actor is -1.0; expected 0 or more"),
         ({}, {"entropy_coef": 0.5}, "learn_entropy_coef is True; expected false to set alpha"),
-        ({"actor_polyak": 0.0}, {"actor_polyak": 0.9}, "actor_polyak is 0.9; expected 0, as at the start.*"),
-        ({}, {"n_critics": 3}, "n_critics of SACAgent cannot change while training; gamma, polyak, .* can"),
+        (
+            {"actor_polyak": 0.0},
+            {"actor_polyak": 0.9},
+            "actor_polyak is 0.9; expected 0, as at the start.*",
+        ),
+        (
+            {},
+            {"n_critics": 3},
+            "n_critics of SACAgent cannot change while training; gamma, polyak, .* can",
+        ),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_and_nothing_changes(options, tuned, named):
@@ -244,9 +283,17 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
     raw = torch.cat([torch.cat(batch_of(SPACES, step).obs, 1) for step in range(3)])
     expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
     expected[:, 2] = 3.0 * raw[:, 2]  # it has bounds
-    for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target, agent.critic_frozen):
+    for network in (
+        agent.actor,
+        agent.actor_ema,
+        agent.critic,
+        agent.critic_target,
+        agent.critic_frozen,
+    ):
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
-        assert network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
+        assert (
+            network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
+        )
     assert published["encoder.rescale.scale"].tolist() == pytest.approx([1.0, 1.0, 3.0])
 
 
@@ -260,7 +307,9 @@ def test_networks_that_do_not_normalise_stay_as_they_are():
         def forward(self, obs):
             return super().forward(obs[0])
 
-    agent = SACAgent(OBS, ACT, actor_cls=Joints, critic_cls=partial(EnsembleCritic, normalize_obs=False))
+    agent = SACAgent(
+        OBS, ACT, actor_cls=Joints, critic_cls=partial(EnsembleCritic, normalize_obs=False)
+    )
     train(agent, 1)
     assert agent.obs_norm is None
     assert agent.actor.encoder.rescale.scale.tolist() == [1.0, 1.0]
@@ -281,5 +330,8 @@ def test_an_actor_that_cannot_sample_is_one_line():
     agent = SACAgent(space, ACT, actor_cls=LinearActor)
     with pytest.raises(ConfigError, match="makes a LinearActor; expected a SamplingActor"):
         agent.train(batch_of((space, ACT)))
-    with pytest.raises(ConfigError, match=r"smoothness is 0\.1; expected 0, or a SquashedGaussianActor as actor_cls"):
+    with pytest.raises(
+        ConfigError,
+        match=r"smoothness is 0\.1; expected 0, or a SquashedGaussianActor as actor_cls",
+    ):
         SACAgent(space, ACT, actor_cls=LinearActor, smoothness=0.1)

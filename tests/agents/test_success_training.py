@@ -5,7 +5,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.agents.success_training import JudgedEpisode, SuccessNetwork, errors_of, split, train_success
+from tmrl_like.agents.success_training import (
+    JudgedEpisode,
+    SuccessNetwork,
+    errors_of,
+    split,
+    train_success,
+)
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.success_model import SuccessModel, write_success_model
 from tmrl_like.policies.weights import copied
@@ -36,11 +42,16 @@ def test_success_is_learnt_wherever_it_is():
 @pytest.mark.parametrize("shape", [(8, 9), (20, 24, 3), (4, 16, 16), (2, 32, 32, 3), (130, 140)])
 def test_the_form_without_torch_computes_the_same(shape, tmp_path):
     network, box = SuccessNetwork(shape), spaces.Box(0, 255, shape, np.uint8)
-    write_success_model(tmp_path / "a.safetensors", network.spec, copied(network.state_dict()).content)
+    write_success_model(
+        tmp_path / "a.safetensors", network.spec, copied(network.state_dict()).content
+    )
     history = spaces.Box(0, 255, (3, *shape), np.uint8)
     for space, newest in ((box, ()), (history, (-1,))):
         observation_space = spaces.Dict({"arm": spaces.Box(-1.0, 1.0, (2,)), "camera": space})
-        model, obs = SuccessModel(str(tmp_path / "a.safetensors"), observation_space), observation_space.sample()
+        model, obs = (
+            SuccessModel(str(tmp_path / "a.safetensors"), observation_space),
+            observation_space.sample(),
+        )
         (wanted,) = network.probabilities(obs["camera"][newest][None])
         assert model(obs) == pytest.approx(float(wanted), abs=1e-5)
 

@@ -43,7 +43,10 @@ def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_writt
     caplog.clear()
     clock.now += 11
     say("bad", logging.WARNING, "bad is back")
-    assert [r.message for r in caplog.records] == ["bad is back", "998 lines about bad were left out"]
+    assert [r.message for r in caplog.records] == [
+        "bad is back",
+        "998 lines about bad were left out",
+    ]
 
 
 class Work:

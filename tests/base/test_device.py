@@ -76,8 +76,15 @@ def test_one_that_has_died_or_was_closed_says_so_at_each_call(arm):
         return True
 
     until(has_ended)
-    calls = (lambda: arm.command(bytes(8)), lambda: arm.look(1.0), lambda: arm.wait_for(lambda _: False, "stop", 9.0))
-    for told in (r"^the arm's process ended with -?\d+$", "^the arm is not connected: it was closed$"):
+    calls = (
+        lambda: arm.command(bytes(8)),
+        lambda: arm.look(1.0),
+        lambda: arm.wait_for(lambda _: False, "stop", 9.0),
+    )
+    for told in (
+        r"^the arm's process ended with -?\d+$",
+        "^the arm is not connected: it was closed$",
+    ):
         for call in calls:
             with pytest.raises(EnvironmentFaultError, match=told):
                 call()
@@ -87,7 +94,9 @@ def test_one_that_has_died_or_was_closed_says_so_at_each_call(arm):
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be stopped here")
 def test_one_that_hangs_is_silent_and_closes(arm):
     psutil.Process(arm.pid).suspend()
-    with pytest.raises(EnvironmentFaultError, match=r"^the arm has sent no state for 0\.3 s: its process hangs$"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"^the arm has sent no state for 0\.3 s: its process hangs$"
+    ):
         until(lambda: arm.look(0.05, 0.3) is None)
     with pytest.raises(EnvironmentFaultError, match=r"^the arm did not come home within 0\.1 s$"):
         arm.wait_for(lambda state: False, "come home", 0.1)

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tmrl_like.base.factories import MISSING, Elsewhere, argument_of, completed, fitted, known_from_env
+from tmrl_like.base.factories import (
+    MISSING,
+    Elsewhere,
+    argument_of,
+    completed,
+    fitted,
+    known_from_env,
+)
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.doom.doom_env import TIC_S, VizDoomEnv
 from tmrl_like.envs.drone import DroneEnv
@@ -64,10 +71,16 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
     ("env_cls", "known"),
     [
         (Env, {"act_buf_len": 2, "frame_stack": {0: 4}}),
-        (partial(Env, partial(Game, frames=3), act_buf_len=0), {"act_buf_len": 0, "frame_stack": {0: 3}}),
+        (
+            partial(Env, partial(Game, frames=3), act_buf_len=0),
+            {"act_buf_len": 0, "frame_stack": {0: 3}},
+        ),
         (Silent, {}),
         (OfSteps, {"inputs": "keys"}),
-        (partial(DroneEnv, 0.1), {"act_buf_len": 4, "reset_act_buf": False, "time_step_duration": 0.1}),
+        (
+            partial(DroneEnv, 0.1),
+            {"act_buf_len": 4, "reset_act_buf": False, "time_step_duration": 0.1},
+        ),
         (VizDoomEnv, {"act_buf_len": 3, "frame_stack": {0: 4}, "time_step_duration": 4 * TIC_S}),
         (
             partial(VizDoomEnv, frames=1, tics_per_step=7),
@@ -78,7 +91,10 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
             {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": {0: 2}},
         ),
         (partial(ClockedGym, RTGYM), RTGYM_SAYS),
-        (partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}), RTGYM_SAYS | {"time_step_duration": 0.1}),
+        (
+            partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}),
+            RTGYM_SAYS | {"time_step_duration": 0.1},
+        ),
         (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
         (partial(ClockedGym, {"act_buf_len": 3}), {}),
         (rtgym(), RTGYM_SAYS),
@@ -101,7 +117,9 @@ def test_a_memory_is_fitted_to_environment_and_agent_and_so_is_the_one_in_it():
     known = {"act_buf_len": 2, "frame_stack": {0: 4}, "gamma": 0.5}
     agent = partial(Agent, gamma=0.5)
     assert fitted(ReplayMemory, Env, agent).keywords == known
-    assert fitted(partial(ReplayMemory, gamma=0.9, frame_stack=0), Env, agent).keywords["gamma"] == 0.9
+    assert (
+        fitted(partial(ReplayMemory, gamma=0.9, frame_stack=0), Env, agent).keywords["gamma"] == 0.9
+    )
     both = fitted(partial(WithDemonstrations, memory=ReplayMemory), Env, agent)
     assert both.keywords["memory"].keywords == known
     assert compressor_of(both) == compressor_of(fitted(ReplayMemory, Env))

@@ -51,14 +51,26 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monke
     monkeypatch.setattr("tmrl_like.base.files._ATTEMPTS", 3)
     write_atomically(tmp_path / "f", b"new")
     link_atomically(tmp_path / "f", tmp_path / "g")
-    assert [(file.name, file.read_bytes()) for file in sorted(tmp_path.iterdir())] == [("f", b"new"), ("g", b"new")]
+    assert [(file.name, file.read_bytes()) for file in sorted(tmp_path.iterdir())] == [
+        ("f", b"new"),
+        ("g", b"new"),
+    ]
 
 
-@pytest.mark.fault("clocks", "the clock jumps ahead while a file is written", "what is about to be written stays")
+@pytest.mark.fault(
+    "clocks", "the clock jumps ahead while a file is written", "what is about to be written stays"
+)
 def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path, monkeypatch):
-    mine, dead = (tmp_path / f".policy.safetensors.{pid}.0123abcd.tmp" for pid in (os.getpid(), 1 << 30))
+    mine, dead = (
+        tmp_path / f".policy.safetensors.{pid}.0123abcd.tmp" for pid in (os.getpid(), 1 << 30)
+    )
     real = time.time
-    for jump_s, left in ((0.0, {mine, dead}), (3600.0, {mine}), (-3600.0, {mine, dead}), (90_000.0, set())):
+    for jump_s, left in (
+        (0.0, {mine, dead}),
+        (3600.0, {mine}),
+        (-3600.0, {mine, dead}),
+        (90_000.0, set()),
+    ):
         for draft in (mine, dead):
             draft.touch()
         monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)

@@ -43,7 +43,9 @@ class More(Owner):
 
 
 def test_what_was_given_stands_in_for_what_the_page_says():
-    assert with_given(More, More(size=3, name="a"), size=None, rate_hz=5.0) == More(size=3, rate_hz=5.0, name="a")
+    assert with_given(More, More(size=3, name="a"), size=None, rate_hz=5.0) == More(
+        size=3, rate_hz=5.0, name="a"
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def stubborn():
     process.wait()
 
 
-def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(tmp_path, until):
+def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(
+    tmp_path, until
+):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -93,4 +95,7 @@ def test_a_script_imports_what_its_parent_can(tmp_path, monkeypatch):
     (tmp_path / "library" / "only_here.py").write_text("answer = 42")
     (tmp_path / "script.py").write_text("import only_here; print(only_here.answer)")
     monkeypatch.syspath_prepend(tmp_path / "library")
-    assert start_script(tmp_path / "script.py", stdout=subprocess.PIPE).communicate()[0].strip() == b"42"
+    assert (
+        start_script(tmp_path / "script.py", stdout=subprocess.PIPE).communicate()[0].strip()
+        == b"42"
+    )

@@ -19,7 +19,13 @@ VALUE = ({"b": 1, "a": [2, "text"]}, Pose(3, ()), None)
 
 def test_leaves_come_left_to_right_with_their_places():
     named = {tree.name_of(path): leaf for path, leaf in tree.walk(VALUE)}
-    assert named == {"[0]['b']": 1, "[0]['a'][0]": 2, "[0]['a'][1]": "text", "[1][0]": 3, "[2]": None}
+    assert named == {
+        "[0]['b']": 1,
+        "[0]['a'][0]": 2,
+        "[0]['a'][1]": "text",
+        "[1][0]": 3,
+        "[2]": None,
+    }
     assert list(tree.leaves(VALUE)) == list(named.values())
     assert [tree.part_at(VALUE, path) for path, _ in tree.walk(VALUE)] == list(named.values())
 
@@ -33,17 +39,26 @@ def test_a_map_keeps_containers_and_their_order():
 
 
 def test_a_space_leads_a_value_of_other_containers_and_order():
-    space = spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), "b": spaces.Discrete(4)})
-    assert tree.map_leaves(lambda s, v: s.n * v, space, {"b": 5, "a": [6, 7]}) == {"a": (12, 21), "b": 20}
+    space = spaces.Dict(
+        {"a": spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), "b": spaces.Discrete(4)}
+    )
+    assert tree.map_leaves(lambda s, v: s.n * v, space, {"b": 5, "a": [6, 7]}) == {
+        "a": (12, 21),
+        "b": 20,
+    }
 
 
 @pytest.mark.parametrize("other", [(1,), (1, 2, 3), {0: 1, 1: 2}, 7, "ab", np.zeros(2), None])
 def test_parts_that_differ_in_their_keys_are_handed_over_whole(other):
-    assert [(path, *parts) for path, *parts in tree.walk({"x": (1, 2)}, {"x": other})] == [(("x",), (1, 2), other)]
+    assert [(path, *parts) for path, *parts in tree.walk({"x": (1, 2)}, {"x": other})] == [
+        (("x",), (1, 2), other)
+    ]
     assert tree.map_leaves(lambda one, _: one, (1, 2), other) == (1, 2)
 
 
-@pytest.mark.parametrize("leaf", [1, "ab", b"ab", np.zeros((2, 2)), spaces.Box(0, 1, (2,)), range(3), {1, 2}, None])
+@pytest.mark.parametrize(
+    "leaf", [1, "ab", b"ab", np.zeros((2, 2)), spaces.Box(0, 1, (2,)), range(3), {1, 2}, None]
+)
 def test_texts_arrays_and_simple_spaces_are_leaves(leaf):
     assert tree.is_leaf(leaf)
     assert tree.map_leaves(lambda value: value is leaf, leaf) is True

@@ -9,10 +9,11 @@ A script says what it sets up and what it times::
     if __name__ == "__main__":
         benchmark(__doc__, measure, repeats=5, quick={"repeats": 1})
 
-A row is a dict by column, of which `what` is the first. Each is printed as it comes, a list in it as its median and, in
-brackets, its smallest and largest value. The last line is all of it in JSON, with the machine, its load, the commit and
-the date. `--keep` writes that to figures/NAME.json, from which `_page.py` makes the tables of docs/benchmarks.md.
-`--quick` takes other defaults, so that the script ends within seconds, on figures that are too small to say anything.
+A row is a dict by column, of which `what` is the first. Each is printed as it comes, a list in it
+as its median and, in brackets, its smallest and largest value. The last line is all of it in JSON,
+with the machine, its load, the commit and the date. `--keep` writes that to figures/NAME.json, from
+which `_page.py` makes the tables of docs/benchmarks.md. `--quick` takes other defaults, so that the
+script ends within seconds, on figures that are too small to say anything.
 """
 
 import argparse
@@ -43,7 +44,9 @@ QUICK_LIMIT_S = 55.0
 
 
 def benchmark(doc, measure, *, quick, **defaults):
-    """Run a script: each of `defaults` is an option of its type, a list of words any of these words."""
+    """Run a script: each of `defaults` is an option of its type, a list of words any of these
+    words.
+    """
     options = parse(doc, quick, defaults)
     load_before = os.getloadavg()[0]
     rows = []
@@ -53,7 +56,9 @@ def benchmark(doc, measure, *, quick, **defaults):
     script = Path(sys.argv[0])
     result = {
         "command": " ".join([f"python tests/benchmarks/{script.name}", *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        ),
         "load": f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} after",
         "commit": git("describe", "--always", "--dirty"),
         "date": date.today().isoformat(),
@@ -65,8 +70,12 @@ def benchmark(doc, measure, *, quick, **defaults):
 
 
 def parse(doc, quick, defaults):
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small figures within seconds: does the script run?")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small figures within seconds: does the script run?"
+    )
     parser.add_argument("--keep", action="store_true", help="write the figures that the page shows")
     for name, default in defaults.items():
         flag = "--" + name.replace("_", "-")
@@ -74,9 +83,13 @@ def parse(doc, quick, defaults):
             parser.add_argument(flag, action="store_true")
         elif isinstance(default, list):
             words = default if isinstance(default[0], str) else None
-            parser.add_argument(flag, nargs="+", type=type(default[0]), choices=words, default=default)
+            parser.add_argument(
+                flag, nargs="+", type=type(default[0]), choices=words, default=default
+            )
         else:
-            parser.add_argument(flag, type=str if default is None else type(default), default=default)
+            parser.add_argument(
+                flag, type=str if default is None else type(default), default=default
+            )
     if "--quick" in sys.argv[1:]:
         parser.set_defaults(**quick)
         faulthandler.dump_traceback_later(QUICK_LIMIT_S, exit=True)
@@ -86,7 +99,12 @@ def parse(doc, quick, defaults):
 def summary(cell):
     """A cell as it is kept."""
     if isinstance(cell, list):
-        return {"median": statistics.median(cell), "low": min(cell), "high": max(cell), "of": len(cell)}
+        return {
+            "median": statistics.median(cell),
+            "low": min(cell),
+            "high": max(cell),
+            "of": len(cell),
+        }
     return cell
 
 
@@ -94,17 +112,23 @@ def text(cell):
     """A cell as it is read."""
     if isinstance(cell, dict):
         middle = text(cell["median"])
-        return f"{middle} ({text(cell['low'])} to {text(cell['high'])})" if cell["of"] > 1 else middle
+        return (
+            f"{middle} ({text(cell['low'])} to {text(cell['high'])})" if cell["of"] > 1 else middle
+        )
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def keep(name, result):
-    """Write it in place of the figures before; what a peer did, where it was not measured this time, stays."""
+    """Write it in place of the figures before; what a peer did, where it was not measured this
+    time, stays.
+    """
     file = FIGURES / f"{name}.json"
     before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    of_peers = {row["what"]: {column: row[column] for column in PEERS if column in row} for row in before}
+    of_peers = {
+        row["what"]: {column: row[column] for column in PEERS if column in row} for row in before
+    }
     rows = [row | of_peers.get(row["what"], {}) | row for row in result["rows"]]
     lines = json.dumps(result | {"rows": rows}, indent=1, ensure_ascii=False)
     file.write_text(lines + "\n", encoding="utf-8")
@@ -162,7 +186,9 @@ def wait_for(condition, what, within_s=120.0):
 
 
 class Part:
-    """A process that calls `target(*args, pipe)`, and is killed at the end; what it does not say ends the run."""
+    """A process that calls `target(*args, pipe)`, and is killed at the end; what it does not say
+    ends the run.
+    """
 
     def __init__(self, target, *args):
         self._name = target.__name__
@@ -182,7 +208,11 @@ class Part:
                 return self.pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(10)
-        how = f"ended with exit code {self._process.exitcode}" if not self._process.is_alive() else "does not answer"
+        how = (
+            f"ended with exit code {self._process.exitcode}"
+            if not self._process.is_alive()
+            else "does not answer"
+        )
         sys.exit(f"{self._name} {how}")
 
     def ask(self, word, *arguments):
@@ -204,7 +234,9 @@ class Part:
 
 
 class Peer:
-    """Another package in a process under its own Python, which answers lines with "answer NUMBER"."""
+    """Another package in a process under its own Python, which answers lines with "answer
+    NUMBER".
+    """
 
     def __init__(self, python, script, *arguments, **environment):
         self._process = subprocess.Popen(
@@ -230,7 +262,9 @@ class Peer:
 
 
 def run_server(options, pipe):
-    """A part that is a server: it says its port, and then, when asked, how many packets there were."""
+    """A part that is a server: it says its port, and then, when asked, how many packets there
+    were.
+    """
     from tmrl_like.networking import Server
 
     with Server(**{"port": 0, "host": "127.0.0.1", **options}) as server:
@@ -241,8 +275,13 @@ def run_server(options, pipe):
 
 @contextmanager
 def two_hops():
-    """What goes into the first comes out of the second, over two hops of plain TCP, through a thread."""
-    with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
+    """What goes into the first comes out of the second, over two hops of plain TCP, through a
+    thread.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0)) as last,
+        socket.create_server(("127.0.0.1", 0)) as middle,
+    ):
 
         def pass_on():
             with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:

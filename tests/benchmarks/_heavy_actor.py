@@ -9,7 +9,9 @@ _WIDTH = 1600  # width**2 float32: 10 MB
 
 
 class HeavyActor(Timed, ActorModule):
-    """Its action ignores most of the weights and the observation, so that inference does not blur the figures."""
+    """Its action ignores most of the weights and the observation, so that inference does not blur
+    the figures.
+    """
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)

@@ -1,4 +1,6 @@
-"""What `memory.py` gives to every memory it measures, here and in tmrl's own environment: needs numpy only."""
+"""What `memory.py` gives to every memory it measures, here and in tmrl's own environment: needs
+numpy only.
+"""
 
 import gc
 import time
@@ -28,25 +30,37 @@ def drone_columns(n):
 
 
 def image_columns(n):
-    """n steps of an environment that shows its last `FRAMES` frames; the newest of each: uint8 [n, 64, 64]."""
+    """n steps of an environment that shows its last `FRAMES` frames; the newest of each: uint8 [n,
+    64, 64].
+    """
     frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
     return {**drone_columns(n), "obs": frames}
 
 
 def drone_rows(columns, whole_obs=False):
-    """The same as samples (act, obs, rew, terminated, truncated, info); with action buffer if `whole_obs`."""
+    """The same as samples (act, obs, rew, terminated, truncated, info); with action buffer if
+    `whole_obs`.
+    """
     acts = [row.copy() for row in columns["act"]]
     observed = zip(*([row.copy() for row in leaf] for leaf in columns["obs"]), strict=True)
-    flags = zip(columns["rew"], columns["terminated"].tolist(), columns["truncated"].tolist(), strict=True)
+    flags = zip(
+        columns["rew"], columns["terminated"].tolist(), columns["truncated"].tolist(), strict=True
+    )
     rows = []
     for k, (obs, (rew, terminated, truncated)) in enumerate(zip(observed, flags, strict=True)):
-        buffered = tuple(acts[max(0, k - i)].copy() for i in range(ACT_BUF_LEN - 1, -1, -1)) if whole_obs else ()
+        buffered = (
+            tuple(acts[max(0, k - i)].copy() for i in range(ACT_BUF_LEN - 1, -1, -1))
+            if whole_obs
+            else ()
+        )
         rows.append((acts[k], (*obs, *buffered), rew, terminated, truncated, {}))
     return rows
 
 
 def tutorial_memory(base):
-    """A memory as users write it: lists, and action buffers joined from them (with no care for resets)."""
+    """A memory as users write it: lists, and action buffers joined from them (with no care for
+    resets).
+    """
 
     class Memory(base):
         def append_buffer(self, buffer):
@@ -65,7 +79,15 @@ def tutorial_memory(base):
             new_obs = (*obs[new], *acts[new - ACT_BUF_LEN + 1 : new + 1])
             ended = [terminated[k] or truncated[k] for k in range(item, new)]
             assert len(ended) == ACT_BUF_LEN + 1
-            return last_obs, acts[new], rews[new], new_obs, terminated[new], truncated[new], infos[new]
+            return (
+                last_obs,
+                acts[new],
+                rews[new],
+                new_obs,
+                terminated[new],
+                truncated[new],
+                infos[new],
+            )
 
     return Memory
 

@@ -1,7 +1,8 @@
-"""Writes the tables of docs/benchmarks.md from figures/NAME.json: `python tests/benchmarks/_page.py`.
+"""Writes the tables of docs/benchmarks.md from figures/NAME.json: `python
+tests/benchmarks/_page.py`.
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`; `summary` is the one at the top. Which figures that
-shows is in `SUMMARY`. A script's `--keep` writes its file anew.
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`; `summary` is the one at the top.
+Which figures that shows is in `SUMMARY`. A script's `--keep` writes its file anew.
 """
 
 import json
@@ -16,7 +17,11 @@ COLUMNS = "ours", "tmrl 0.7.1", "peer", "limit"
 SUMMARY = (  # what a reader is told, the file, and the row
     ("a step beside `env.step` and the decision, µs", "control_loop", "flat: outside, p50, µs"),
     ("a decision of a 64×64 actor, µs", "control_loop", "flat: act, p50, µs"),
-    ("overruns of 1,000 steps at 500 Hz, beside a busy trainer", "control_loop", "500 Hz: overruns of 1,000"),
+    (
+        "overruns of 1,000 steps at 500 Hz, beside a busy trainer",
+        "control_loop",
+        "500 Hz: overruns of 1,000",
+    ),
     (
         "0.28 MB of weights, until they act, ms",
         "weights",
@@ -24,12 +29,32 @@ SUMMARY = (  # what a reader is told, the file, and the row
     ),
     ("50 MB of weights, ms", "weights", "50 MB, until the first action with them, ms"),
     ("samples/s from the worker's log to the memory", "relay", "packets: samples/s"),
-    ("batches/s of 256 from 1,000,000 transitions", "memory", "batches/s of 1,000,000 drone transitions"),
+    (
+        "batches/s of 256 from 1,000,000 transitions",
+        "memory",
+        "batches/s of 1,000,000 drone transitions",
+    ),
     ("training held by a checkpoint, ms", "checkpoint", "training held by a checkpoint, ms"),
-    ("1,000,000 transitions resumed, s", "checkpoint", "resumed, 1,000,000 drone transitions from the log, s"),
-    ("SAC, 64×64, training steps/s, times SBX's", "learner", "SAC's steps/s, times SBX's: 64×64, batch 128, 1 thread"),
-    ("two trainers' share of two that do not speak", "trainers", "share of two that do not speak to each other"),
-    ("Hopper's return after 50,000 steps, CrossQ", "recipe", "Hopper-v5, crossq: after 50,000 steps"),
+    (
+        "1,000,000 transitions resumed, s",
+        "checkpoint",
+        "resumed, 1,000,000 drone transitions from the log, s",
+    ),
+    (
+        "SAC, 64×64, training steps/s, times SBX's",
+        "learner",
+        "SAC's steps/s, times SBX's: 64×64, batch 128, 1 thread",
+    ),
+    (
+        "two trainers' share of two that do not speak",
+        "trainers",
+        "share of two that do not speak to each other",
+    ),
+    (
+        "Hopper's return after 50,000 steps, CrossQ",
+        "recipe",
+        "Hopper-v5, crossq: after 50,000 steps",
+    ),
     ("a worker's start to its first step, s", "start", "worker, until its first step, s"),
 )
 
@@ -52,7 +77,9 @@ def block(name):
     commit = f"commit {found['commit']}" if found["commit"] else ""
     load = f"load: {found['load']}" if found["load"] else ""
     origin = [f"`{found['command']}`", found["machine"], load, found["date"], commit]
-    return "\n".join([f"{'; '.join(filter(None, origin))}.", "", *table(columns, found["rows"]), ""])
+    return "\n".join(
+        [f"{'; '.join(filter(None, origin))}.", "", *table(columns, found["rows"]), ""]
+    )
 
 
 def summary():

@@ -32,7 +32,12 @@ def sbx(width, batch, steps):
 
     sizes = {"net_arch": [width, width]}
     model = SAC(
-        "MlpPolicy", Nothing(), batch_size=batch, learning_starts=100, gradient_steps=steps, policy_kwargs=sizes
+        "MlpPolicy",
+        Nothing(),
+        batch_size=batch,
+        learning_starts=100,
+        gradient_steps=steps,
+        policy_kwargs=sizes,
     )
     model.learn(150)
 
@@ -46,7 +51,8 @@ def sbx(width, batch, steps):
 def main():
     threads = int(sys.argv[1])
     torch.set_num_threads(threads)
-    if threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA has threads of its own beside that one
+    # XLA has threads of its own beside that one
+    if threads == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     made = {}
     for line in sys.stdin:

@@ -1,9 +1,10 @@
-"""tmrl's memories, measured on request: run by `memory.py --peer PYTHON`, in tmrl's own environment.
+"""tmrl's memories, measured on request: run by `memory.py --peer PYTHON`, in tmrl's own
+environment.
 
-Reads one line at a time, `build NAME N`, `rate SECONDS` or `append`, and answers each with a number: bytes per
-transition, batches per second, or the median of milliseconds.
-Loads tmrl's memory modules without the rest of the package, which would download and configure a game: torch,
-numpy and pandas are enough beside `pip install --no-deps tmrl==0.7.1`.
+Reads one line at a time, `build NAME N`, `rate SECONDS` or `append`, and answers each with a
+number: bytes per transition, batches per second, or the median of milliseconds.
+Loads tmrl's memory modules without the rest of the package, which would download and configure a
+game: torch, numpy and pandas are enough beside `pip install --no-deps tmrl==0.7.1`.
 """
 
 import importlib.util
@@ -52,12 +53,18 @@ def buffer(rows):
 def build(name, n):
     options = {"memory_size": n, "batch_size": BATCH, "nb_steps": 1, "device": "cpu"}
     if name == "images":
-        memory = import_module("tmrl.custom.custom_memories").MemoryTMFull(imgs_obs=FRAMES, act_buf_len=1, **options)
+        memory = import_module("tmrl.custom.custom_memories").MemoryTMFull(
+            imgs_obs=FRAMES, act_buf_len=1, **options
+        )
         columns = image_columns(n)
         speeds = [row.copy() for row in columns["rew"].reshape(n, 1)]
         observed = [(s, s, s, frame) for s, frame in zip(speeds, columns["obs"], strict=True)]
         rest = (columns["rew"], columns["terminated"].tolist(), columns["truncated"].tolist())
-        memory.append(buffer(list(zip(list(columns["act"]), observed, *rest, [{} for _ in speeds], strict=True))))
+        memory.append(
+            buffer(
+                list(zip(list(columns["act"]), observed, *rest, [{} for _ in speeds], strict=True))
+            )
+        )
         return memory
     if name == "tutorial":
         memory = tutorial_memory(import_module("tmrl.memory").TorchMemory)(**options)

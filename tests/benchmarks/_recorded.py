@@ -34,12 +34,17 @@ class Record:
 
     def __init__(self):
         self.rows = 0
-        self.called, self.returned, self.act_s = (array("d", bytes(8 * _MAX_STEPS)) for _ in range(3))
+        self.called, self.returned, self.act_s = (
+            array("d", bytes(8 * _MAX_STEPS)) for _ in range(3)
+        )
         self.newest_act_s = 0.0
         self.on_reset = lambda: None
 
     def save(self, file):
-        times = {name: np.array(getattr(self, name)[: self.rows]) for name in ("called", "returned", "act_s")}
+        times = {
+            name: np.array(getattr(self, name)[: self.rows])
+            for name in ("called", "returned", "act_s")
+        }
         np.savez(file, **times)
 
 
@@ -47,7 +52,9 @@ RECORD = Record()
 
 
 class Recorded(gymnasium.Env):
-    """Beside an environment's class: its resets and steps are in the record. Nothing comes after the last look."""
+    """Beside an environment's class: its resets and steps are in the record. Nothing comes after
+    the last look.
+    """
 
     def reset(self, **options):
         called = time.perf_counter()
@@ -91,7 +98,11 @@ class _Still(DroneInterface):
     def __init__(self, pictures):
         super().__init__()
         space = spaces.Tuple((PICTURES,)) if pictures else super().get_observation_space()
-        self._space, self._observations, self._steps = space, [list(space.sample()) for _ in range(16)], 0
+        self._space, self._observations, self._steps = (
+            space,
+            [list(space.sample()) for _ in range(16)],
+            0,
+        )
 
     def get_observation_space(self):
         return self._space
@@ -110,7 +121,9 @@ class _Still(DroneInterface):
 class _StillEnv(RealTimeEnv):
     def __init__(self, hz, pictures=False):
         interface, episode_steps = partial(_Still, pictures), int(EPISODE_S * hz)
-        super().__init__(interface, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False)
+        super().__init__(
+            interface, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False
+        )
 
 
 class _FlatEnv(_StillEnv):
@@ -170,7 +183,13 @@ class _TickingEnv(gymnasium.Env):
         if now >= self._due + self.time_step_s:
             self._due = now
         self._step += 1
-        return self._observations[self._step % 16], 0.0, self._step >= self._episode_steps, False, {}
+        return (
+            self._observations[self._step % 16],
+            0.0,
+            self._step >= self._episode_steps,
+            False,
+            {},
+        )
 
 
 class Ticking(Recorded, _TickingEnv):

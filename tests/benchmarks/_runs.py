@@ -1,8 +1,10 @@
-"""Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole are not made again.
+"""Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole
+are not made again.
 
-Each run is on one thread of a process of its own, which ends with the one that started it. A line is a test: task,
-variant, seed, environment steps, seconds of CPU time (of the loop, not of the tests) and what the test gave. The first
-three name the run, the last three are a point of its curve.
+Each run is on one thread of a process of its own, which ends with the one that started it. A line
+is a test: task, variant, seed, environment steps, seconds of CPU time (of the loop, not of the
+tests) and what the test gave. The first three name the run, the last three are a point of its
+curve.
 """
 
 import json
@@ -49,7 +51,8 @@ def practise(
     compress=lambda *sample: sample,
     tests_in_env=False,
 ):
-    """Act and train in a plain loop, and test every so many steps; the seconds are those of the loop, not of the tests.
+    """Act and train in a plain loop, and test every so many steps; the seconds are those of the
+    loop, not of the tests.
 
     Args:
         env: where it acts.
@@ -75,7 +78,9 @@ def practise(
         action = choose(step, obs)
         obs, rew, terminated, truncated, info = env.step(action)
         over = terminated or truncated
-        memory.append(Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker"))
+        memory.append(
+            Buffer([compress(action, obs, rew, terminated, truncated, Info(info))], "worker")
+        )
         train(step)
         spent_s += time.process_time() - began_s
         if step % (every or max(1, steps // 10)) == 0:
@@ -97,7 +102,8 @@ def mean_return(env, actor, seed):
 
 
 def learned(options, learn, steps_of, beside=None):
-    """Make the runs of `options` that are not whole in the file; what came out of each task and variant.
+    """Make the runs of `options` that are not whole in the file; what came out of each task and
+    variant.
 
     Args:
         options: `OPTIONS`, `tasks`, and `variants`.
@@ -114,11 +120,16 @@ def learned(options, learn, steps_of, beside=None):
         if (task, variant, seed) not in whole and not options.show
     ]
     with ProcessPoolExecutor(options.jobs, SPAWN, max_tasks_per_child=1) as pool:
-        for made in as_completed([pool.submit(make, options, learn, run, steps[run[0]], file) for run in wanted]):
+        for made in as_completed(
+            [pool.submit(make, options, learn, run, steps[run[0]], file) for run in wanted]
+        ):
             made.result()
     ended = defaultdict(list)
     for (task, variant, seed), curve in sorted(read(file).items()):
-        print(f"{task}, {variant}, seed {seed}, {curve[-1][0]:,} steps:", *(text(value) for _, _, value in curve))
+        print(
+            f"{task}, {variant}, seed {seed}, {curve[-1][0]:,} steps:",
+            *(text(value) for _, _, value in curve),
+        )
         if task in steps and curve[-1][0] >= steps[task]:
             ended[task, variant].append(max(point for point in curve if point[0] <= steps[task]))
     for (task, variant), points in ended.items():
@@ -136,7 +147,9 @@ def make(options, learn, run, steps, file):
     """One run, in a process of its own."""
     give_way(options.autogroup)
     for step, spent_s, value in learn(options, run, steps):
-        line = json.dumps(dict(zip(KEYS, (*run, step, round(spent_s, 1), round(value, 3)), strict=True)))
+        line = json.dumps(
+            dict(zip(KEYS, (*run, step, round(spent_s, 1), round(value, 3)), strict=True))
+        )
         print(line, flush=True)
         with file.open("a") as lines:
             lines.write(line + "\n")
@@ -154,9 +167,11 @@ def read(file):
 
 
 def give_way(autogroup):
-    """Leave the cores to everybody else, use one of them, and end with the process that started this one.
+    """Leave the cores to everybody else, use one of them, and end with the process that started
+    this one.
 
-    Linux shares cores between sessions first (autogroups): the nice value of a process counts only inside its own.
+    Linux shares cores between sessions first (autogroups): the nice value of a process counts only
+    inside its own.
     """
     os.nice(19)
     with suppress(OSError):  # elsewhere there are none

@@ -1,14 +1,18 @@
-"""What a chain of limits saves, and what it costs: the gears of an arm in training, and microseconds.
+"""What a chain of limits saves, and what it costs: the gears of an arm in training, and
+microseconds.
 
-    python tests/benchmarks/action_chain.py [--variants free limited smooth] [--seeds 0 1 …] [--steps 6000]
+    python tests/benchmarks/action_chain.py [--variants free limited smooth] [--seeds 0 1 …]
+                                            [--steps 6000]
 
-*Gears*: the simulated arm in simulated time with the agent of config/robot.yaml, and a training step per decision;
-6,000 decisions are five minutes. The gears break where the speed of a joint changes by more than 10 rad/s² in a
-time-step, on average; the motors can do 20. What the controller brakes by itself at the end of a joint's range does not
-count. The training goes on then, so that there is a return to compare, of 40 test episodes: how much better than that
-of an arm that stands still, as a share of the first variant's.
+*Gears*: the simulated arm in simulated time with the agent of config/robot.yaml, and a training
+step per decision; 6,000 decisions are five minutes. The gears break where the speed of a joint
+changes by more than 10 rad/s² in a time-step, on average; the motors can do 20. What the controller
+brakes by itself at the end of a joint's range does not count. The training goes on then, so that
+there is a return to compare, of 40 test episodes: how much better than that of an arm that stands
+still, as a share of the first variant's.
 
-*µs*: CPU time of the chain for an action of float32. The limit makes Python's numbers of it and an array of these.
+*µs*: CPU time of the chain for an action of float32. The limit makes Python's numbers of it and an
+array of these.
 """
 
 import sys
@@ -28,7 +32,13 @@ from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.physics import LIMITS
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.worker.action_chain import AccelerationLimit, ActionChain, LowPass, OneEuroFilter, RateLimit
+from tmrl_like.worker.action_chain import (
+    AccelerationLimit,
+    ActionChain,
+    LowPass,
+    OneEuroFilter,
+    RateLimit,
+)
 
 GEARS_RAD_S2 = 10.0
 LIMIT_RAD_S2 = 6.0  # actions are velocities
@@ -39,7 +49,11 @@ VARIANTS = {  # the chain, and `smoothness`
 }
 TIMED = {
     "LowPass, RateLimit": [LowPass(2.0), RateLimit(4.0)],
-    "OneEuroFilter, RateLimit, AccelerationLimit": [OneEuroFilter(2.0, 0.5), RateLimit(4.0), AccelerationLimit(20.0)],
+    "OneEuroFilter, RateLimit, AccelerationLimit": [
+        OneEuroFilter(2.0, 0.5),
+        RateLimit(4.0),
+        AccelerationLimit(20.0),
+    ],
 }
 
 
@@ -60,7 +74,9 @@ class Geared(ClocklessRobotEnv):
 
 
 def is_free(position_rad):
-    """Of each joint whether it may move on: at the end of its range the controller brakes, whatever is commanded."""
+    """Of each joint whether it may move on: at the end of its range the controller brakes, whatever
+    is commanded.
+    """
     low, high = np.transpose(LIMITS)
     return (low < position_rad) & (position_rad < high)
 
@@ -90,7 +106,9 @@ class Still(ActorModule):
 def mean_return(actor, parts, episodes):
     view = robot.TargetUpClose()
     envs = (Geared(1000 + i) for i in range(episodes))  # the arm whose clock counts is the newest
-    return float(np.mean([drive(env, Driver(env, actor, parts), ACTIONS, True, view)[1] for env in envs]))
+    return float(
+        np.mean([drive(env, Driver(env, actor, parts), ACTIONS, True, view)[1] for env in envs])
+    )
 
 
 def practise(options, name, seed):
@@ -108,7 +126,14 @@ def practise(options, name, seed):
     )
     memory.seed(seed)
     driver = Driver(env, agent.get_actor(), parts)
-    learn(agent, memory, lambda: drive(env, driver, ACTIONS, False, view)[0], options.steps, 100, ratio=1)
+    learn(
+        agent,
+        memory,
+        lambda: drive(env, driver, ACTIONS, False, view)[0],
+        options.steps,
+        100,
+        ratio=1,
+    )
     return env.seen_rad_s2, mean_return(agent.get_actor(), parts, options.episodes)
 
 
@@ -136,7 +161,10 @@ def gears(options):
 def costs(parts, size, repeats):
     """Of a call, µs."""
     space = spaces.Box(-1.0, 1.0, (size,), np.float32)
-    actions = [np.array(one, np.float32) for one in np.random.default_rng(0).uniform(-1.0, 1.0, (1000, size))]
+    actions = [
+        np.array(one, np.float32)
+        for one in np.random.default_rng(0).uniform(-1.0, 1.0, (1000, size))
+    ]
     chain = ActionChain(parts)
     chain.connect(space, np.zeros(size, np.float32), TIME_STEP_S)
 
@@ -146,14 +174,22 @@ def costs(parts, size, repeats):
             call(action)
         return (time.thread_time_ns() - started_ns) / len(actions) / 1000.0
 
-    return in_turns(repeats, ours=lambda: us(chain), limit=lambda: us(lambda a: np.array(a.tolist(), np.float32)))
+    return in_turns(
+        repeats,
+        ours=lambda: us(chain),
+        limit=lambda: us(lambda a: np.array(a.tolist(), np.float32)),
+    )
 
 
 def measure(options):
     yield from gears(options)
     for name, parts in TIMED.items():
         for size in (4, 6):
-            yield {"what": f"{name}, {size} numbers, µs", **costs(parts, size, options.repeats), "goal": 2}
+            yield {
+                "what": f"{name}, {size} numbers, µs",
+                **costs(parts, size, options.repeats),
+                "goal": 2,
+            }
 
 
 if __name__ == "__main__":
@@ -165,5 +201,11 @@ if __name__ == "__main__":
         steps=6000,
         repeats=200,
         episodes=40,
-        quick={"variants": ["free", "limited"], "seeds": [0], "steps": 200, "episodes": 2, "repeats": 20},
+        quick={
+            "variants": ["free", "limited"],
+            "seeds": [0],
+            "steps": 200,
+            "episodes": 2,
+            "repeats": 20,
+        },
     )

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/checkpoint.py [--transitions 1000000] [--repeats 5]
 
-A checkpoint is taken while training goes on: how long the training thread is held, and the highest resident set
-meanwhile, over the one before it. To resume is what a trainer does at its start: the checkpoint, and the log into a
-`ReplayMemory` (its page cache is warm). The limit reads the log's bytes, and copies as many as the memory holds.
+A checkpoint is taken while training goes on: how long the training thread is held, and the highest
+resident set meanwhile, over the one before it. To resume is what a trainer does at its start: the
+checkpoint, and the log into a `ReplayMemory` (its page cache is warm). The limit reads the log's
+bytes, and copies as many as the memory holds.
 """
 
 import contextlib
@@ -41,7 +42,9 @@ def drone_samples(seed):
     rng, samples = np.random.default_rng(seed), []
     for _ in range(PACKET):
         obs = tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32))
-        samples.append((rng.uniform(-2, 2, 2).astype(np.float32), obs, np.float32(-1.0), False, False, {}))
+        samples.append(
+            (rng.uniform(-2, 2, 2).astype(np.float32), obs, np.float32(-1.0), False, False, {})
+        )
     return samples
 
 
@@ -63,8 +66,12 @@ def log_of(folder, size):
     with contextlib.closing(SampleStore(folder / "log", lock)) as store:
         for begin in range(0, size // PACKET, PACKETS_OF_A_FILE):
             numbers = range(begin, min(begin + PACKETS_OF_A_FILE, size // PACKET))
-            group = [packet_of(PACKET * number + 1, *samples[number % DISTINCT]) for number in numbers]
-            store.write(StoreHead("run", PACKET * (numbers[-1] + 1), PACKET * len(group)), group, 0.0)
+            group = [
+                packet_of(PACKET * number + 1, *samples[number % DISTINCT]) for number in numbers
+            ]
+            store.write(
+                StoreHead("run", PACKET * (numbers[-1] + 1), PACKET * len(group)), group, 0.0
+            )
             assert store.is_settled(0.0), store.alarm
 
 
@@ -87,7 +94,9 @@ def peak_rss():
 
 
 def save_beside_training(one, folder):
-    """A checkpoint while training goes on: milliseconds that it is held, and percent of RAM more."""
+    """A checkpoint while training goes on: milliseconds that it is held, and percent of RAM
+    more.
+    """
     for _ in range(20):  # the first one compiles
         one.agent.train(one.memory.sample())
     before = psutil.Process().memory_info().rss
@@ -130,11 +139,23 @@ def measure(options):
         assert len(training.memory) > 0.9 * count
         copy = partial(read_and_copy, folder, np.ones(count * SAMPLE_BYTES, np.uint8))
         times = in_turns(options.repeats, ours=partial(timed, resume), limit=partial(timed, copy))
-        yield {"what": f"resumed, {count:,} drone transitions from the log, s", **times, "goal": 1.0}
-        held_ms, more = zip(*(save_beside_training(training, folder) for _ in range(options.repeats)), strict=True)
+        yield {
+            "what": f"resumed, {count:,} drone transitions from the log, s",
+            **times,
+            "goal": 1.0,
+        }
+        held_ms, more = zip(
+            *(save_beside_training(training, folder) for _ in range(options.repeats)), strict=True
+        )
         yield {"what": "training held by a checkpoint, ms", "ours": list(held_ms), "goal": 50}
         yield {"what": "more RAM while saving, %", "ours": list(more), "goal": 5}
 
 
 if __name__ == "__main__":
-    benchmark(__doc__, measure, transitions=1_000_000, repeats=5, quick={"transitions": 20_000, "repeats": 1})
+    benchmark(
+        __doc__,
+        measure,
+        transitions=1_000_000,
+        repeats=5,
+        quick={"transitions": 20_000, "repeats": 1},
+    )

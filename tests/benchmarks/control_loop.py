@@ -1,23 +1,26 @@
 """What the worker adds to a control loop, and which deadlines it misses, beside a bare loop.
 
-    python tests/benchmarks/control_loop.py [--only flat clocked weights images] [--seconds 10] [--minutes 5]
-                                            [--cut 30] [--stop 5] [--realtime-priority 10]
+    python tests/benchmarks/control_loop.py [--only flat clocked weights images] [--seconds 10]
+                                            [--minutes 5] [--cut 30] [--stop 5] [--realtime-priority
+                                            10]
 
-Server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the trainer
-computes all the time. The bare loop, the limit, is a process with nothing else in it, scheduled like the worker.
+Server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the
+trainer computes all the time. The bare loop, the limit, is a process with nothing else in it,
+scheduled like the worker.
 
-*flat*, *clocked*: worker and trainer as the commands make them of the drone's experiment. Every two seconds it is the
-bare loop's turn. *flat* is an environment that computes for 0.1 ms, *clocked* our real-time environment at 500 and
-1,000 Hz around an interface that takes no time; its bare loop sleeps and spins as it does. *weights*: as *clocked*, but
-with pictures of 4x64x64, an actor in torch, and 10 MB of weights every second.
+*flat*, *clocked*: worker and trainer as the commands make them of the drone's experiment. Every two
+seconds it is the bare loop's turn. *flat* is an environment that computes for 0.1 ms, *clocked* our
+real-time environment at 500 and 1,000 Hz around an interface that takes no time; its bare loop
+sleeps and spins as it does. *weights*: as *clocked*, but with pictures of 4x64x64, an actor in
+torch, and 10 MB of weights every second.
 
-*images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64), while server,
-trainer and link are stopped or killed, while the network is dead, and while 10 MB of weights arrive every second. The
-same environment is stepped bare, beside it.
+*images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64),
+while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
+weights arrive every second. The same environment is stepped bare, beside it.
 
-An observation is late when it comes a fifth of a time-step after it was due, or more; a step is an overrun, as rtgym
-counts, when it takes two time-steps. *Outside* is what a step takes beside `env.step` and `act_`: from one return of
-`env.step` to the next call, minus `act_`.
+An observation is late when it comes a fifth of a time-step after it was due, or more; a step is an
+overrun, as rtgym counts, when it takes two time-steps. *Outside* is what a step takes beside
+`env.step` and `act_`: from one return of `env.step` to the next call, minus `act_`.
 """
 
 import contextlib
@@ -74,7 +77,9 @@ def images():
 
 
 def run_trainer(case, keys, port, pipe):
-    """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second when told to."""
+    """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second
+    when told to.
+    """
     import torch
     from _heavy_actor import HeavyActor
     from learner import SPACES, batch
@@ -108,8 +113,23 @@ def run_trainer(case, keys, port, pipe):
 @contextlib.contextmanager
 def drone_trainer(folder, port):
     """`tmrl-like trainer` as a user starts it, but with nothing that would make it pause."""
-    command = [sys.executable, "-m", "tmrl_like", "trainer", str(CONFIG), "--server.port", str(port)]
-    command += ["--server.keys_dir", str(folder / "keys"), "--trainer.epochs", ".inf", "--trainer.max_minutes", "100"]
+    command = [
+        sys.executable,
+        "-m",
+        "tmrl_like",
+        "trainer",
+        str(CONFIG),
+        "--server.port",
+        str(port),
+    ]
+    command += [
+        "--server.keys_dir",
+        str(folder / "keys"),
+        "--trainer.epochs",
+        ".inf",
+        "--trainer.max_minutes",
+        "100",
+    ]
     command += ["--trainer.max_training_steps_per_env_step", "1e6", "--trainer.torch_threads", "1"]
     environment = {**os.environ, "TMRL_LIKE_HOME": str(folder)}
     with (folder / "trainer.log").open("w") as log:
@@ -128,7 +148,11 @@ def run_worker(case, keys, port, priority, file, turns, pipe):
     be_quiet()
     from tmrl_like.worker.options import WorkerOptions
 
-    options = {"server_port": port, "keys_dir": keys, "options": WorkerOptions(realtime_priority=priority or None)}
+    options = {
+        "server_port": port,
+        "keys_dir": keys,
+        "options": WorkerOptions(realtime_priority=priority or None),
+    }
     with (heavy_worker if case.heavy else drone_worker)(case, options) as worker:
         worker.wait_connected(20)
         if turns is not None:
@@ -226,8 +250,8 @@ def within(times, start, end):
 def late_per_1000(times, time_step_s):
     """Of 1,000 observations, how many came too long after they were due.
 
-    After a reset, and after an observation that came a whole time-step late, time-steps are counted from the
-    observation on; and from an earlier one than that where observations come sooner.
+    After a reset, and after an observation that came a whole time-step late, time-steps are counted
+    from the observation on; and from an earlier one than that where observations come sooner.
     """
     steps, late, due = 0, 0, 0.0
     is_first = np.isnan(times["act_s"])
@@ -260,7 +284,11 @@ def costs(what, own):
     values = {"outside": (outside_us(own), 4.0, 100.0), "act": (act_us, 12.0, 50.0)}
     for name, (values_us, median_goal, worst_goal) in values.items():
         for q, goal in ((50, median_goal), (99.9, worst_goal)):
-            yield {"what": f"{what}: {name}, p{q:g}, µs", "ours": float(np.percentile(values_us, q)), "goal": goal}
+            yield {
+                "what": f"{what}: {name}, p{q:g}, µs",
+                "ours": float(np.percentile(values_us, q)),
+                "goal": goal,
+            }
 
 
 def deadlines(what, own, bare, hz):
@@ -269,7 +297,12 @@ def deadlines(what, own, bare, hz):
         (overruns_per_1000(times, 1 / hz), late_per_1000(times, 1 / hz)) for times in (own, bare)
     )
     late_of_both = f"{late:.3g} (limit {late_bare:.3g})"
-    return {"what": f"{what}: overruns of 1,000", "ours": ours, "limit": limit, "late of 1,000": late_of_both}
+    return {
+        "what": f"{what}: overruns of 1,000",
+        "ours": ours,
+        "limit": limit,
+        "late of 1,000": late_of_both,
+    }
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -319,7 +352,9 @@ def disturb(case, folder, seconds, cut_s, stop_s, priority):
         port = server.hear()
         proxy = running.enter_context(LinkProxy("127.0.0.1", port))
         trainer = running.enter_context(Part(run_trainer, case, keys, port))
-        worker = running.enter_context(Part(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None))
+        worker = running.enter_context(
+            Part(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None)
+        )
         bare = running.enter_context(Part(run_bare, case.bare, priority, folder / "bare.npz", None))
         for part in (trainer, worker, bare):
             part.hear()
@@ -357,7 +392,9 @@ def disturbed(case, seconds, cut_s, stop_s, priority):
         phases = disturb(case, folder, seconds, cut_s, stop_s, priority)
         own, bare = (dict(np.load(folder / f"{who}.npz")) for who in ("own", "bare"))
     for phase, (start, end) in phases.items():
-        yield deadlines(f"{case.name}, {phase}", within(own, start, end), within(bare, start, end), case.hz)
+        yield deadlines(
+            f"{case.name}, {phase}", within(own, start, end), within(bare, start, end), case.hz
+        )
     since, until = phases["quiet"][0], float("inf")
     yield from costs(f"{case.name}, all phases", within(own, since, until))
     resets = np.flatnonzero(np.isnan(own["act_s"]))[1:]

@@ -1,17 +1,21 @@
-"""How many workers a server and a trainer carry, and what each costs: sessions and senders without environments.
+"""How many workers a server and a trainer carry, and what each costs: sessions and senders without
+environments.
 
-    python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--nodes 0 1 3] [--hz 20] [--minutes 1]
+    python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--nodes 0 1 3]
+                                     [--hz 20] [--minutes 1]
 
-Light workers, many in a process, each with a connection, a sample log and an outbox of its own: a tiny sample in each
-step, a packet in each tenth of a second (below 10 Hz in each step), as a worker's outbox does it. They meet `--servers`
-servers, each in a process of its own. Without nodes each has a trainer; with nodes, they are gateways of an engine
-(JetStream, three nodes flush to the disk before they confirm) that one trainer reads. Trainers have a real memory and
-log, and publish a policy of 100 kB every 5 s.
+Light workers, many in a process, each with a connection, a sample log and an outbox of its own: a
+tiny sample in each step, a packet in each tenth of a second (below 10 Hz in each step), as a
+worker's outbox does it. They meet `--servers` servers, each in a process of its own. Without nodes
+each has a trainer; with nodes, they are gateways of an engine (JetStream, three nodes flush to the
+disk before they confirm) that one trainer reads. Trainers have a real memory and log, and publish a
+policy of 100 kB every 5 s.
 
-Nothing may be lost, doubled or out of order: a worker's entries are samples, so that at each packet the trainer must
-have been given as many samples of its process as the number of the packet's last entry. The age of a sample is what has
-passed from its step to the memory. CPU and memory are each process's own, from the operating system. A generator that
-is late makes fewer packets than it is asked for.
+Nothing may be lost, doubled or out of order: a worker's entries are samples, so that at each packet
+the trainer must have been given as many samples of its process as the number of the packet's last
+entry. The age of a sample is what has passed from its step to the memory. CPU and memory are each
+process's own, from the operating system. A generator that is late makes fewer packets than it is
+asked for.
 """
 
 import contextlib
@@ -38,7 +42,8 @@ from tmrl_like.wire import messages as m
 PACKET_S = 0.1  # the outbox's `max_age_s`
 PROCESSES = 4  # that the light workers live in
 ARRIVES_EVERY_S = 0.01  # one in each of them
-CONNECTING_S = 0.1  # between two looks at a connection that is being made; who proves no key for long is cut
+# between two looks at a connection that is being made; who proves no key for long is cut
+CONNECTING_S = 0.1
 PUBLISH_S = 5.0
 SPACES = ("o", "a")
 WEIGHTS = 25_000
@@ -101,17 +106,25 @@ def run_trainer(keys, port, nodes, pipe):
             if question == "begin":
                 pipe.send(ages_s.clear())
             else:
-                pipe.send((dict(given), wrong, ages_s) if question == "given" else link.broadcast_model(Actor()))
+                pipe.send(
+                    (dict(given), wrong, ages_s)
+                    if question == "given"
+                    else link.broadcast_model(Actor())
+                )
 
 
 class Worker(LightDelivery):
-    """What a worker has, but for an environment and threads; its owner calls `turn` for each packet."""
+    """What a worker has, but for an environment and threads; its owner calls `turn` for each
+    packet.
+    """
 
     def __init__(self, name, port, keys, samples):
         super().__init__(open_folder(None, name), log_bytes=4 << 20)
         self.collects = False
         self._samples = samples
-        hello = m.Hello("worker", name, self.log.incarnation, tmrl_like.__version__, m.Spaces(*SPACES))
+        hello = m.Hello(
+            "worker", name, self.log.incarnation, tmrl_like.__version__, m.Spaces(*SPACES)
+        )
         ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
         self._conversation = Conversation(ring, self, hello, time.monotonic)
 
@@ -126,7 +139,9 @@ class Worker(LightDelivery):
 
 
 def make_room_for_links(links):
-    """Let this process have so many links over zmq: descriptors for all, and one context, whose threads they share."""
+    """Let this process have so many links over zmq: descriptors for all, and one context, whose
+    threads they share.
+    """
     import zmq
 
     from tmrl_like.transport.base import raise_descriptor_limit
@@ -146,7 +161,9 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
     logging.disable()
     make_room_for_links(len(names))
     observations = (np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32) for i in range(samples))
-    of_a_packet = [(np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}) for obs in observations]
+    of_a_packet = [
+        (np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}) for obs in observations
+    ]
     pipe.send("ready")
     pipe.recv()
     keys, began = KeyFolder(keys_folder), time.monotonic()
@@ -164,7 +181,8 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
         if at <= now:
             workers[i].turn()
             turn_s = packet_s if workers[i].is_connected else min(packet_s, CONNECTING_S)
-            heapq.heapreplace(due, (max(at + turn_s, now), i))  # one that is late skips what it cannot make
+            # one that is late skips what it cannot make
+            heapq.heapreplace(due, (max(at + turn_s, now), i))
             turns += 1
         if connected_s is None and not coming and all(w.is_connected for w in workers):
             connected_s = time.monotonic() - began
@@ -193,20 +211,27 @@ class Fleet:
         ports = [first.hear()]  # which has made the keys
         self.servers = [first, *(part(run_server, options) for _ in range(servers - 1))]
         ports += [server.hear() for server in self.servers[1:]]
-        self.trainers = [part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)]
+        self.trainers = [
+            part(run_trainer, keys, port, nodes) for port in (ports[:1] if nodes else ports)
+        ]
         for trainer in self.trainers:
             assert trainer.hear(), "the trainer does not connect"
         self.packet_s = max(PACKET_S, 1 / hz)
         names = {f"worker-{i}": ports[i % servers] for i in range(workers)}
         shares = [dict(list(names.items())[i::PROCESSES]) for i in range(min(PROCESSES, workers))]
         samples = round(hz * self.packet_s)
-        self.generators = [part(run_workers, keys, share, samples, self.packet_s) for share in shares]
+        self.generators = [
+            part(run_workers, keys, share, samples, self.packet_s) for share in shares
+        ]
         for share in self.generators:
             share.hear()
         self.idle_mb = self.servers_mb()
         for share in self.generators:
             share.tell("go")
-        waits = [wait_for(lambda share=share: share.ask("connected"), "all workers") for share in self.generators]
+        waits = [
+            wait_for(lambda share=share: share.ask("connected"), "all workers")
+            for share in self.generators
+        ]
         self.connected_s = max(waits)
 
     def servers_mb(self):
@@ -243,7 +268,9 @@ def one_fleet(fleet, seconds):
     spent_s = {name: now_s - cpu_s[name] for name, now_s in fleet.cpu_s().items()}
     grown_mb = fleet.servers_mb() - fleet.idle_mb
     made = fleet.collect(False)
-    wait_for(lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept")
+    wait_for(
+        lambda: not sum(share.ask("kept") for share in fleet.generators), "an end of what is kept"
+    )
     given = Counter()
     wrong, ages_s = 0, []
     for trainer in fleet.trainers:
@@ -276,10 +303,22 @@ def measure(options):
                 engine = Nodes(Path(name) / "nodes", nodes, sync=nodes > 1, is_open=True)
                 urls = stack.enter_context(engine).urls
             fleet = Fleet(stack, Path(name) / "keys", workers, options.servers, urls, options.hz)
-            what = f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}, nodes: {nodes}"
+            what = (
+                f"{workers:,} workers at {options.hz:g} Hz; servers: {options.servers}, nodes: "
+                f"{nodes}"
+            )
             yield {"what": what, **one_fleet(fleet, 60 * options.minutes)}
 
 
 if __name__ == "__main__":
     quick = {"workers": [8], "nodes": [0, 1], "hz": 10.0, "minutes": 0.03}
-    benchmark(__doc__, measure, workers=[16, 32, 64], servers=1, nodes=[0], hz=20.0, minutes=1.0, quick=quick)
+    benchmark(
+        __doc__,
+        measure,
+        workers=[16, 32, 64],
+        servers=1,
+        nodes=[0],
+        hz=20.0,
+        minutes=1.0,
+        quick=quick,
+    )

@@ -1,14 +1,16 @@
 """How soon the racing game is driven by the experiments that ship, in simulated time.
 
-    python tests/benchmarks/laps.py --file RESULTS [--tasks racing_lidar racing_image racing_iqn] [--seeds 0 1 2]
-                                    [--steps 5000] [--variant NAME --change "agent.gamma=0.95 actor.noise_beta=1"]
-                                    [--jobs 1] [--show]
+    python tests/benchmarks/laps.py --file RESULTS
+                                    [--tasks racing_lidar racing_image racing_iqn] [--seeds 0 1 2]
+                                    [--steps 5000] [--variant NAME --change "agent.gamma=0.95
+                                    actor.noise_beta=1"] [--jobs 1] [--show]
 
-Agent and memory of config/TASK.yaml in a plain loop, with as many training steps per decision as the file allows; the
-game moves on while the environment waits for the end of its time-step. Every tenth of the decisions five test episodes
-without exploration give their mean share of the track, 1.0 for five whole laps. They begin at any time between two of
-the game's ticks, and waits are late by 3 ms on average, so that they differ. `--variant` names what `--change` makes of
-the experiment: `agent.picture_encoder=FILE` begins with an encoder that was trained beforehand.
+Agent and memory of config/TASK.yaml in a plain loop, with as many training steps per decision as
+the file allows; the game moves on while the environment waits for the end of its time-step. Every
+tenth of the decisions five test episodes without exploration give their mean share of the track,
+1.0 for five whole laps. They begin at any time between two of the game's ticks, and waits are late
+by 3 ms on average, so that they differ. `--variant` names what `--change` makes of the experiment:
+`agent.picture_encoder=FILE` begins with an encoder that was trained beforehand.
 """
 
 import numpy as np
@@ -85,7 +87,9 @@ def learn(options, run, steps):
         return float(np.mean([test_share(env, actor) for _ in range(options.tests)]))
 
     how = {"compress": compress, "tests_in_env": True}
-    return practise(env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how)
+    return practise(
+        env, memory, lambda step, obs: actor.act_(obs), train, steps, options.every, test, **how
+    )
 
 
 def test_share(env, actor):
@@ -105,4 +109,13 @@ def measure(options):
 if __name__ == "__main__":
     small = {"steps": 60, "every": 60, "tests": 1, "change": "trainer.start_training=50"}
     quick = {"tasks": ["racing_lidar"], "seeds": [0], "autogroup": 0, **small}
-    benchmark(__doc__, measure, tasks=list(STEPS), variant="as it ships", change="", tests=5, **OPTIONS, quick=quick)
+    benchmark(
+        __doc__,
+        measure,
+        tasks=list(STEPS),
+        variant="as it ships",
+        change="",
+        tests=5,
+        **OPTIONS,
+        quick=quick,
+    )

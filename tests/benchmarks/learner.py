@@ -1,11 +1,13 @@
 """Training steps per second: SAC and REDQ, in the whole loop, and beside their arithmetic and SBX.
 
-    python tests/benchmarks/learner.py [--threads 1 2] [--widths 64 256] [--rounds 30] [--steps 40] [--peer PYTHON]
+    python tests/benchmarks/learner.py [--threads 1 2] [--widths 64 256] [--rounds 30]
+                                       [--steps 40] [--peer PYTHON]
 
-Observations of 17 and actions of 6 numbers. All that is compared takes turns in slices of a few steps. "SAC" is SAC
-as the peers have it, "as it ships" the agent with its defaults. The arithmetic of a step is its matrix products, at the
-best rate that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with sbx-rl,
-which then runs in a process of its own, with as many threads.
+Observations of 17 and actions of 6 numbers. All that is compared takes turns in slices of a few
+steps. "SAC" is SAC as the peers have it, "as it ships" the agent with its defaults. The arithmetic
+of a step is its matrix products, at the best rate that `torch.mm` reaches in this run. `--peer`
+names the Python of a virtual environment with sbx-rl, which then runs in a process of its own, with
+as many threads.
 """
 
 import numpy as np
@@ -28,13 +30,19 @@ SAMPLES = 100_000
 
 
 def filled_memory(nb_steps, device, batch_size):
-    memory = ReplayMemory(device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=batch_size)
+    memory = ReplayMemory(
+        device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=batch_size
+    )
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((SAMPLES, OBS), np.float32)
     act = rng.uniform(-1, 1, (SAMPLES, ACT)).astype(np.float32)
     for first in range(0, SAMPLES, 1000):
         rows = range(first, first + 1000)
-        memory.append(Buffer([(act[i], obs[i], 1.0, False, False, Info(is_reset=i == first)) for i in rows], "w"))
+        memory.append(
+            Buffer(
+                [(act[i], obs[i], 1.0, False, False, Info(is_reset=i == first)) for i in rows], "w"
+            )
+        )
     return memory
 
 
@@ -44,7 +52,13 @@ def flop(width, critics):
     actor, critic = OBS * width + square + width * outputs, inputs * width + square + width
     to_actions = square + width + ACT * width
     forward = 2 * actor + (2 + 2 * critics) * critic
-    backward = critics * (critic + square + width) + critics * to_actions + actor + square + width * outputs
+    backward = (
+        critics * (critic + square + width)
+        + critics * to_actions
+        + actor
+        + square
+        + width * outputs
+    )
     return 2.0 * (forward + backward)
 
 
@@ -80,7 +94,9 @@ def training_of(width, steps):
     return TrainingOffline(
         env_cls=SPACES,
         memory_cls=partial(filled_memory, batch_size=BATCHES[width]),
-        training_agent_cls=partial(SACAgent, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(width, width))),
+        training_agent_cls=partial(
+            SACAgent, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(width, width))
+        ),
         rounds=1,
         steps=steps,
         max_training_steps_per_env_step=np.inf,
@@ -110,14 +126,20 @@ def measure(options):
         of_threads = f"{threads} threads" if threads > 1 else "1 thread"
         peer = None
         if options.peer:
-            xla = f"--xla_cpu_multi_thread_eigen={str(threads > 1).lower()} intra_op_parallelism_threads={threads}"
+            xla = (
+                f"--xla_cpu_multi_thread_eigen={str(threads > 1).lower()} "
+                f"intra_op_parallelism_threads={threads}"
+            )
             environment = {"XLA_FLAGS": xla, "OMP_NUM_THREADS": str(threads)}
             peer = Peer(options.peer, "_peer_learner.py", str(threads), **environment)
         for width in options.widths:
             found = compared(width, options.steps, options.rounds, peer)
             arithmetic = max(found["mm"]) / BATCHES[width]  # steps/s of one FLOP a transition
             row = {
-                "what": f"SAC's steps/s, times SBX's: {width}×{width}, batch {BATCHES[width]}, {of_threads}",
+                "what": (
+                    f"SAC's steps/s, times SBX's: {width}×{width}, batch {BATCHES[width]}, "
+                    f"{of_threads}"
+                ),
                 "SAC, steps/s": found["sac"],
                 "limit": arithmetic / flop(width, 2),
                 "× its page": ratios(found["sac"], found["page"]),
@@ -136,4 +158,13 @@ def measure(options):
 
 if __name__ == "__main__":
     quick = {"threads": [1], "widths": [64], "rounds": 1, "steps": 4}
-    benchmark(__doc__, measure, threads=[1, 2], widths=[64, 256], rounds=30, steps=40, peer=None, quick=quick)
+    benchmark(
+        __doc__,
+        measure,
+        threads=[1, 2],
+        widths=[64, 256],
+        rounds=30,
+        steps=40,
+        peer=None,
+        quick=quick,
+    )

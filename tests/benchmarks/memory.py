@@ -1,14 +1,16 @@
-"""Batches of 256 out of the memory, appending to it, and its size, beside plain numpy and beside tmrl's.
+"""Batches of 256 out of the memory, appending to it, and its size, beside plain numpy and beside
+tmrl's.
 
-    python tests/benchmarks/memory.py [--seconds 1] [--repeats 5] [--sizes 100000 1000000] [--images 100000]
-        [--peer PYTHON]
+    python tests/benchmarks/memory.py [--seconds 1] [--repeats 5] [--sizes 100000 1000000]
+                                      [--images 100000] [--peer PYTHON]
 
-Drone transitions have 4 numbers and 4 buffered actions in each observation; image stacks are 4 frames of 64 x 64 uint8,
-stored as single frames, two stacks per transition. A user's own `get_transition` works on lists. The limit is plain
-numpy: precomputed columns, one gather each, no structure, no history across episodes.
+Drone transitions have 4 numbers and 4 buffered actions in each observation; image stacks are 4
+frames of 64 x 64 uint8, stored as single frames, two stacks per transition. A user's own
+`get_transition` works on lists. The limit is plain numpy: precomputed columns, one gather each, no
+structure, no history across episodes.
 
-With `--peer` the same runs on tmrl's memories under another Python (torch, numpy, pandas, and `tmrl==0.7.1` without its
-dependencies), taking turns with ours.
+With `--peer` the same runs on tmrl's memories under another Python (torch, numpy, pandas, and
+`tmrl==0.7.1` without its dependencies), taking turns with ours.
 """
 
 import tracemalloc
@@ -50,7 +52,9 @@ def block_of(columns, start, end):
     segments = (Columns(schema, end - start, tuple(parts)),)
     numbers = np.zeros(end - start)
     timing = Timing(*(numbers for _ in Timing._fields))
-    return SampleBlock(segments, columns["is_reset"][start:end], np.zeros(end - start, np.uint8), timing)
+    return SampleBlock(
+        segments, columns["is_reset"][start:end], np.zeros(end - start, np.uint8), timing
+    )
 
 
 def filled(columns, **options):
@@ -65,7 +69,10 @@ def filled(columns, **options):
 def filled_tutorial(columns):
     memory = tutorial_memory(MemoryDataloading)(memory_size=len(columns["rew"]), batch_size=BATCH)
     resets = columns["is_reset"].tolist()
-    rows = [(*row[:5], Info(is_reset=reset)) for row, reset in zip(drone_rows(columns), resets, strict=True)]
+    rows = [
+        (*row[:5], Info(is_reset=reset))
+        for row, reset in zip(drone_rows(columns), resets, strict=True)
+    ]
     for start in range(0, len(rows), BLOCK):
         memory.append(Buffer(rows[start : start + BLOCK], "w"))
     return memory
@@ -74,14 +81,20 @@ def filled_tutorial(columns):
 def drone_gather(columns):
     """One gather per column, to tensors."""
     rng = np.random.default_rng(0)
-    flags = columns["rew"], columns["terminated"].astype(np.float32), columns["truncated"].astype(np.float32)
+    flags = (
+        columns["rew"],
+        columns["terminated"].astype(np.float32),
+        columns["truncated"].astype(np.float32),
+    )
     observed, acts = np.ascontiguousarray(columns["obs"][:, :, 0].T), columns["act"]
 
     def batch():
         rows = rng.integers(ACT_BUF_LEN + 1, len(flags[0]), BATCH)
         obs = observed.take(np.stack((rows - 1, rows)), axis=0)
         buffered = acts.take(rows - np.arange(ACT_BUF_LEN + 1)[:, None], axis=0)
-        return [torch.from_numpy(a) for a in (obs, buffered, *(column.take(rows) for column in flags))]
+        return [
+            torch.from_numpy(a) for a in (obs, buffered, *(column.take(rows) for column in flags))
+        ]
 
     return batch
 
@@ -125,10 +138,19 @@ def measure(options):
         append = partial(memory.append, packet)
         appended_ms = [1e3 * timed(append) for _ in range(100)]
         tmrl_ms = {"tmrl 0.7.1": peer.ask("append")} if peer is not None else {}
-        yield {"what": f"100 samples appended to {what}, ms", "ours": appended_ms, **tmrl_ms, "goal": 0.2}
+        yield {
+            "what": f"100 samples appended to {what}, ms",
+            "ours": appended_ms,
+            **tmrl_ms,
+            "goal": 0.2,
+        }
         built(f"tutorial {n}")
         rates = compared(ours=filled_tutorial(columns).sample)
-        yield {"what": f"batches/s through a user's `get_transition`, {what}", **rates, "goal": "2 × tmrl's"}
+        yield {
+            "what": f"batches/s through a user's `get_transition`, {what}",
+            **rates,
+            "goal": "2 × tmrl's",
+        }
     columns = image_columns(options.images)
     memory = filled(columns, frame_stack=FRAMES)
     built(f"images {options.images}")
@@ -140,5 +162,11 @@ def measure(options):
 
 if __name__ == "__main__":
     quick = {"seconds": 0.2, "repeats": 1, "sizes": [10_000], "images": 5_000}
-    defaults = {"seconds": 1.0, "repeats": 5, "sizes": [100_000, 1_000_000], "images": 100_000, "peer": None}
+    defaults = {
+        "seconds": 1.0,
+        "repeats": 5,
+        "sizes": [100_000, 1_000_000],
+        "images": 100_000,
+        "peer": None,
+    }
     benchmark(__doc__, measure, quick=quick, **defaults)

@@ -1,10 +1,12 @@
-"""How soon a mistake is named: each of `tests/cli/mistakes.py`, in a process of its own as a user starts it.
+"""How soon a mistake is named: each of `tests/cli/mistakes.py`, in a process of its own as a user
+starts it.
 
     python tests/benchmarks/mistakes.py [--only WORDS]
 
-Measured from the start of the process to the line with the cause. The key of another server is doubted in a line at
-once, and the worker gives up a minute later: there the first line counts. A mistake that needs a patch of the command's
-own process (a package that is not there) pays for pytest's import as well.
+Measured from the start of the process to the line with the cause. The key of another server is
+doubted in a line at once, and the worker gives up a minute later: there the first line counts. A
+mistake that needs a patch of the command's own process (a package that is not there) pays for
+pytest's import as well.
 """
 
 import contextlib
@@ -52,7 +54,9 @@ def prepared(mistake):
 
 
 def make(name):
-    """Seconds until the line with the cause, infinite if it never came; and whether there was a traceback."""
+    """Seconds until the line with the cause, infinite if it never came; and whether there was a
+    traceback.
+    """
     mistake = mistakes.MISTAKES[name]
     is_doubted = mistake.patch is mistakes.gives_up_soon
     is_patched = mistake.patch is not mistakes.Mistake.patch and not is_doubted
@@ -62,7 +66,9 @@ def make(name):
     with prepared(mistake):
         started = time.perf_counter()
         quiet = subprocess.DEVNULL
-        process = subprocess.Popen(program, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, encoding="utf-8")
+        process = subprocess.Popen(
+            program, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, encoding="utf-8"
+        )
         timer = threading.Timer(ENDS_WITHIN_S, process.kill)
         timer.start()
         assert process.stderr is not None
@@ -77,7 +83,11 @@ def make(name):
     if not is_doubted and code != mistake.code:
         seconds = float("inf")
     if seconds == float("inf"):
-        print(f"{name}: exit code {code}, expected {mistake.code}; said {lines[-3:]}", file=sys.stderr, flush=True)
+        print(
+            f"{name}: exit code {code}, expected {mistake.code}; said {lines[-3:]}",
+            file=sys.stderr,
+            flush=True,
+        )
     return seconds, any("Traceback" in line for line in lines)
 
 
@@ -85,9 +95,22 @@ def measure(options):
     made = {name: make(name) for name in mistakes.MISTAKES if options.only in name}
     seconds = [took_s for took_s, _ in made.values()]
     slowest = max(made, key=lambda name: made[name][0])
-    yield {"what": f"until one of {len(made)} mistakes is named, s", "ours": seconds, "goal": 5.0, "slowest": slowest}
-    yield {"what": "mistakes that take over 5 s", "ours": sum(took_s > 5.0 for took_s in seconds), "goal": 0}
-    yield {"what": "… with a traceback", "ours": sum(traceback for _, traceback in made.values()), "goal": 0}
+    yield {
+        "what": f"until one of {len(made)} mistakes is named, s",
+        "ours": seconds,
+        "goal": 5.0,
+        "slowest": slowest,
+    }
+    yield {
+        "what": "mistakes that take over 5 s",
+        "ours": sum(took_s > 5.0 for took_s in seconds),
+        "goal": 0,
+    }
+    yield {
+        "what": "… with a traceback",
+        "ours": sum(traceback for _, traceback in made.values()),
+        "goal": 0,
+    }
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""The whole product in real time, several seeds: `tmrl-like run EXPERIMENT --proof`, as a user starts it.
+"""The whole product in real time, several seeds: `tmrl-like run EXPERIMENT --proof`, as a user
+starts it.
 
-    python tests/benchmarks/real_time.py [--experiments drone robot] [--seeds 0 1 2 3 4] [--minutes 2]
+    python tests/benchmarks/real_time.py [--experiments drone robot] [--seeds 0 1 2 3 4]
+                                         [--minutes 2]
 
-Training takes `--minutes`, test episodes included; then the proof tests the last policy in twenty. An episode succeeds
-when it ends at its target. Seconds count from the start of training. The limit of the drone is a hand-written
-proportional controller on the same drone, in the same run.
+Training takes `--minutes`, test episodes included; then the proof tests the last policy in twenty.
+An episode succeeds when it ends at its target. Seconds count from the start of training. The limit
+of the drone is a hand-written proportional controller on the same drone, in the same run.
 """
 
 import json
@@ -34,7 +36,9 @@ def controllers_return(episodes):
         ended = False
         while not ended:
             x, y, target_x, target_y = (float(o[0]) for o in obs[:4])
-            action = np.clip(np.array([target_x - x, target_y - y]) * GAIN, -2, 2).astype(np.float32)
+            action = np.clip(np.array([target_x - x, target_y - y]) * GAIN, -2, 2).astype(
+                np.float32
+            )
             obs, rew, terminated, truncated, _ = env.step(action)
             total += float(rew)
             ended = terminated or truncated
@@ -45,8 +49,21 @@ def controllers_return(episodes):
 def run(experiment, seed, minutes, has_proof):
     """One run; its records, and the episodes of its proof."""
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "tmrl_like", "run", str(CONFIG.with_name(f"{experiment}.yaml"))]
-        command += ["--seed", str(seed), "--server.port", str(free_port()), "--trainer.max_minutes", str(minutes)]
+        command = [
+            sys.executable,
+            "-m",
+            "tmrl_like",
+            "run",
+            str(CONFIG.with_name(f"{experiment}.yaml")),
+        ]
+        command += [
+            "--seed",
+            str(seed),
+            "--server.port",
+            str(free_port()),
+            "--trainer.max_minutes",
+            str(minutes),
+        ]
         command += ["--proof"] * has_proof
         environment = {**os.environ, "TMRL_LIKE_HOME": home}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -83,18 +100,29 @@ def measure(options):
             records, proof = run(experiment, seed, options.minutes, not options.quick)
             tests = [record for record in records if record["kind"] == "episode" and record["test"]]
             rounds = [record for record in records if record["kind"] == "round"][1:]
-            note(f"first test episode above {GOOD[experiment]:g}, s", first_good_s(tests, GOOD[experiment]))
+            note(
+                f"first test episode above {GOOD[experiment]:g}, s",
+                first_good_s(tests, GOOD[experiment]),
+            )
             note("every later test episode succeeds from, s", all_succeed_from_s(tests))
             if proof:
                 note("return of the last policy", np.mean([episode["return"] for episode in proof]))
-                note("share of its episodes that succeed", np.mean([episode["terminated"] for episode in proof]))
+                note(
+                    "share of its episodes that succeed",
+                    np.mean([episode["terminated"] for episode in proof]),
+                )
             for age in AGES:
-                note(age, np.median([record[age] for record in rounds if age in record] or [np.nan]))
+                note(
+                    age, np.median([record[age] for record in rounds if age in record] or [np.nan])
+                )
             newest = rounds[-1] if rounds else {}
             note("overruns", newest.get("overruns_total", 0))
             env_steps = newest.get("env_steps_total", 0)
             note("environment steps", env_steps)
-            note("training steps per environment step", newest.get("training_steps_total", 0) / max(1, env_steps))
+            note(
+                "training steps per environment step",
+                newest.get("training_steps_total", 0) / max(1, env_steps),
+            )
         for what, values in found.items():
             is_limited = experiment == "drone" and what.startswith("return")
             limit = {"limit": controllers_return(20)} if is_limited else {}
@@ -108,4 +136,6 @@ def measure(options):
 
 if __name__ == "__main__":
     quick = {"experiments": ["drone"], "seeds": [0], "minutes": 0.2}
-    benchmark(__doc__, measure, experiments=list(GOOD), seeds=[0, 1, 2, 3, 4], minutes=2.0, quick=quick)
+    benchmark(
+        __doc__, measure, experiments=list(GOOD), seeds=[0, 1, 2, 3, 4], minutes=2.0, quick=quick
+    )

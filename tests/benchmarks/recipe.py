@@ -1,12 +1,13 @@
-"""How much is learnt per step on MuJoCo's tasks: plain SAC, the agent as it ships, CrossQ, the recipe, and it without
-each of its parts.
+"""How much is learnt per step on MuJoCo's tasks: plain SAC, the agent as it ships, CrossQ, the
+recipe, and it without each of its parts.
 
-    python tests/benchmarks/recipe.py --file RESULTS [--tasks Hopper-v5 …] [--variants plain recipe …] [--seeds 0 1 2]
-                                      [--steps 50000] [--jobs 1] [--show]
+    python tests/benchmarks/recipe.py --file RESULTS [--tasks Hopper-v5 …]
+                                      [--variants plain recipe …] [--seeds 0 1 2] [--steps 50000]
+                                      [--jobs 1] [--show]
 
-Agent and memory in a plain loop; the mean return of ten test episodes without exploration, every 5,000 steps. The
-published returns (version 4, ten seeds) are those of SimbaV2's authors (arXiv:2502.15280; its repository,
-results/baseline).
+Agent and memory in a plain loop; the mean return of ten test episodes without exploration, every
+5,000 steps. The published returns (version 4, ten seeds) are those of SimbaV2's authors
+(arXiv:2502.15280; its repository, results/baseline).
 """
 
 import numpy as np
@@ -65,7 +66,9 @@ def learn(options, run, steps):
     env.action_space.seed(seed)
     agent, variant = make_agent(env, name), VARIANTS[name]
     batch_size = 128 if name == "crossq" else 256
-    memory = ReplayMemory(memory_size=2 * steps, batch_size=batch_size, n_steps=variant["n_steps"], gamma=GAMMA)
+    memory = ReplayMemory(
+        memory_size=2 * steps, batch_size=batch_size, n_steps=variant["n_steps"], gamma=GAMMA
+    )
     memory.seed(seed)
     actor = agent.get_actor().in_numpy()
 
@@ -87,5 +90,11 @@ def measure(options):
 
 
 if __name__ == "__main__":
-    quick = {"tasks": ["Hopper-v5"], "variants": ["as it ships"], "seeds": [0], "steps": 1200, "autogroup": 0}
+    quick = {
+        "tasks": ["Hopper-v5"],
+        "variants": ["as it ships"],
+        "seeds": [0],
+        "steps": 1200,
+        "autogroup": 0,
+    }
     benchmark(__doc__, measure, tasks=list(STEPS), variants=list(VARIANTS), **OPTIONS, quick=quick)

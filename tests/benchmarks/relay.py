@@ -1,16 +1,17 @@
 """Samples from the worker's log to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3]
+                                     [--transport zmq]
 
 Samples of three kinds, as many as the goal is in so many seconds:
 
-packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped) that wait in
-          the worker's sample log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
+packets   drone samples (act 2, obs 4 float32, reward, flags, info; no action buffer) that wait
+          in the worker's log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
 images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
 noise     the same of pure noise, which no compression helps
 
-The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python objects). CPU is that of
-all three processes.
+The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python
+objects). CPU is that of all three processes.
 """
 
 import itertools
@@ -57,7 +58,9 @@ def image_samples(n, noise):
             stack = rng.integers(0, 256, (4, 64, 64), np.uint8)
         else:
             stack = np.stack([np.roll(picture, 3 * (i + k), axis=1) for k in range(4)])
-            stack[:, 20:40, (5 * i) % 40 : (5 * i) % 40 + 20] = rng.integers(0, 256, (20, 20), np.uint8)
+            stack[:, 20:40, (5 * i) % 40 : (5 * i) % 40 + 20] = rng.integers(
+                0, 256, (20, 20), np.uint8
+            )
         samples.append((np.zeros(2, np.float32), stack, 0.0, False, False, {}))
     return samples
 
@@ -67,7 +70,11 @@ def spaces_of(kind):
     from gymnasium import spaces
 
     number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    obs = spaces.Tuple([number] * 4) if kind == "packets" else spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    obs = (
+        spaces.Tuple([number] * 4)
+        if kind == "packets"
+        else spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    )
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
@@ -130,7 +137,9 @@ def run_worker(port, keys, transport, kind, count, pipe):
     keep_freed_memory(64 << 20)  # as the link's process
     worker = Sending(open_folder(None, "bench"), OutboxOptions(max_bytes=KEPT_BYTES), KEPT_BYTES)
     ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
-    session = Session(ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation)
+    session = Session(
+        ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation
+    )
     session.wait_connected(10)
     samples = drone_samples(4000) if kind == "packets" else image_samples(400, kind == "noise")
     for i, sample in zip(range(count), itertools.cycle(samples), strict=False):
@@ -165,7 +174,9 @@ def way(kind, seconds, transport, found):
         cpu_s += sum(part.cpu_s() for part in (server, trainer, worker))
         received, ended_at = trainer.ask("count")
         started_at, sent_bytes, lost = worker.ask("end")
-    assert (received, lost) == (count, 0), f"{received} of {count} samples arrived, {lost} were lost"
+    assert (received, lost) == (count, 0), (
+        f"{received} of {count} samples arrived, {lost} were lost"
+    )
     found["bytes"].append(sent_bytes / count)
     found["cpu_us"].append(cpu_s / count * 1e6)
     return count / (ended_at - started_at)

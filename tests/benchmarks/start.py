@@ -1,10 +1,12 @@
-"""What it takes to start: the import, the command line, a server, and a worker of a shipped actor with its memory.
+"""What it takes to start: the import, the command line, a server, and a worker of a shipped actor
+with its memory.
 
     python tests/benchmarks/start.py [--repeats 7]
 
-Each is a process, in turns with its limit: a Python that does nothing (import, --help), one that binds a port (server),
-one that makes the drone's environment and steps it (worker). Memory is that which is a process's own (USS), two seconds
-after the first step, of the process that drives the environment and of its link.
+Each is a process, in turns with its limit: a Python that does nothing (import, --help), one that
+binds a port (server), one that makes the drone's environment and steps it (worker). Memory is that
+which is a process's own (USS), two seconds after the first step, of the process that drives the
+environment and of its link.
 """
 
 import os
@@ -20,7 +22,9 @@ import psutil
 from _harness import CONFIG, benchmark, in_turns, timed
 from kit.ports import free_port
 
-BIND = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)"
+BIND = (
+    "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)"
+)
 FIRST_STEP = """
 from tmrl_like.envs.drone import DroneEnv
 class StepsFirst(DroneEnv):
@@ -32,7 +36,8 @@ class StepsFirst(DroneEnv):
         return super().step(action)
 """
 BARE = (
-    "from steps_first import StepsFirst as E; e = E(); e.reset(); [e.step(e.action_space.sample()) for _ in range(99)]"
+    "from steps_first import StepsFirst as E; e = E(); e.reset(); [e.step(e.action_space.sample()) "
+    "for _ in range(99)]"
 )
 
 
@@ -47,7 +52,9 @@ def listens(home, port, *command):
     quiet = subprocess.DEVNULL
     environment = os.environ | {"TMRL_LIKE_HOME": home}
     started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], env=environment, stdout=quiet, stderr=quiet)
+    process = subprocess.Popen(
+        [sys.executable, *command], env=environment, stdout=quiet, stderr=quiet
+    )
     try:
         while time.perf_counter() - started < 20:
             try:
@@ -62,10 +69,13 @@ def listens(home, port, *command):
 
 
 def steps(home, own_mb, children_mb, *command):
-    """Seconds from the start of a Python until its first step; notes its memory, and that of its children."""
+    """Seconds from the start of a Python until its first step; notes its memory, and that of its
+    children.
+    """
     environment = {**os.environ, "TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
     environment["PYTHONPATH"] = os.pathsep.join((home, os.environ.get("PYTHONPATH", "")))
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled in the first run, as what is installed is
+    # compiled in the first run, as what is installed is
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program, pipe = [sys.executable, *command], subprocess.PIPE
     started = time.perf_counter()
     process = subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -92,17 +102,41 @@ def measure(options):
         package=partial(ends, "-c", "import tmrl_like"),
         help=partial(ends, "-m", "tmrl_like", "-h"),
     )
-    yield {"what": "`import tmrl_like`, s", "ours": found["package"], "limit": found["bare"], "goal": "0.05 more"}
-    yield {"what": "`tmrl-like --help`, s", "ours": found["help"], "limit": found["bare"], "goal": "0.3 more"}
+    yield {
+        "what": "`import tmrl_like`, s",
+        "ours": found["package"],
+        "limit": found["bare"],
+        "goal": "0.05 more",
+    }
+    yield {
+        "what": "`tmrl-like --help`, s",
+        "ours": found["help"],
+        "limit": found["bare"],
+        "goal": "0.3 more",
+    }
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "steps_first.py").write_text(FIRST_STEP)
         port = free_port()
         served = ["-m", "tmrl_like", "server", str(CONFIG), f"--server.port={port}"]
         server = partial(listens, home, port, *served)
         first_s = server()  # which makes the keys
-        found = in_turns(options.repeats, ours=server, limit=partial(listens, home, port, "-c", BIND, str(port)))
-        yield {"what": "server, until it accepts connections, s", **found, "goal": 0.7, "the first time": first_s}
-        work = ["-m", "tmrl_like", "worker", str(CONFIG), "--env.class_path=steps_first.StepsFirst", "--server.port=1"]
+        found = in_turns(
+            options.repeats, ours=server, limit=partial(listens, home, port, "-c", BIND, str(port))
+        )
+        yield {
+            "what": "server, until it accepts connections, s",
+            **found,
+            "goal": 0.7,
+            "the first time": first_s,
+        }
+        work = [
+            "-m",
+            "tmrl_like",
+            "worker",
+            str(CONFIG),
+            "--env.class_path=steps_first.StepsFirst",
+            "--server.port=1",
+        ]
         env_mb = []
         link_mb = []
         bare_mb = []
@@ -112,7 +146,12 @@ def measure(options):
             ours=partial(steps, home, env_mb, link_mb, *work),
             limit=partial(steps, home, bare_mb, [], "-c", BARE),
         )
-    yield {"what": "worker, until its first step, s", **found, "goal": 0.5, "the first time": first_s}
+    yield {
+        "what": "worker, until its first step, s",
+        **found,
+        "goal": 0.5,
+        "the first time": first_s,
+    }
     yield {"what": "memory of the environment's process, MB", "ours": env_mb, "limit": bare_mb}
     yield {"what": "memory of the worker's link, MB", "ours": link_mb}
 

@@ -12,4 +12,6 @@ def test_the_tables_of_the_page_are_the_figures_that_are_kept():
 
 def test_every_file_of_figures_is_on_the_page():
     shown = re.findall(r"<!-- figures: (\w+) -->", _page.PAGE.read_text(encoding="utf-8"))
-    assert sorted(shown) == sorted(["summary", *(file.stem for file in _page.FIGURES.glob("*.json"))])
+    assert sorted(shown) == sorted(
+        ["summary", *(file.stem for file in _page.FIGURES.glob("*.json"))]
+    )

@@ -1,4 +1,6 @@
-"""Each script of this folder runs, with `--quick`, to its end; none hangs for a process of it that is gone."""
+"""Each script of this folder runs, with `--quick`, to its end; none hangs for a process of it that
+is gone.
+"""
 
 import json
 import os
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 from _harness import Part, in_turns, keep, summary, text
 
-SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_")))
+SCRIPTS = sorted(
+    p for p in Path(__file__).parent.glob("*.py") if not p.name.startswith(("_", "test_"))
+)
 
 
 @pytest.mark.long
@@ -19,7 +23,9 @@ SCRIPTS = sorted(p for p in Path(__file__).parent.glob("*.py") if not p.name.sta
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_every_benchmark_says_in_a_minute_what_it_measured_where_and_when(script, tmp_path):
     command, pipe = [sys.executable, str(script), "--quick"], subprocess.PIPE
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
     try:
         out, err = process.communicate(timeout=75)
     finally:
@@ -63,5 +69,8 @@ def says_nothing(pipe):
 def test_a_part_that_ends_or_says_nothing_ends_the_run():
     with Part(ends) as part, pytest.raises(SystemExit, match="ends ended with exit code 3"):
         part.hear()
-    with Part(says_nothing) as part, pytest.raises(SystemExit, match="says_nothing does not answer"):
+    with (
+        Part(says_nothing) as part,
+        pytest.raises(SystemExit, match="says_nothing does not answer"),
+    ):
         part.hear(0.1)

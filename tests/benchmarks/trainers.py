@@ -1,11 +1,13 @@
 """Two trainers that learn as one, against two that do not speak to each other.
 
-    python tests/benchmarks/trainers.py [--width 256] [--batch 256] [--steps 50] [--turns 41] [--realtime]
+    python tests/benchmarks/trainers.py [--width 256] [--batch 256] [--steps 50] [--turns 41]
+                                        [--realtime]
 
-Both are processes with one thread each, train SAC on a batch of random numbers, and take turns: together, alone,
-together, … Between them, what the same two come to that wait for each other as often and exchange nothing: no way to
-average can be faster. Beside it, how long an all-reduce of the gradients takes, and how long the same bytes take each
-way over the loopback at once. `--realtime` keeps other work of the machine out of it (Linux, root).
+Both are processes with one thread each, train SAC on a batch of random numbers, and take turns:
+together, alone, together, … Between them, what the same two come to that wait for each other as
+often and exchange nothing: no way to average can be faster. Beside it, how long an all-reduce of
+the gradients takes, and how long the same bytes take each way over the loopback at once.
+`--realtime` keeps other work of the machine out of it (Linux, root).
 """
 
 import os
@@ -37,13 +39,23 @@ def sac(width):
 
     sizes = {"hidden_sizes": (width, width)}
     actor, critic = partial(SquashedGaussianActor, **sizes), partial(EnsembleCritic, **sizes)
-    return SACAgent(spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,)), actor_cls=actor, critic_cls=critic)
+    return SACAgent(
+        spaces.Box(-1.0, 1.0, (OBS,)),
+        spaces.Box(-1.0, 1.0, (ACT,)),
+        actor_cls=actor,
+        critic_cls=critic,
+    )
 
 
 def run_rank(rank, port, options, pipe):
     """One of the two; says what came out, by turns."""
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    os.environ |= there | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= there | {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
     import torch
 
     from tmrl_like.agents.process import tune_process
@@ -72,10 +84,15 @@ def run_rank(rank, port, options, pipe):
 
         ranks.sum(1)
         own_us = int(1e6 * timed(all_steps))
-        times_us = [int.from_bytes(data, "little") for data in ranks.gather(own_us.to_bytes(8, "little"))]
+        times_us = [
+            int.from_bytes(data, "little") for data in ranks.gather(own_us.to_bytes(8, "little"))
+        ]
         return sum(rows * steps * 1e6 / us for us in times_us)
 
-    gradients = [torch.zeros(sum(p.numel() for p in module.parameters())) for module in (both.critic, both.actor)]
+    gradients = [
+        torch.zeros(sum(p.numel() for p in module.parameters()))
+        for module in (both.critic, both.actor)
+    ]
     exchange = exchange_of(ranks, sum(4 * gradient.numel() for gradient in gradients))
 
     def all_reduce():
@@ -88,7 +105,10 @@ def run_rank(rank, port, options, pipe):
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
     rates = in_turns(
-        options.turns, both=lambda: train(both), alone=lambda: train(alone), waiting=lambda: train(waiting)
+        options.turns,
+        both=lambda: train(both),
+        alone=lambda: train(alone),
+        waiting=lambda: train(waiting),
     )
     times_ms = in_turns(
         4 * options.turns,
@@ -107,7 +127,9 @@ def exchange_of(ranks, size_bytes):
             ranks.broadcast(server.getsockname()[1].to_bytes(4, "little"))
             link, _ = server.accept()
     else:
-        link = socket.create_connection(("127.0.0.1", int.from_bytes(ranks.broadcast(b""), "little")))
+        link = socket.create_connection(
+            ("127.0.0.1", int.from_bytes(ranks.broadcast(b""), "little"))
+        )
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     outgoing, incoming = bytes(size_bytes), bytearray(size_bytes)
 
@@ -127,13 +149,28 @@ def measure(options):
     with Part(run_rank, 0, port, options) as first, Part(run_rank, 1, port, options) as second:
         found = first.hear(3600.0)
         second.hear()
-    yield {"what": "samples trained/s, two that learn as one", "ours": found["both"], "limit": found["alone"]}
+    yield {
+        "what": "samples trained/s, two that learn as one",
+        "ours": found["both"],
+        "limit": found["alone"],
+    }
     share, limit = (ratios(found[name], found["alone"]) for name in ("both", "waiting"))
-    yield {"what": "share of two that do not speak to each other", "ours": share, "limit": limit, "goal": 0.85}
-    yield {"what": "all-reduce of the gradients, ms", "ours": found["reduced"], "limit": found["exchanged"]}
+    yield {
+        "what": "share of two that do not speak to each other",
+        "ours": share,
+        "limit": limit,
+        "goal": 0.85,
+    }
+    yield {
+        "what": "all-reduce of the gradients, ms",
+        "ours": found["reduced"],
+        "limit": found["exchanged"],
+    }
     yield {"what": "a vote on its own, ms", "ours": found["voted"]}
 
 
 if __name__ == "__main__":
     quick = {"width": 64, "steps": 10, "turns": 3}
-    benchmark(__doc__, measure, width=256, batch=256, steps=50, turns=41, realtime=False, quick=quick)
+    benchmark(
+        __doc__, measure, width=256, batch=256, steps=50, turns=41, realtime=False, quick=quick
+    )

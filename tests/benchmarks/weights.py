@@ -6,8 +6,8 @@ Server, trainer and worker are three processes on this machine, encrypted. The w
 environment that steps every 0.2 ms and notes when it first acts with each version. Clocks are the
 machine's own. The limit sends the same bytes over two plain TCP hops through a third process.
 
-Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: how long `broadcast_model` holds it, and
-one `memcpy` of the same bytes right before it.
+Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: how long
+`broadcast_model` holds it, and one `memcpy` of the same bytes right before it.
 """
 
 import ctypes
@@ -30,7 +30,8 @@ from tmrl_like.agents import SACAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.policies.actor import ActorModule
 
-SIZES = {"0.28": (256, 2), "10": (1570, 30), "50": (3530, 150)}  # MB: width of a two-layer network, goal in ms
+# MB: width of a two-layer network, goal in ms
+SIZES = {"0.28": (256, 2), "10": (1570, 30), "50": (3530, 150)}
 
 
 class Pulse(gymnasium.Env):
@@ -49,7 +50,9 @@ class Pulse(gymnasium.Env):
 
 
 class Wide(ActorModule):
-    """Holds `width` x `width` weights; its action ignores them, so that inference does not blur the figure."""
+    """Holds `width` x `width` weights; its action ignores them, so that inference does not blur the
+    figure.
+    """
 
     def __init__(self, observation_space, action_space, width):
         super().__init__(observation_space, action_space)
@@ -81,7 +84,9 @@ def run_worker(port, keys, width, pipe):
 
 
 def published(width, repeats):
-    """Milliseconds from publication to use, what the swap takes of a step, and what publishing takes from training."""
+    """Milliseconds from publication to use, what the swap takes of a step, and what publishing
+    takes from training.
+    """
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.spaces import describe_spaces
@@ -93,9 +98,13 @@ def published(width, repeats):
         keys = Path(folder) / "keys"
         server = stack.enter_context(Part(run_server, {"keys_dir": keys}))
         port = server.hear()
-        connection = stack.enter_context(closing(connect("zmq", "127.0.0.1", port, KeyFolder(keys))))
+        connection = stack.enter_context(
+            closing(connect("zmq", "127.0.0.1", port, KeyFolder(keys)))
+        )
         worker = stack.enter_context(Part(run_worker, port, keys, width))
-        link = stack.enter_context(closing(TrainerLink(ring_of(connection, "bench"), "t", described)))
+        link = stack.enter_context(
+            closing(TrainerLink(ring_of(connection, "bench"), "t", described))
+        )
         worker.hear()
         link.session.wait_connected(10)
         for _ in range(repeats + 2):
@@ -135,7 +144,9 @@ def measure(options):
     torch.set_num_threads(1)
     for size in options.sizes:
         width, goal_ms = SIZES[size]
-        limits = in_turns(options.repeats, limit=partial(two_tcp_hops, 4 * (width * width + width * 12)))
+        limits = in_turns(
+            options.repeats, limit=partial(two_tcp_hops, 4 * (width * width + width * 12))
+        )
         found = published(width, options.repeats)
         yield {
             "what": f"{size} MB, until the first action with them, ms",
@@ -149,4 +160,6 @@ def measure(options):
 
 
 if __name__ == "__main__":
-    benchmark(__doc__, measure, repeats=9, sizes=list(SIZES), quick={"repeats": 1, "sizes": ["0.28"]})
+    benchmark(
+        __doc__, measure, repeats=9, sizes=list(SIZES), quick={"repeats": 1, "sizes": ["0.28"]}
+    )

@@ -31,14 +31,19 @@ from tmrl_like.transport import KeyFolder
 
 log = logging.getLogger(__name__)
 
-IMPORTED_ONCE = [f"tmrl_like.{name}" for name in ("worker.worker", "trainer.trainer", "server.server", "testing.fakes")]
+IMPORTED_ONCE = [
+    f"tmrl_like.{name}"
+    for name in ("worker.worker", "trainer.trainer", "server.server", "testing.fakes")
+]
 PERIOD_S = 0.01
 RUN = "chaos"
 MANY_S = 1800
 
 
 def counts(short, zmq, tlspyo):
-    """Runs a test with a few repetitions by default (0: not), and with many over each transport in `make chaos`."""
+    """Runs a test with a few repetitions by default (0: not), and with many over each transport in
+    `make chaos`.
+    """
     many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
     few = [pytest.param("zmq", short, id="zmq-short")] if short else []
     return pytest.mark.parametrize(
@@ -91,14 +96,19 @@ class Place:
         return self.folder / "listening"
 
     def make_worker(self, number, port=None, env=None, **options):
-        env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
+        env_cls = partial(
+            NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {})
+        )
         options = {"name": f"w{number}", "model_path": None} | options
-        return RolloutWorker(env_cls, LinearActor, **self.dial(port), **with_worker_options(options))
+        return RolloutWorker(
+            env_cls, LinearActor, **self.dial(port), **with_worker_options(options)
+        )
 
     def make_trainer(self, port=None, training=None, **options):
         fields = {
             "env_cls": NUMBERED_SPACES,
-            "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=10**7),  # its log keeps as many samples
+            # its log keeps as many samples
+            "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=10**7),
             "training_agent_cls": CountingAgent,
             "epochs": math.inf,
             "rounds": 1,
@@ -116,10 +126,18 @@ class Place:
             "policies_path": None,
             "metrics_path": self.folder / "metrics.jsonl",
         } | options
-        return Trainer(partial(TrainingOffline, **fields), **self.dial(port), connect=self.engine, **options)
+        return Trainer(
+            partial(TrainingOffline, **fields), **self.dial(port), connect=self.engine, **options
+        )
 
     def make_server(self):
-        return Server(self.port, host="127.0.0.1", transport=self.transport, keys_dir=self.keys, engine=self.engine)
+        return Server(
+            self.port,
+            host="127.0.0.1",
+            transport=self.transport,
+            keys_dir=self.keys,
+            engine=self.engine,
+        )
 
 
 def serve(place):
@@ -137,7 +155,9 @@ def work(place, number, options):
 
 
 def note_appended(worker, folder):
-    """Count the samples that `append` returned from, as `NumberedEnv` counts those that it produced."""
+    """Count the samples that `append` returned from, as `NumberedEnv` counts those that it
+    produced.
+    """
     append = worker.loop.samples.append
     counters = {}
 
@@ -160,14 +180,18 @@ def train(place, options):
 
 
 class Part:
-    """A function in a process of its own that is killed, frozen and started again. Use it as a context manager.
+    """A function in a process of its own that is killed, frozen and started again. Use it as a
+    context manager.
 
-    The process is forked from one that has the package (and torch) imported already, where the system can fork: it
-    is up within 0.1 s. Kill and freeze reach it and none of its children; leaving the context ends all of them.
+    The process is forked from one that has the package (and torch) imported already, where the
+    system can fork: it is up within 0.1 s. Kill and freeze reach it and none of its children;
+    leaving the context ends all of them.
     """
 
     def __init__(self, log, run, *arguments):
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        method = (
+            "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        )
         self._context = multiprocessing.get_context(method)
         if method == "forkserver":
             self._context.set_forkserver_preload(IMPORTED_ONCE)
@@ -241,7 +265,9 @@ def end_with_parent():
 
 
 class Rig:
-    """One pipeline: parts as threads of the test, as processes, or some of each. Everything ends with `stack`."""
+    """One pipeline: parts as threads of the test, as processes, or some of each. Everything ends
+    with `stack`.
+    """
 
     def __init__(
         self,
@@ -318,14 +344,17 @@ class Rig:
         wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
 
     def succeed(self, trainer, more=1, within_s=20.0):
-        """Kill the part that trains; returns the next trainer, which has what was stored, when samples arrive."""
+        """Kill the part that trains; returns the next trainer, which has what was stored, when
+        samples arrive.
+        """
         trainer.kill()
         last = self.trainer(checkpoint_path=self.place.checkpoint)
         self.wait_for_samples(last, more, within_s)
         return last
 
     def settle(self, trainer, within_s=60.0, made=None):
-        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare.
+        """Let the workers end, and what they produced arrive (of processes: what they had
+        appended); then compare.
 
         `made`: how many samples of each there are, where others than the rig's workers make them.
         """
@@ -336,7 +365,9 @@ class Rig:
             assert not run.is_alive(), "a worker does not stop"
         made = made or self.produced() | self.appended()
         with contextlib.suppress(AssertionError):  # the audit says what is missing
-            wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
+            wait_until(
+                lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives"
+            )
         time.sleep(0.5)  # what would come twice
         trainer.link.session.check()
         return audit(trainer.training.memory.rows(), made)
@@ -380,7 +411,9 @@ def all_at_once(*calls):
 
 
 def trouble(actions, seed, count, pause_s):
-    """Call actions, drawn at random, with random pauses in between; each gets the random generator."""
+    """Call actions, drawn at random, with random pauses in between; each gets the random
+    generator.
+    """
     rng = random.Random(seed)
     for _ in range(count):
         time.sleep(log_uniform(rng, *pause_s))
@@ -390,7 +423,9 @@ def trouble(actions, seed, count, pause_s):
 
 
 def log_uniform(rng, low, high):
-    """A number between two, small ones as likely as large ones: as many in 0.1 to 1 as in 1 to 10."""
+    """A number between two, small ones as likely as large ones: as many in 0.1 to 1 as in 1 to
+    10.
+    """
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 

@@ -23,7 +23,9 @@ def light_worker(number, ports, keys):
     addresses = addresses_of([f"127.0.0.1:{port}" for port in ports], 0)
     ring = connect_to_one("zmq", addresses, f"w{number}", KeyFolder(keys))
     spaces = describe_spaces(*NUMBERED_SPACES)
-    return LightWorker(open_folder(None, f"w{number}"), ring, OutboxOptions(max_samples=1), _LOG_BYTES, spaces)
+    return LightWorker(
+        open_folder(None, f"w{number}"), ring, OutboxOptions(max_samples=1), _LOG_BYTES, spaces
+    )
 
 
 class LightFleet:
@@ -48,7 +50,9 @@ class LightFleet:
         """Have a worker make a sample; its observation is (worker, 1, number)."""
         obs = np.array([number, 1, self.workers[number].made], np.float32)
         info = {"ballast": random.randbytes(self._ballast_bytes)} if self._ballast_bytes else {}
-        self.workers[number].append((np.zeros(1, np.float32), obs, 0.0, False, False, info), time.time())
+        self.workers[number].append(
+            (np.zeros(1, np.float32), obs, 0.0, False, False, info), time.time()
+        )
 
     def produced(self):
         """As `numbered_samples.produced`."""

@@ -1,4 +1,6 @@
-"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS [NODE …]`."""
+"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS [NODE
+…]`.
+"""
 
 import logging
 import sys
@@ -31,7 +33,9 @@ def main():
     engine = EngineOptions(nodes=tuple(nodes), run=RUN) if nodes else None
     place = Place(transport, Path(folder), int(port), Path(keys), engine)
     training = {"training_agent_cls": AveragingAgent}
-    with place.make_trainer(checkpoint_path=place.checkpoint, name=None, training=training) as trainer:
+    with place.make_trainer(
+        checkpoint_path=place.checkpoint, name=None, training=training
+    ) as trainer:
         trainer.run()
 
 

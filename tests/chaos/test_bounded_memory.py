@@ -6,7 +6,9 @@ import pytest
 from chaos_rig import SMALL, counts, wait_for_checkpoint, wait_until
 
 
-@pytest.mark.fault("processes", "the trainer stands still for long", "the memory of server and worker is bounded")
+@pytest.mark.fault(
+    "processes", "the trainer stands still for long", "the memory of server and worker is bounded"
+)
 @counts(short=1, zmq=60, tlspyo=30)
 def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, transport, count):
     """`count`: times 10 MB of samples, after the outbox is full."""
@@ -20,16 +22,24 @@ def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, trans
     def produce(size_bytes):
         """Wait until as much was produced; returns how long it took."""
         enough = sum(rig.produced().values()) + size_bytes / 20_000
-        return wait_until(lambda: sum(rig.produced().values()) > enough, 60 + count * 5, "the worker collects")
+        return wait_until(
+            lambda: sum(rig.produced().values()) > enough, 60 + count * 5, "the worker collects"
+        )
 
     produce(4 * SMALL.max_bytes)  # the outbox is full
-    if transport == "tlspyo":  # its link keeps in the server's memory what goes to the trainer, until it is cut
+    # its link keeps in the server's memory what goes to the trainer, until it is cut
+    if transport == "tlspyo":
         time.sleep(7.0)
     before = {"server": server.rss_bytes(), "worker": worker.rss_bytes()}
     took_s = produce(count * 1e7)
-    grown = {"server": server.rss_bytes() - before["server"], "worker": worker.rss_bytes() - before["worker"]}
+    grown = {
+        "server": server.rss_bytes() - before["server"],
+        "worker": worker.rss_bytes() - before["worker"],
+    }
     figure(
         f"{took_s:.0f} s and {count * 10} MB of samples with the trainer stopped: "
-        + ", ".join(f"{name} {grown[name] / 1e6:+.1f} MB of {before[name] / 1e6:.0f}" for name in grown)
+        + ", ".join(
+            f"{name} {grown[name] / 1e6:+.1f} MB of {before[name] / 1e6:.0f}" for name in grown
+        )
     )
     assert all(growth < 1.2e7 for growth in grown.values()), grown

@@ -1,7 +1,7 @@
 """Nodes, gateways and trainers of an engine are killed, at random, under load.
 
-The workers are light ones (`light_fleet`), each with two gateways to choose from. How long a kill is felt is measured
-at them: until of each worker a packet is stored that it made after the kill.
+The workers are light ones (`light_fleet`), each with two gateways to choose from. How long a kill
+is felt is measured at them: until of each worker a packet is stored that it made after the kill.
 """
 
 import random
@@ -43,7 +43,9 @@ class EngineRig:
         fleet = LightFleet(workers, self.ports, self.rig.place.keys, hz, ballast_bytes)
         self._stack.enter_context(fleet)
         if trained:
-            wait_until(lambda: fleet.is_stored([0] * workers), 60, "samples of all workers are stored")
+            wait_until(
+                lambda: fleet.is_stored([0] * workers), 60, "samples of all workers are stored"
+            )
         return fleet
 
     def waiting_bytes(self):
@@ -102,7 +104,11 @@ def feel(fleet, rng, count, act, within_s=60.0, pause_s=2.0):
         time.sleep(rng.uniform(0.0, pause_s))
         started, marks = time.monotonic(), fleet.marks()
         mend = act(rng)
-        wait_until(lambda m=marks: fleet.is_stored(m), within_s, f"samples are stored again after {act.__name__}")
+        wait_until(
+            lambda m=marks: fleet.is_stored(m),
+            within_s,
+            f"samples are stored again after {act.__name__}",
+        )
         took.append(time.monotonic() - started)
         if mend is not None:
             mend()
@@ -118,12 +124,17 @@ def engines(tmp_path):
 many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 
 
-@pytest.mark.fault("processes", "a node of an engine, or a gateway, is killed", "no sample is lost or doubled")
-@pytest.mark.fault("processes", "a gateway and all nodes are killed at once", "no sample is lost or doubled")
+@pytest.mark.fault(
+    "processes", "a node of an engine, or a gateway, is killed", "no sample is lost or doubled"
+)
+@pytest.mark.fault(
+    "processes", "a gateway and all nodes are killed at once", "no sample is lost or doubled"
+)
 @pytest.mark.parametrize(
     ("victim", "count", "limit_s"),
     [
-        pytest.param("kill_a_gateway_and_all_nodes", 1, 60.0),  # how long it takes is for the long form
+        # how long it takes is for the long form
+        pytest.param("kill_a_gateway_and_all_nodes", 1, 60.0),
         pytest.param("kill_leader", 20, 5.0, marks=many),
         pytest.param("kill_any_node", 20, 5.0, marks=many),
         pytest.param("kill_leader_and_its_disk", 3, 15.0, marks=many),
@@ -140,20 +151,27 @@ def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim,
     took = feel(fleet, rng, count, getattr(engine, victim), pause_s=2.0 if count > 1 else 0.1)
     fleet.stop()
     found = engine.rig.settle(trainer, made=fleet.produced())
-    figure(f"{count} x {victim}, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: {found}")
+    figure(
+        f"{count} x {victim}, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: "
+        f"{found}"
+    )
     assert found.exactly_once, str(found)
     assert statistics.median(took) <= limit_s, took
 
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(20, marks=many), pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+    [
+        pytest.param(20, marks=many),
+        pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(300)]),
+    ],
 )
 def test_a_killed_rank_costs_no_sample(engines, seed, figure, count):
     """Two ranks by torchrun; the one trainer that comes after them takes over what both have.
 
-    Ranks that start again read all that was ever stored, and then what was made meanwhile. So the load is one that a
-    busy machine takes: above that each kill is felt for longer than the one before, without end.
+    Ranks that start again read all that was ever stored, and then what was made meanwhile. So the
+    load is one that a busy machine takes: above that each kill is felt for longer than the one
+    before, without end.
     """
     engine, rng = engines(3), random.Random(seed)
     place = engine.rig.place
@@ -167,23 +185,37 @@ def test_a_killed_rank_costs_no_sample(engines, seed, figure, count):
     wait_until(lambda: fleet.is_stored(marks), 60, "the next trainer has samples of all")
     fleet.stop()
     found = engine.rig.settle(last, made=fleet.produced())
-    figure(f"{count} kills of a rank, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: {found}")
+    figure(
+        f"{count} kills of a rank, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at "
+        f"most: {found}"
+    )
     assert found.exactly_once, str(found)
-    assert statistics.median(took) <= 60.0, took  # most of it is reading its own log, of packets with one sample
+    # most of it is reading its own log, of packets with one sample
+    assert statistics.median(took) <= 60.0, took
 
 
 @pytest.mark.parametrize(
     ("workers", "max_bytes", "ballast_bytes"),
     [pytest.param(8, 1 << 20, 8000), pytest.param(WORKERS, 5 << 20, 1000, marks=many)],
 )
-def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, workers, max_bytes, ballast_bytes):
-    """The trainer is away until the stream is full. What it confirmed of workers that are gone since is not lost."""
+def test_a_full_stream_and_dead_workers_cost_no_sample(
+    engines, seed, figure, workers, max_bytes, ballast_bytes
+):
+    """The trainer is away until the stream is full. What it confirmed of workers that are gone
+    since is not lost.
+    """
     engine = engines(1, max_bytes)
     first = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)
     fleet = engine.fleet(workers, ballast_bytes)
     first.close()
-    wait_until(lambda: engine.waiting_bytes() > max_bytes - 3 * (ballast_bytes + 1000), 60, "the stream is full")
-    wait_until(lambda: all(w.made > w.received + 3 for w in fleet.workers), 60, "the stream takes no more")
+    wait_until(
+        lambda: engine.waiting_bytes() > max_bytes - 3 * (ballast_bytes + 1000),
+        60,
+        "the stream is full",
+    )
+    wait_until(
+        lambda: all(w.made > w.received + 3 for w in fleet.workers), 60, "the stream takes no more"
+    )
     fleet.stop()
     held, beyond = engine.waiting_bytes(), sum(w.made - w.received for w in fleet.workers)
     assert held <= max_bytes
@@ -194,5 +226,7 @@ def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, wo
     last = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)
     made = fleet.produced() | {(fleet.workers.index(w), 1): w.received for w in dead}
     found = engine.rig.settle(last, made=made)
-    figure(f"a stream of {max_bytes >> 20} MB full with {held} bytes, {beyond} packets beyond: {found}")
+    figure(
+        f"a stream of {max_bytes >> 20} MB full with {held} bytes, {beyond} packets beyond: {found}"
+    )
     assert found.exactly_once, str(found)

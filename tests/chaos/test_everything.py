@@ -6,7 +6,15 @@ import time
 
 import psutil
 import pytest
-from chaos_rig import all_at_once, counts, link_of, log_uniform, trouble, wait_for_checkpoint, wait_until
+from chaos_rig import (
+    all_at_once,
+    counts,
+    link_of,
+    log_uniform,
+    trouble,
+    wait_for_checkpoint,
+    wait_until,
+)
 
 WORKERS = (1, 2, 3)
 
@@ -22,8 +30,11 @@ class Pipeline:
         self.spool = rig.place.folder / "spool"
         self.links = [rig.proxy() for _ in range(1 + len(WORKERS))]
         self.server, self.trainer = rig.server_part(), rig.trainer_part(port=self.links[0].port)
-        self.workers = {n: rig.worker_part(n, port=self.links[n].port, spool=self.spool) for n in WORKERS}
-        self._before = dict.fromkeys(WORKERS, 0)  # of each worker, the lives before the one that it has
+        self.workers = {
+            n: rig.worker_part(n, port=self.links[n].port, spool=self.spool) for n in WORKERS
+        }
+        # of each worker, the lives before the one that it has
+        self._before = dict.fromkeys(WORKERS, 0)
 
     def _lives(self, number):
         return {life for life in self.rig.produced() if life[0] == number}
@@ -34,7 +45,9 @@ class Pipeline:
         return not self.workers[number].alive or (is_new and lives <= self.rig.appended().keys())
 
     def end_worker(self, number):
-        """Kill it once it has appended something: of one that had not, nobody knows how far it came."""
+        """Kill it once it has appended something: of one that had not, nobody knows how far it
+        came.
+        """
         wait_until(lambda: self._has_appended(number), 60, f"worker {number} appends")
         self.workers[number].kill()
         self._before[number] = len(self._lives(number))
@@ -85,10 +98,13 @@ class Pipeline:
             link.limit(math.inf)
 
     def settle(self):
-        """Kill all, and start others, which have what was left and stored; compare what arrived with what was made."""
+        """Kill all, and start others, which have what was left and stored; compare what arrived
+        with what was made.
+        """
         self.mend()
         for part in (self.trainer, *self.workers.values()):
-            if not part.alive:  # on a link that breaks every handshake it takes the server for another one, and ends
+            # on a link that breaks every handshake it takes the server for another one, and ends
+            if not part.alive:
                 part.start()
         wait_for_checkpoint(self.rig.place)
         all_at_once(*[lambda number=number: self.end_worker(number) for number in WORKERS])
@@ -97,17 +113,31 @@ class Pipeline:
         return self.rig.settle(self.rig.succeed(self.trainer, within_s=60.0))
 
 
-@pytest.mark.fault("processes", "all of it at once, at random", "no sample is lost, doubled or out of order")
-@pytest.mark.fault("processes", "the server is killed", "no sample is lost, doubled or out of order")
 @pytest.mark.fault(
-    "processes", "a worker with a spool is killed", "all that its control loop had appended arrives, once"
+    "processes", "all of it at once, at random", "no sample is lost, doubled or out of order"
 )
 @pytest.mark.fault(
-    "processes", "a worker's link process is killed", "the robot drives on; all that was appended arrives, once"
+    "processes", "the server is killed", "no sample is lost, doubled or out of order"
 )
-@pytest.mark.fault("processes", "a trainer or worker stands still (SIGSTOP)", "no sample is lost or doubled")
-@pytest.mark.fault("network", "a worker's link freezes, then breaks", "no sample is lost or doubled")
-@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
+@pytest.mark.fault(
+    "processes",
+    "a worker with a spool is killed",
+    "all that its control loop had appended arrives, once",
+)
+@pytest.mark.fault(
+    "processes",
+    "a worker's link process is killed",
+    "the robot drives on; all that was appended arrives, once",
+)
+@pytest.mark.fault(
+    "processes", "a trainer or worker stands still (SIGSTOP)", "no sample is lost or doubled"
+)
+@pytest.mark.fault(
+    "network", "a worker's link freezes, then breaks", "no sample is lost or doubled"
+)
+@pytest.mark.fault(
+    "network", "the trainer's link freezes, then breaks", "no sample is lost or doubled"
+)
 @pytest.mark.fault("network", "bytes are changed on their way", "no sample is lost; the link heals")
 @counts(short=8, zmq=400, tlspyo=200)
 def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count):

@@ -28,7 +28,9 @@ def kill_ranks(rig, rng, count):
 
 
 @pytest.mark.fault(
-    "processes", "one of several trainers is killed", "no sample is lost or doubled; the others end in one line"
+    "processes",
+    "one of several trainers is killed",
+    "no sample is lost or doubled; the others end in one line",
 )
 @pytest.mark.parametrize(
     "count",
@@ -39,7 +41,9 @@ def kill_ranks(rig, rng, count):
 )
 def test_a_killed_rank_costs_no_sample(rigs, seed, figure, count):
     survived_s, found = kill_ranks(rigs("zmq"), random.Random(seed), count)
-    figure(f"{count} kills of a rank, the others lived on for {max(survived_s):.1f} s at most: {found}")
+    figure(
+        f"{count} kills of a rank, the others lived on for {max(survived_s):.1f} s at most: {found}"
+    )
     assert not found.lost
     assert not found.doubled
     assert max(survived_s) < 15

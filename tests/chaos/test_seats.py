@@ -8,25 +8,40 @@ FREE_WITHIN_S = 10.0
 
 @pytest.mark.fault("processes", "whoever holds a seat dies", "the seat is free within 10 s")
 @counts(short=1, zmq=5, tlspyo=3)
-def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(rigs, figure, transport, count):
+def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(
+    rigs, figure, transport, count
+):
     cases = [(rigs(transport), role) for role in ("worker", "trainer")]
     all_at_once(*[lambda case=case: figure(kill_who_sits(*case, count)) for case in cases])
 
 
 def kill_who_sits(rig, role, count):
     server = rig.server()
-    part, freed, replaced = {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role](), [], []
+    part, freed, replaced = (
+        {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role](),
+        [],
+        [],
+    )
     for _ in range(count):
         wait_until(lambda: sitting(server, role), 30, "the seat is taken")
         part.kill()
-        freed.append(wait_until(lambda: not sitting(server, role), FREE_WITHIN_S, "the seat is free"))
+        freed.append(
+            wait_until(lambda: not sitting(server, role), FREE_WITHIN_S, "the seat is free")
+        )
         part.start()
         wait_until(lambda: sitting(server, role), 30, "the seat is taken")
         (dead,) = sitting(server, role)
         part.restart()
-        replaced.append(wait_until(lambda s=dead: sitting(server, role) - {s}, FREE_WITHIN_S, "another takes the seat"))
+        replaced.append(
+            wait_until(
+                lambda s=dead: sitting(server, role) - {s}, FREE_WITHIN_S, "another takes the seat"
+            )
+        )
         assert part.alive
-    return f"{count} dead {role}s: seat free after {max(freed):.1f} s, taken over after {max(replaced):.1f} s, at most"
+    return (
+        f"{count} dead {role}s: seat free after {max(freed):.1f} s, taken over after "
+        f"{max(replaced):.1f} s, at most"
+    )
 
 
 def sitting(server, role):
@@ -42,7 +57,9 @@ def sitting(server, role):
     [
         pytest.param("tlspyo", 1, id="tlspyo-short"),
         *[
-            pytest.param(name, 20, id=f"{name}-full", marks=[pytest.mark.chaos, pytest.mark.timeout(MANY_S)])
+            pytest.param(
+                name, 20, id=f"{name}-full", marks=[pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
+            )
             for name in ("zmq", "tlspyo")
         ],
     ],
@@ -57,6 +74,8 @@ def test_a_killed_worker_leaves_no_process_behind(rigs, figure, transport, count
         if number == 0:
             wait_until(server.workers, 30, "the worker is connected")
         part.kill()
-        took.append(wait_until(lambda: not part.alive and not part.children(), 10, "every child is gone"))
+        took.append(
+            wait_until(lambda: not part.alive and not part.children(), 10, "every child is gone")
+        )
         part.start()
     figure(f"{count} killed workers: all their processes gone after {max(took):.1f} s at most")

@@ -10,9 +10,13 @@ from chaos_rig import counts, wait_until
 WORKERS = (1, 2, 3)
 
 
-@pytest.mark.fault("processes", "the server is killed", "no sample is lost, doubled or out of order")
 @pytest.mark.fault(
-    "processes", "the server is killed and started again", "traffic of all workers flows within 2 s of the start"
+    "processes", "the server is killed", "no sample is lost, doubled or out of order"
+)
+@pytest.mark.fault(
+    "processes",
+    "the server is killed and started again",
+    "traffic of all workers flows within 2 s of the start",
 )
 @counts(short=2, zmq=60, tlspyo=30)
 def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure, transport, count):
@@ -23,7 +27,9 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
         rig.worker(number)
     took = []
     for _ in range(count):
-        wait_until(lambda: seen_workers(trainer, 0) == set(WORKERS), 20, "every worker's samples arrive")
+        wait_until(
+            lambda: seen_workers(trainer, 0) == set(WORKERS), 20, "every worker's samples arrive"
+        )
         time.sleep(rng.uniform(0.1, 1.5 if count > 5 else 0.5))
         server.kill()
         time.sleep(rng.uniform(0.1, 3.0 if count > 5 else 0.5))
@@ -31,11 +37,18 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
         listened = len(lines(rig))
         server.start()
         wait_until(lambda n=listened: len(lines(rig)) > n, 20, "the server listens")
-        wait_until(lambda n=before: seen_workers(trainer, n) == set(WORKERS), 20, "every worker's samples arrive")
+        wait_until(
+            lambda n=before: seen_workers(trainer, n) == set(WORKERS),
+            20,
+            "every worker's samples arrive",
+        )
         took.append(time.time() - float(lines(rig)[-1]))
     found = rig.settle(trainer)
     median, most = statistics.median(took), max(took)
-    figure(f"{count} restarts: traffic of all again after {median:.2f} s (median), {most:.2f} s at most; {found}")
+    figure(
+        f"{count} restarts: traffic of all again after {median:.2f} s (median), {most:.2f} s at "
+        f"most; {found}"
+    )
     assert found.exactly_once, str(found)
     assert (most if count > 5 else median) <= 2.0, took
 

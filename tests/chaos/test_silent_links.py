@@ -9,7 +9,9 @@ from chaos_rig import all_at_once, counts, wait_until
 
 @pytest.mark.fault("network", "a link is silent", "both ends notice within 10 s")
 @counts(short=1, zmq=10, tlspyo=5)
-def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs, seed, figure, transport, count):
+def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(
+    rigs, seed, figure, transport, count
+):
     rig, rng = rigs(transport), random.Random(seed)
     rig.server()
     proxies = [rig.proxy(), rig.proxy()]
@@ -24,7 +26,9 @@ def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs,
         time.sleep(rng.uniform(0.1, 1.5))
         for proxy in proxies:
             proxy.freeze()
-        all_at_once(*[lambda name=name: took[name].append(until_noticed(peers[name])) for name in peers])
+        all_at_once(
+            *[lambda name=name: took[name].append(until_noticed(peers[name])) for name in peers]
+        )
         for proxy in proxies:
             proxy.thaw()
     found = rig.settle(trainer)

@@ -44,7 +44,9 @@ def counted():
 
 
 class Day:
-    """A trainer that stays, a worker that is replaced after each episode, and a server that is each hour."""
+    """A trainer that stays, a worker that is replaced after each episode, and a server that is each
+    hour.
+    """
 
     def __init__(self, folder, stack):
         self._house = House("inproc", stack)
@@ -65,7 +67,9 @@ class Day:
 
     @contextmanager
     def _open(self):
-        """A house at the same address, for parts that are closed, and forgotten, before the day ends."""
+        """A house at the same address, for parts that are closed, and forgotten, before the day
+        ends.
+        """
         with ExitStack() as stack:
             house = House("inproc", stack)
             house.port = self._house.port
@@ -86,7 +90,9 @@ class Day:
             worker = house.worker(env_cls, name=f"w{self._comings % COMINGS_OF_AN_HOUR}")
             worker.run(nb_episodes=1, verbose=False)
             samples = self._comings * (EPISODE_STEPS + 1)  # each episode begins with a reset
-            wait_until(lambda: self._training.total_updates == samples, 60.0, "training has caught up")
+            wait_until(
+                lambda: self._training.total_updates == samples, 60.0, "training has caught up"
+            )
 
 
 @pytest.mark.fault(
@@ -96,7 +102,10 @@ class Day:
 )
 @pytest.mark.parametrize(
     "hours_n",
-    [pytest.param(9, id="short", marks=pytest.mark.long), pytest.param(48, id="full", marks=pytest.mark.chaos)],
+    [
+        pytest.param(9, id="short", marks=pytest.mark.long),
+        pytest.param(48, id="full", marks=pytest.mark.chaos),
+    ],
 )
 def test_what_a_day_leaves_behind_is_flat(tmp_path, monkeypatch, figure, hours_n):
     for bound in BOUNDS:

@@ -19,7 +19,9 @@ class Killed:
 
 
 @pytest.mark.fault(
-    "processes", "the trainer is killed", "what it acknowledged as stored is there again at the next start, once"
+    "processes",
+    "the trainer is killed",
+    "what it acknowledged as stored is there again at the next start, once",
 )
 @counts(short=2, zmq=200, tlspyo=60)
 def test_a_killed_trainer_costs_no_sample(rigs, seed, figure, transport, count):
@@ -34,7 +36,10 @@ def test_a_killed_trainer_costs_no_sample(rigs, seed, figure, transport, count):
     checkpoints = sum(killed.after_a_checkpoint for killed, _ in results)
     writing = sum(killed.while_writing for killed, _ in results)
     kept = " / ".join(str(found) for _, found in results)
-    figure(f"{count} kills of the trainer, {checkpoints} after a new checkpoint, {writing} while writing one: {kept}")
+    figure(
+        f"{count} kills of the trainer, {checkpoints} after a new checkpoint, {writing} while "
+        f"writing one: {kept}"
+    )
     assert all(found.exactly_once for _, found in results), results
     assert min(checkpoints, writing) > 0 or count <= pipelines
 
@@ -50,9 +55,12 @@ def kill_trainers(rig, rng, count):
     for _ in range(count):
         before = checkpoint_of(rig.place)
         if rng.random() < 0.7:
-            time.sleep(rng.uniform(0.0, 8.0 if count > 1 else 1.5))  # a killed trainer's seat is taken over after 3 s
+            # a killed trainer's seat is taken over after 3 s
+            time.sleep(rng.uniform(0.0, 8.0 if count > 1 else 1.5))
         else:
-            wait_until(lambda: drafts(rig.place), 20, "a checkpoint is being written", every_s=0.0002)
+            wait_until(
+                lambda: drafts(rig.place), 20, "a checkpoint is being written", every_s=0.0002
+            )
         trainer.kill()
         killed.after_a_checkpoint += checkpoint_of(rig.place) != before
         killed.while_writing += bool(drafts(rig.place))

@@ -20,12 +20,27 @@ class Torchrun:
         self._log = (place.folder / "torchrun.log").open("ab")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
-                *("--max-restarts=1000", PART, place.transport, place.folder, str(place.port), place.keys, *nodes),
+                *(
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--standalone",
+                    f"--nproc-per-node={RANKS}",
+                ),
+                *(
+                    "--max-restarts=1000",
+                    PART,
+                    place.transport,
+                    place.folder,
+                    str(place.port),
+                    place.keys,
+                    *nodes,
+                ),
             ],
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PART.parent, *PART.parents[1:3])))},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(map(str, (PART.parent, *PART.parents[1:3])))},
         )
 
     def ranks(self):
@@ -43,7 +58,9 @@ class Torchrun:
         wait_until(lambda: len(self.ranks()) == RANKS, 60, "all ranks are there")
         ranks = self.ranks()
         rng.choice(ranks).kill()
-        return wait_until(lambda: not any(rank.is_running() for rank in ranks), 60, "the others end")
+        return wait_until(
+            lambda: not any(rank.is_running() for rank in ranks), 60, "the others end"
+        )
 
     def __enter__(self):
         return self

@@ -37,7 +37,9 @@ class Command:
         """Wait until the output holds `words`; returns the line."""
 
         def is_said():
-            assert words in self.output or self.process.poll() is None, f"ended without {words!r}:\n{self.output}"
+            assert words in self.output or self.process.poll() is None, (
+                f"ended without {words!r}:\n{self.output}"
+            )
             return words in self.output
 
         until(is_said, repr(words), DEADLINE_S)

@@ -23,7 +23,9 @@ def start(tmp_path):
 
 @pytest.fixture
 def typed(command_line, capsys):
-    """Run a command in this process, which ends with `code`; returns what it printed, as `out` and `err`."""
+    """Run a command in this process, which ends with `code`; returns what it printed, as `out` and
+    `err`.
+    """
 
     def run(*words, code=0):
         capsys.readouterr()
@@ -41,7 +43,9 @@ def refused(typed):
 
     def run(*words, code=2):
         *before, last = typed(*words, code=code).err.splitlines()
-        assert not [line for line in before if "Traceback" in line or "tmrl-like: error" in line], before
+        assert not [line for line in before if "Traceback" in line or "tmrl-like: error" in line], (
+            before
+        )
         assert last.startswith("tmrl-like: error: ")
         return last.removeprefix("tmrl-like: error: ")
 
@@ -64,6 +68,8 @@ def store():
     for version in (1, 2, 3):
         actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
         actor.pedal.data.fill_(float(version == 3))
-        card = msgspec.structs.replace(describe(actor, run="tiny"), version=version, training_steps=10 * version)
+        card = msgspec.structs.replace(
+            describe(actor, run="tiny"), version=version, training_steps=10 * version
+        )
         kept.add(actor.weights(), card)
     return kept

@@ -1,4 +1,6 @@
-"""An environment before a camera: where it succeeds a lamp is lit, and a little later the episode terminates."""
+"""An environment before a camera: where it succeeds a lamp is lit, and a little later the episode
+terminates.
+"""
 
 from __future__ import annotations
 

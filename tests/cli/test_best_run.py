@@ -22,7 +22,11 @@ def drive(return_=0.0, progress=None, took_s=2.0, steps=4):
     info = {}
     if progress is not None:
         share = np.linspace(0, progress, steps, dtype=np.float32)
-        info = {"progress": share, "distance": 100 * share, "position": np.stack([share, share**2, 0 * share], 1)}
+        info = {
+            "progress": share,
+            "distance": 100 * share,
+            "position": np.stack([share, share**2, 0 * share], 1),
+        }
     return Rollout(
         actions=np.zeros((steps, 1), np.float32),
         rewards=np.full(steps, return_ / steps),
@@ -58,7 +62,14 @@ def said(caplog):
 
 
 def test_a_record_is_kept(best, said):
-    for progress, took_s in ((0.5, 2.0), (0.3, 2.0), (0.75, 2.0), (1.0, 39.5), (1.0, 38.2), (1.0, 38.2)):
+    for progress, took_s in (
+        (0.5, 2.0),
+        (0.3, 2.0),
+        (0.75, 2.0),
+        (1.0, 39.5),
+        (1.0, 38.2),
+        (1.0, 38.2),
+    ):
         best.keep(drive(progress=progress, took_s=took_s))
     assert said() == [
         "record: 50.0% of the way (policy 7)",
@@ -70,12 +81,23 @@ def test_a_record_is_kept(best, said):
     assert best.kept.experiment == "run_name: mine"
 
 
-def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstration_is_a_record(best, said):
+def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstration_is_a_record(
+    best, said
+):
     human = drive(9)
     human.sources[2] = ActionSource.EXPERT
-    for rollout in (drive(3), dataclasses.replace(drive(9), fault="it broke"), human, drive(2), drive(5)):
+    for rollout in (
+        drive(3),
+        dataclasses.replace(drive(9), fault="it broke"),
+        human,
+        drive(2),
+        drive(5),
+    ):
         best.keep(rollout)
-    assert said() == ["record: return 3 (policy 7)", "record: return 5, before: return 3 (policy 7)"]
+    assert said() == [
+        "record: return 3 (policy 7)",
+        "record: return 5, before: return 3 (policy 7)",
+    ]
 
 
 def test_an_episode_whose_progress_is_not_a_number_is_no_record(best):

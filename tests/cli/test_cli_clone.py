@@ -20,15 +20,23 @@ class Half:
 
 @pytest.fixture
 def task(tmp_path):
-    """An experiment whose environment takes a while, so that a driver has taken over after the first steps."""
-    text = Path(TINY).read_text().replace("tiny.TinyEnv", "{class_path: tiny.TinyEnv, init_args: {step_s: 0.02}}")
+    """An experiment whose environment takes a while, so that a driver has taken over after the
+    first steps.
+    """
+    text = (
+        Path(TINY)
+        .read_text()
+        .replace("tiny.TinyEnv", "{class_path: tiny.TinyEnv, init_args: {step_s: 0.02}}")
+    )
     text = text.replace("tiny.TinyActor", "tmrl_like.agents.SquashedGaussianActor")
     file = tmp_path / "task.yaml"
     file.write_text(text.replace("tiny.TinyAgent", "tmrl_like.agents.SACAgent"))
     return str(file)
 
 
-def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(task, tmp_path, typed, free_port):
+def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
+    task, tmp_path, typed, free_port
+):
     (tmp_path / "half.py").write_text(HALF)
     data, policy = tmp_path / "data", tmp_path / "half.safetensors"
     typed("record", task, "--random", "--episodes", "8", "--out", data, "--takeover", "half.Half")
@@ -53,7 +61,18 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(task, tmp_
         (["DATA", "--out", "a.txt"], "--out is 'a.txt'; expected a name that ends in .safetensors"),
         (["DATA", "--out", "task.yaml/a.safetensors"], "cannot write the policy to"),
         (["DATA", "--out", "a.safetensors", "--held-out", "1"], "--held-out is 1"),
-        (["DATA", "--out", "a.safetensors", "--actor", "tiny.TinyActor", "--agent", "tiny.TinyAgent"], "log_prob"),
+        (
+            [
+                "DATA",
+                "--out",
+                "a.safetensors",
+                "--actor",
+                "tiny.TinyActor",
+                "--agent",
+                "tiny.TinyAgent",
+            ],
+            "log_prob",
+        ),
         (["DATA"], "--out"),
         (["ONE", "--out", "a.safetensors"], "expected 2 or more, one of them to be held out"),
     ],

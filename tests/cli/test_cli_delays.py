@@ -43,12 +43,19 @@ class Cart(Interface):
         return self._observation(), 0.0, False, {}
 
     def _observation(self):
-        return [self._position.astype(np.float32), self._noise.uniform(-1.0, 1.0, 1).astype(np.float32)]
+        return [
+            self._position.astype(np.float32),
+            self._noise.uniform(-1.0, 1.0, 1).astype(np.float32),
+        ]
 
 
 def make_cart(late, act_buf_len):
     config = DEFAULT_CONFIG_DICT | {"interface": Cart, "interface_kwargs": {"late": late}}
-    config |= {"time_step_duration": 0.001, "start_obs_capture": 0.001, "time_step_timeout_factor": 1e6}
+    config |= {
+        "time_step_duration": 0.001,
+        "start_obs_capture": 0.001,
+        "time_step_timeout_factor": 1e6,
+    }
     config |= {"ep_max_length": 100, "act_buf_len": act_buf_len}
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
@@ -97,22 +104,28 @@ def check(env, steps=300, period_s=0.05, excitation=0.3):
         (
             3,
             2,
-            "warning: the state is not Markov: actions up to 4 steps old still act, the buffer holds 2; set "
-            "act_buf_len: 4",
+            "warning: the state is not Markov: actions up to 4 steps old still act, the buffer "
+            "holds 2; set act_buf_len: 4",
         ),
     ],
 )
 def test_the_buffer_of_rtgym_is_judged_by_the_delay(supervised, late, act_buf_len, verdict):
     lines = check(supervised(partial(make_cart, late=late, act_buf_len=act_buf_len)))
     steps, ms = late + 1, (late + 1) * 50
-    assert lines[0].startswith(f"delay: an action shows after {steps} step{'s' * (steps > 1)} ({ms} ms) (of its effect")
+    assert lines[0].startswith(
+        f"delay: an action shows after {steps} step{'s' * (steps > 1)} ({ms} ms) (of its effect"
+    )
     assert lines[1:] == [verdict]
 
 
 def test_a_game_with_buttons_is_measured_too(supervised):
     lines = check(supervised(Game), period_s=None)
-    assert lines[0].startswith("delay: an action shows after 1 step (of its effect 100% after 1 step")
-    assert lines[1].endswith("actions up to 1 step old still act, the buffer holds 0; set act_buf_len: 1")
+    assert lines[0].startswith(
+        "delay: an action shows after 1 step (of its effect 100% after 1 step"
+    )
+    assert lines[1].endswith(
+        "actions up to 1 step old still act, the buffer holds 0; set act_buf_len: 1"
+    )
 
 
 def test_what_cannot_be_known_is_reported_as_unknown():
@@ -120,7 +133,10 @@ def test_what_cannot_be_known_is_reported_as_unknown():
         return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)
 
     assert "raise --delay-steps" in describe_response(None, None, 1, 0.1)[0]
-    assert "no effect of the actions was seen within 4 steps" in describe_response(response(), None, 1, 0.1)[0]
+    assert (
+        "no effect of the actions was seen within 4 steps"
+        in describe_response(response(), None, 1, 0.1)[0]
+    )
     assert "the longest that was looked at" in describe_response(response(1, 4), None, 4, 0.1)[1]
     first, note, verdict = describe_response(response(0, 2, hidden=True), None, 2, 0.1)
     assert "first shows after the step itself, the last of it after 2 steps (200 ms)" in first
@@ -139,7 +155,8 @@ def test_numbers_are_believed_before_pictures(numbers, decisive):
     assert lines[-3].startswith("delay in pictures: an action shows after 3 steps (300 ms)")
     assert "a hint" in lines[-2]
     assert lines[-1].startswith(
-        f"unless pictures tell, the state is not Markov: actions up to {decisive} steps old still act"
+        f"unless pictures tell, the state is not Markov: actions up to {decisive} steps old still "
+        "act"
     )
 
 

@@ -19,7 +19,9 @@ from tmrl_like.wire import messages as m
 
 @pytest.fixture
 def look(typed, monkeypatch):
-    """Call the doctor, on a machine that is well but for what the test does to it; returns what it prints."""
+    """Call the doctor, on a machine that is well but for what the test does to it; returns what it
+    prints.
+    """
     monkeypatch.setattr(doctor, "_WAIT_S", 250.0)  # however busy this machine is
     monkeypatch.setattr(doctor, "_HANGS_AFTER_S", 250.0)
     monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
@@ -90,18 +92,25 @@ def test_an_experiment_whose_server_runs_has_no_problem(look):
 @pytest.mark.usefixtures("no_environment")
 class TestOfAnExperiment:
     def test_a_server_that_does_not_run_here_yet_is_no_problem(self, look, free_port):
-        assert f"nobody listens on port {free_port}" in look(TINY, f"--server.port={free_port}", code=0)
+        assert f"nobody listens on port {free_port}" in look(
+            TINY, f"--server.port={free_port}", code=0
+        )
 
     def test_a_port_that_is_closed_on_another_machine_is_one(self, look, free_port, monkeypatch):
         monkeypatch.setattr(doctor, "is_loopback", lambda _: False)
-        assert f"port {free_port} of 127.0.0.1 does not answer" in look(TINY, f"--server.port={free_port}")
+        assert f"port {free_port} of 127.0.0.1 does not answer" in look(
+            TINY, f"--server.port={free_port}"
+        )
 
     @pytest.mark.parametrize(
         ("option", "problem"),
         [
             ("--server.host=no-such-host.invalid", "there is no host no-such-host.invalid"),
             ("--trainer.device=cuda:99", "trainer.device is 'cuda:99'; torch has no such"),
-            ("--server.engine=tls://no-such-node.invalid", "engine tls://no-such-node.invalid:4222: there is no host"),
+            (
+                "--server.engine=tls://no-such-node.invalid",
+                "engine tls://no-such-node.invalid:4222: there is no host",
+            ),
         ],
     )
     def test_what_an_experiment_says_wrongly(self, option, problem, look, free_port):
@@ -115,7 +124,9 @@ class TestOfAnExperiment:
         def look_with_mine(code=1):
             with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
                 port = server.address[1]
-                return look(TINY, f"--server.port={port}", f"--server.keys_dir={mine.path}", code=code)
+                return look(
+                    TINY, f"--server.port={port}", f"--server.keys_dir={mine.path}", code=code
+                )
 
         assert "this machine has no key: there" in look_with_mine()
         mine.join(keys.invite("robot", ("worker",)))
@@ -131,9 +142,16 @@ class TestOfAnExperiment:
             ({"wire_version": m.WIRE_VERSION + 1}, "upgrade the older of the two", True),
         ],
     )
-    def test_a_server_with_another_clock_or_version(self, strange, finding, is_problem, look, tmp_path):
+    def test_a_server_with_another_clock_or_version(
+        self, strange, finding, is_problem, look, tmp_path
+    ):
         with answering(tmp_path / "keys", **strange) as port:
-            out = look(TINY, f"--server.port={port}", f"--server.keys_dir={tmp_path / 'keys'}", code=int(is_problem))
+            out = look(
+                TINY,
+                f"--server.port={port}",
+                f"--server.keys_dir={tmp_path / 'keys'}",
+                code=int(is_problem),
+            )
         assert finding.format(port) in out
         assert ("1 problem, 0 warnings\n" if is_problem else "0 problems, 1 warning\n") in out
 

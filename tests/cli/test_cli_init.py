@@ -26,8 +26,15 @@ def test_what_it_writes_passes_the_check_and_draws_itself_at_once(kind, typed, m
     name = f"my_{kind}_7"
     typed("init", name, "--kind", kind)
     monkeypatch.chdir(name)
-    assert sorted(file.name for file in Path().iterdir()) == [f"{name}.py", f"{name}.yaml", f"test_{name}.py"]
-    assert not any("my_task" in file.read_text().lower().replace("mytask", "my_task") for file in Path().iterdir())
+    assert sorted(file.name for file in Path().iterdir()) == [
+        f"{name}.py",
+        f"{name}.yaml",
+        f"test_{name}.py",
+    ]
+    assert not any(
+        "my_task" in file.read_text().lower().replace("mytask", "my_task")
+        for file in Path().iterdir()
+    )
     short = ("--env.max_steps" if kind == "gym" else "--env.ep_max_length", "10", "--episodes", "1")
     assert "check passed" in typed("check", name, "--delay-steps", "0", *short).out
     typed("test", name, "--untrained", "--video", "film.mp4", *short)
@@ -44,7 +51,14 @@ def test_its_own_test_passes(typed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_trains_at_once(kind, typed, free_port):
     typed("init", "my_own", "--kind", kind)
-    run = ["tmrl_like", "run", "my_own", "--trainer.max_minutes", "0.3", f"--server.port={free_port}"]
+    run = [
+        "tmrl_like",
+        "run",
+        "my_own",
+        "--trainer.max_minutes",
+        "0.3",
+        f"--server.port={free_port}",
+    ]
     for module in (run, ["pytest", "-q", "-p", "no:cacheprovider"]):
         run_python("-m", *module, cwd="my_own")
 
@@ -84,8 +98,13 @@ def test_a_plain_install_brings_the_experiments_and_the_templates(tmp_path):
     python = tmp_path / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python"
     call(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
     site = next(path for path in sys.path if path.endswith("site-packages"))
-    program = f"import sys, runpy; sys.path.append({site!r}); runpy.run_module('tmrl_like', run_name='__main__')"
+    program = (
+        f"import sys, runpy; sys.path.append({site!r}); runpy.run_module('tmrl_like', "
+        "run_name='__main__')"
+    )
     (tmp_path / "dependencies.py").write_text(program)
     assert "run_name: drone" in call(python, "dependencies.py", "config", "drone")
     call(python, "dependencies.py", "init", "my_arm", "--kind", "gym")
-    assert "check passed" in call(python, "dependencies.py", "check", "my_arm/my_arm.yaml", "--delay-steps", "0")
+    assert "check passed" in call(
+        python, "dependencies.py", "check", "my_arm/my_arm.yaml", "--delay-steps", "0"
+    )

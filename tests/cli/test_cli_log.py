@@ -1,4 +1,6 @@
-"""`tmrl-like log`: what a trainer has stored or a worker has left, and the same as a Minari data set."""
+"""`tmrl-like log`: what a trainer has stored or a worker has left, and the same as a Minari data
+set.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,16 @@ def episode(number, steps, is_whole=True):
     samples = []
     for k in range(steps + 1):
         terminated = is_whole and k == steps
-        samples.append(Sample(np.float32([k]), np.float32([number, k]), float(k), terminated, False, Info({}, k == 0)))
+        samples.append(
+            Sample(
+                np.float32([k]),
+                np.float32([number, k]),
+                float(k),
+                terminated,
+                False,
+                Info({}, k == 0),
+            )
+        )
     return samples
 
 
@@ -46,7 +57,9 @@ def packet(first, returns):
     reports = [episodes.episode(return_=return_) for return_ in returns]
     reported = tuple(enumerate(reports, start=first + 2))
     last = first + 1 + len(returns)
-    return encode_packet(m.SamplePacket("arm", 0xAB, first, last, 1, 0, 2, 0, False, episodes=reported)), 2
+    return encode_packet(
+        m.SamplePacket("arm", 0xAB, first, last, 1, 0, 2, 0, False, episodes=reported)
+    ), 2
 
 
 def observations(folder):
@@ -57,7 +70,8 @@ def test_a_log_and_one_file_of_it_are_shown_by_process(log_folder, typed):
     for path in (log_folder, *log_folder.glob("*.log")):
         rows = [line.split() for line in typed("log", path).out.splitlines() if "data set," in line]
         assert [row[:3] for row in rows] == [["data", "set,", "1"], ["data", "set,", "2"]]
-        assert [row[4:7] for row in rows] == [["2", "0", "4"], ["2", "0", "8"]]  # packets, missing, samples
+        # packets, missing, samples
+        assert [row[4:7] for row in rows] == [["2", "0", "4"], ["2", "0", "8"]]
 
 
 def test_gaps_and_returns_are_in_the_table(tmp_path, typed):
@@ -79,7 +93,9 @@ def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(tmp_
         log.close()
         folder.close()
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
-    (row,) = [line.split() for line in typed("log", folder.path).out.splitlines() if "my arm," in line]
+    (row,) = [
+        line.split() for line in typed("log", folder.path).out.splitlines() if "my arm," in line
+    ]
     assert row[:3] == ["my", "arm,", "ab"]
     assert row[5:8] == ["2", "0", "6"]  # packets, missing, samples
     assert row[-2:] == ["±", "0"]
@@ -108,7 +124,9 @@ def test_where_no_log_can_be_read_is_one_line(tmp_path, refused, monkeypatch, na
         patch.setattr(m, "WIRE_VERSION", m.WIRE_VERSION + 1)
         write_data_set(tmp_path / "newer", [Buffer(episode(1, 3), "one")])
     error = refused("log", tmp_path / name, *further, code=1 if name == "newer" else 2)
-    assert (f"wire version {m.WIRE_VERSION + 1}" if name == "newer" else str(tmp_path / name)) in error
+    assert (
+        f"wire version {m.WIRE_VERSION + 1}" if name == "newer" else str(tmp_path / name)
+    ) in error
     assert not (tmp_path / "new").exists()
 
 
@@ -117,5 +135,7 @@ def test_a_minari_data_set_replaces_nothing(tmp_path, log_folder, refused, in_th
     file = tmp_path / in_the_way
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    assert "exists: choose another folder" in refused("log", log_folder, "--minari", tmp_path / "mine")
+    assert "exists: choose another folder" in refused(
+        "log", log_folder, "--minari", tmp_path / "mine"
+    )
     assert file.exists()

@@ -5,8 +5,8 @@ from cli_commands import HERE, TINY
 
 PENDULUM = HERE.parents[1] / "config" / "pendulum.yaml"
 HAS_DONE_ITS_EPOCH = (
-    "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another run_name, or start over "
-    "with resume none (--trainer.resume none; of `run`: --fresh)"
+    "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another "
+    "run_name, or start over with resume none (--trainer.resume none; of `run`: --fresh)"
 )
 LIGHTS = """
 import gymnasium
@@ -67,16 +67,24 @@ def recorded(typed, tmp_path):
     return record
 
 
-def test_a_recording_is_trained_on_and_the_policy_tested(recorded, own_home, typed, refused, mean_return, monkeypatch):
+def test_a_recording_is_trained_on_and_the_policy_tested(
+    recorded, own_home, typed, refused, mean_return, monkeypatch
+):
     given = (TINY, recorded(TINY, 5), "--run_name=recorded")
     typed("trainer", *given, "--offline")
     folder = own_home / ".tmrl_like" / "runs" / "recorded"
-    assert {"checkpoints", "experiment.yaml", "metrics.jsonl", "policies"} <= {p.name for p in folder.iterdir()}
+    assert {"checkpoints", "experiment.yaml", "metrics.jsonl", "policies"} <= {
+        p.name for p in folder.iterdir()
+    }
     assert not (own_home / ".tmrl_like" / "keys").exists()
     with monkeypatch.context() as patch:  # it has done its epochs: said before anything is started
         patch.setattr("tmrl_like.cli.run.Family.start", refuse)
         patch.setattr("tmrl_like.cli.train.Trainer", refuse)
-        for words in (["trainer", *given, "--offline"], ["run", *given], ["run", *given, "--in-process"]):
+        for words in (
+            ["trainer", *given, "--offline"],
+            ["run", *given],
+            ["run", *given, "--in-process"],
+        ):
             assert typed(*words, code=2) == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")
     typed("trainer", *given, "--offline", "--trainer.epochs", "2")
     untrained = mean_return(TINY, "--untrained", "--episodes", "2")
@@ -95,7 +103,9 @@ def test_the_pendulum_is_learnt_from_what_a_random_policy_did(recorded, typed, m
     assert mean_return(PENDULUM, "--episodes", "10") > -400
 
 
-def test_an_encoder_of_recorded_pictures_is_trained_beforehand(tmp_path, recorded, typed, refused, monkeypatch):
+def test_an_encoder_of_recorded_pictures_is_trained_beforehand(
+    tmp_path, recorded, typed, refused, monkeypatch
+):
     monkeypatch.setattr("tmrl_like.cli.train._ENCODER_STEPS", 20)
     (tmp_path / "lights.py").write_text(LIGHTS)
     (tmp_path / "lights.yaml").write_text(SEEN)
@@ -110,6 +120,9 @@ def test_an_encoder_of_recorded_pictures_is_trained_beforehand(tmp_path, recorde
         ((seen, "--encoder", tmp_path / "lights", given), "a name that ends in .safetensors"),
         ((seen, "--encoder", file), "the memory holds no transition"),
         ((PENDULUM, "--encoder", file), "SACAgent has no encoder of pictures"),
-        ((seen, "--run_name=other", "--offline", given, "--agent.picture_encoder", tmp_path), "picture_encoder"),
+        (
+            (seen, "--run_name=other", "--offline", given, "--agent.picture_encoder", tmp_path),
+            "picture_encoder",
+        ),
     ):
         assert problem in refused("trainer", *words)

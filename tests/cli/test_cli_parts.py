@@ -1,4 +1,6 @@
-"""Server, worker, trainer, test and check: each command alone, and all together in processes of their own."""
+"""Server, worker, trainer, test and check: each command alone, and all together in processes of
+their own.
+"""
 
 import logging
 import os
@@ -37,23 +39,39 @@ def test_tensorboard_is_given_what_the_command_gives_the_experiment(refused, mon
         raise ConfigError("enough")
 
     monkeypatch.setattr("tmrl_like.cli.train.TensorBoardSink", instead)
-    refused("trainer", TINY, "--trainer.tensorboard=true", "--trainer.rounds", "7", "--memory.batch_size=16")
+    refused(
+        "trainer",
+        TINY,
+        "--trainer.tensorboard=true",
+        "--trainer.rounds",
+        "7",
+        "--memory.batch_size=16",
+    )
     assert given["agent"] == "tiny.TinyAgent"
-    assert (given["trainer.rounds"], given["memory.batch_size"], given["memory.memory_size"]) == (7, 16, 1000)
+    assert (given["trainer.rounds"], given["memory.batch_size"], given["memory.memory_size"]) == (
+        7,
+        16,
+        1000,
+    )
     assert "server.port" not in given
     assert {type(value) for value in given.values()} <= {bool, int, float, str}
 
 
 def test_the_server_is_given_what_the_experiment_says_of_it(monkeypatch):
     given = {}
-    monkeypatch.setattr("tmrl_like.server.server.Server", lambda **arguments: given.update(arguments))
+    monkeypatch.setattr(
+        "tmrl_like.server.server.Server", lambda **arguments: given.update(arguments)
+    )
     load_experiment(TINY, [(("server", "min_samples_per_server_packet"), "10")], ()).make_server()
     assert given["options"].min_samples_per_server_packet == 10
 
 
 def test_a_worker_is_told_whether_its_actor_is_an_expert(typed, monkeypatch):
     told = []
-    monkeypatch.setattr("tmrl_like.worker.worker.RolloutWorker.run", lambda *_, expert, **options: told.append(expert))
+    monkeypatch.setattr(
+        "tmrl_like.worker.worker.RolloutWorker.run",
+        lambda *_, expert, **options: told.append(expert),
+    )
     for how in ([], ["--expert"]):
         typed("worker", TINY, "--server.port=1", *how)
     assert told == [False, True]
@@ -72,7 +90,10 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
         part.process.send_signal(signal.SIGINT)
         assert part.ends() == 130, part.output
     folder = own_home / ".tmrl_like" / "runs" / "tiny"
-    assert f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}" in trainer.output
+    assert (
+        f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}"
+        in trainer.output
+    )
     kept = (folder / "run.log").read_text()
     assert {"tmrl_like.worker", "tmrl_like.trainer"} <= set(kept.split())
     assert kept.count(" starts: ") == 2
@@ -80,7 +101,15 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start, free_p
 
 def test_a_part_without_its_parent_ends(free_port):
     """The parent's end closes its end of the child's standard input, however it ended."""
-    command = [sys.executable, "-m", "tmrl_like", "server", TINY, f"--server.port={free_port}", "--supervised"]
+    command = [
+        sys.executable,
+        "-m",
+        "tmrl_like",
+        "server",
+        TINY,
+        f"--server.port={free_port}",
+        "--supervised",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environment, **pipes) as part:
@@ -109,7 +138,9 @@ def test_a_test_says_how_the_environment_failed_and_goes_on(typed, monkeypatch):
 
 def test_a_check_passes_where_the_pipeline_keeps_everything(typed):
     out = typed("check", TINY, "--episodes", "2").out
-    assert "delays: driving 400 steps with random actions, up to 30% of half their range away" in out
+    assert (
+        "delays: driving 400 steps with random actions, up to 30% of half their range away" in out
+    )
     assert "delay: no effect of the actions was seen" in out
     assert "20 compared, all equal" in out
     assert "check passed" in out
@@ -144,7 +175,8 @@ def test_warnings_are_log_lines_and_an_overrun_is_reported_once(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("worker", "info")
-        warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)  # rtgym's
+        # rtgym's
+        warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("UserWarning: something else")

@@ -39,7 +39,16 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
     shutil.copy(store.path(2), other.path(2))
     Settings(run_name="without").paths.folder.mkdir()
     words = [line.split()[0] for line in typed("policies", "list").out.splitlines() if line.split()]
-    assert [word for word in words if word.isalnum()] == ["other", "version", "2", "tiny", "version", "1", "2", "3"]
+    assert [word for word in words if word.isalnum()] == [
+        "other",
+        "version",
+        "2",
+        "tiny",
+        "version",
+        "1",
+        "2",
+        "3",
+    ]
     for run in (store, other):
         shutil.rmtree(run.folder)
     assert "no policies in " in typed("policies", "list").out
@@ -51,7 +60,10 @@ def test_without_a_run_the_policies_of_all_runs_are_listed(typed, store):
         (["tag", "tiny@9", "good"], "there is no policy 9"),
         (["tag", "tiny@3", "12"], "the tag is '12'; expected a letter"),
         (["export", "tiny@bst", "f"], "there is no policy bst in"),
-        (["export", "tiny@3", "f.onnx"], "the file is 'f.onnx'; expected a name that ends in .safetensors"),
+        (
+            ["export", "tiny@3", "f.onnx"],
+            "the file is 'f.onnx'; expected a name that ends in .safetensors",
+        ),
         (["export", "tiny@3", "f.safetensors", "--onnx"], "expected a name that ends in .onnx"),
         (["prune", "tiny", "--untag", "good"], "--untag good: there is no such tag"),
         (["prune", "tiny", "--keep", "0"], "--keep is 0; expected 1 or more"),
@@ -63,7 +75,9 @@ def test_a_mistake_is_one_line(words, message, refused):
     assert message in refused("policies", *words)
 
 
-def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(typed, refused, store, tmp_path):
+def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
+    typed, refused, store, tmp_path
+):
     store.tag("3", "good")
     file = shutil.copy(store.path(3), tmp_path / "copied")
     for policy in ("3", "good", "newest", f"{store.folder}@good", file):
@@ -74,13 +88,17 @@ def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(typed, refu
     assert "`tmrl-like policies export` writes a file" in error
 
 
-def test_a_policy_is_exported_as_onnx_and_what_is_not_in_it_is_said(typed, refused, store, tmp_path):
+def test_a_policy_is_exported_as_onnx_and_what_is_not_in_it_is_said(
+    typed, refused, store, tmp_path
+):
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "policy.onnx"
     error = refused("policies", "export", "tiny@3", file, "--onnx", "--allow", "tiny")
     assert "a TinyActor cannot be written as ONNX: give it a method best_actions(obs)" in error
     actor = SquashedGaussianActor(Box(-1.0, 1.0, (4, 1)), Box(-1.0, 1.0, (2,)), hidden_sizes=(8,))
-    store.add(actor.weights(), msgspec.structs.replace(describe(actor, tiny_preprocessor), version=4))
+    store.add(
+        actor.weights(), msgspec.structs.replace(describe(actor, tiny_preprocessor), version=4)
+    )
     said = typed("policies", "export", "tiny", file, "--onnx", "--allow", __name__).out
     assert "as ONNX; its input is what test_cli_policies.tiny_preprocessor makes of" in said
     (given,) = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).get_inputs()

@@ -37,7 +37,13 @@ def episodes(*returns, terminated=False):
 
 
 def record(return_, terminated=False, test=True):
-    return {"kind": "episode", "time_s": 5.0, "test": test, "return": return_, "terminated": terminated}
+    return {
+        "kind": "episode",
+        "time_s": 5.0,
+        "test": test,
+        "return": return_,
+        "terminated": terminated,
+    }
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
     assert not {"faults", "rejected", "loss"} & rows.keys()
     progress.add(ROUND | {"loss_critic": 0.25, "loss_critic_held_out": 0.5})
     assert dict(progress.rows())["loss"] == "0.25, held out 0.5"
-    progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1})
+    progress.add(
+        ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1}
+    )
     rows = dict(progress.rows())
     assert rows["faults"] == "3 of the environment, rebuilt: 2"
     assert rows["rejected"] == "1 worker processes, whose samples do not fit"
@@ -78,7 +86,12 @@ def test_progress_shows_returns_rates_ages_and_overruns(progress):
 def test_whether_it_learns_is_said_alike_on_the_page_and_the_console(progress, line, words):
     progress.add(ROUND | {"learning": line})
     assert dict(progress.rows())["does it learn?"] == words
-    assert describe_round(ROUND | {"learning": line}).replace("[red]", "").count(f"does it learn? {words}") == 1
+    assert (
+        describe_round(ROUND | {"learning": line})
+        .replace("[red]", "")
+        .count(f"does it learn? {words}")
+        == 1
+    )
 
 
 def test_a_terminal_state_that_no_test_has_reached_may_not_exist(progress):
@@ -97,11 +110,14 @@ def test_a_terminal_state_that_no_test_has_reached_may_not_exist(progress):
         ({"epochs": math.inf, "max_minutes": 2}, 60.0),
         ({"epochs": math.inf}, None),
         ({"epochs": 1, "max_training_steps_per_env_step": 4}, 65.0),  # 1,300 samples at 20 a second
-        ({"epochs": 1, "sample_uses": 256}, 59.0),  # of which ever so many steps were made until now
+        # of which ever so many steps were made until now
+        ({"epochs": 1, "sample_uses": 256}, 59.0),
     ],
 )
 def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
-    section = TrainerSection(**{"rounds": 10, "steps": 1000, "max_training_steps_per_env_step": 100} | fields)
+    section = TrainerSection(
+        **{"rounds": 10, "steps": 1000, "max_training_steps_per_env_step": 100} | fields
+    )
     progress = Progress(Settings(trainer=section), now=Clock(1000.0))
     assert progress.left_s() is None
     progress.add(ROUND)
@@ -112,8 +128,12 @@ def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields, left_s):
 
 
 def test_time_left_does_not_jump():
-    """Training waits for 400 samples, makes what they allow in a burst, then six steps for each; tests send none."""
-    section = TrainerSection(epochs=1, rounds=76, steps=200, max_training_steps_per_env_step=6, start_training=400)
+    """Training waits for 400 samples, makes what they allow in a burst, then six steps for each;
+    tests send none.
+    """
+    section = TrainerSection(
+        epochs=1, rounds=76, steps=200, max_training_steps_per_env_step=6, start_training=400
+    )
     now_s = idle_s = began_s = 0.0
     began_samples = steps = samples = 0
     progress = Progress(Settings(trainer=section), now=lambda: 1000.0 + now_s)
@@ -127,9 +147,20 @@ def test_time_left_does_not_jump():
             duration_s = now_s - began_s
             progress.add(
                 ROUND
-                | {"time_s": now_s, "round": len(shown), "round_duration_s": duration_s, "idle_s": idle_s}
-                | {"training_steps_total": steps, "training_steps_per_s": 200 / (duration_s - idle_s)}
-                | {"env_steps_total": samples, "env_steps_per_s": (samples - began_samples) / duration_s}
+                | {
+                    "time_s": now_s,
+                    "round": len(shown),
+                    "round_duration_s": duration_s,
+                    "idle_s": idle_s,
+                }
+                | {
+                    "training_steps_total": steps,
+                    "training_steps_per_s": 200 / (duration_s - idle_s),
+                }
+                | {
+                    "env_steps_total": samples,
+                    "env_steps_per_s": (samples - began_samples) / duration_s,
+                }
             )
             shown.append((now_s, progress.left_s()))
             began_s, began_samples, idle_s = now_s, samples, 0.0
@@ -187,7 +218,9 @@ def test_a_proof_holds_only_if_the_mean_is_better_by_the_margin(untrained, train
 def test_a_proof_asks_for_the_share_of_terminal_states_and_is_saved(tmp_path):
     untrained = episodes(-10.0, -11.0)
     trained = episodes(-1.0, terminated=True) + episodes(-1.1)
-    assert proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.5)).passed
+    assert proof.judge(
+        untrained, trained, ProofSection(episodes=2, min_terminated_share=0.5)
+    ).passed
     verdict = proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.6))
     assert not verdict.passed
     assert "a terminal state in 50% of the episodes, 60% are asked for" in verdict.reason

@@ -25,7 +25,9 @@ LAP = ("--lap", "script")
 
 def test_what_a_random_policy_did_starts_a_run(tmp_path, typed, free_port):
     data = tmp_path / "data"
-    said = typed("record", TINY, "--random", "--episodes", "6", "--out", data, "--memory.memory_size=5")
+    said = typed(
+        "record", TINY, "--random", "--episodes", "6", "--out", data, "--memory.memory_size=5"
+    )
     assert f"start a run with it: --memory.dataset_path {data}" in said.out
     memory = ReplayMemory(dataset_path=data)
     actions = [float(memory.get_transition(k).act[0]) for k in range(len(memory))]
@@ -41,7 +43,16 @@ def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
     actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
     actor.pedal.data.fill_(1.0)
     actor.save(tmp_path / "policy")
-    typed("record", TINY, "--policy", tmp_path / "policy", "--out", tmp_path / "data", "--episodes", "2")
+    typed(
+        "record",
+        TINY,
+        "--policy",
+        tmp_path / "policy",
+        "--out",
+        tmp_path / "data",
+        "--episodes",
+        "2",
+    )
     memory = ReplayMemory(dataset_path=tmp_path / "data")
     ends = [memory.get_transition(k).terminated for k in range(len(memory))]
     assert ends == [False, False, True] * 2
@@ -49,8 +60,13 @@ def test_what_a_stored_policy_did_is_recorded(tmp_path, typed, refused):
 
 def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(tmp_path, typed):
     experiment = tmp_path / "experts.yaml"
-    plain = "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
-    mixed = "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: tmrl_like.replay.ReplayMemory}"
+    plain = (
+        "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
+    )
+    mixed = (
+        "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: "
+        "tmrl_like.replay.ReplayMemory}"
+    )
     experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
     typed("record", experiment, "--expert", "--episodes", "2", "--out", tmp_path / "data")
     assert len(ReplayMemory(dataset_path=tmp_path / "data")) == 20
@@ -70,7 +86,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
     assert file.read_bytes() == b"samples of yesterday"
 
 
-def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(tmp_path, typed, monkeypatch):
+def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
+    tmp_path, typed, monkeypatch
+):
     steps, step = [], TinyEnv.step
 
     def failing(env, action):
@@ -80,8 +98,12 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(tmp_pa
         return step(env, action)
 
     monkeypatch.setattr("tiny.TinyEnv.step", failing)
-    monkeypatch.setattr("tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32))
-    printed = typed("record", TINY, "--random", "--episodes", "5", "--out", tmp_path / "data", code=1)
+    monkeypatch.setattr(
+        "tmrl_like.cli.record.RandomActor.act", lambda *_, **__: np.zeros(1, np.float32)
+    )
+    printed = typed(
+        "record", TINY, "--random", "--episodes", "5", "--out", tmp_path / "data", code=1
+    )
     error = printed.err.splitlines()[-1]
     assert sum(map(len, read_data_set(tmp_path / "data"))) == 2 * 11
     assert "the arm is gone" in error
@@ -98,7 +120,9 @@ def test_an_episode_of_any_size_is_taken_whole():
             return np.zeros(1 << 20, np.uint8)
 
     tight = OutboxOptions(max_bytes=1 << 20, window_bytes=1 << 20)
-    with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None) as worker:
+    with RolloutWorker(
+        partial(Pictures, 30), RandomActor, standalone=True, model_path=None
+    ) as worker:
         (traffic,) = traffic_of_episodes(worker, 1, tight)
         assert traffic.samples == 31
 
@@ -128,7 +152,9 @@ def test_the_way_of_a_lap_is_recorded(tmp_path, typed):
         (["--env=filmed.Still", *LAP], "the lap did not end within 300 steps"),
     ],
 )
-def test_a_mistake_in_recording_a_lap_leaves_no_file(given, message, tmp_path, refused, monkeypatch):
+def test_a_mistake_in_recording_a_lap_leaves_no_file(
+    given, message, tmp_path, refused, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert message in refused("record", TINY, "--out", "way.npz", *given)
     assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,9 @@ class Edited:
         self.path, self.times = path, 0
         path.write_text(TEXT)
         self.training = load_experiment(path, overrides).training()
-        self.reloading = Reloading(open_experiment(path, overrides), overrides, self.training.tuning)
+        self.reloading = Reloading(
+            open_experiment(path, overrides), overrides, self.training.tuning
+        )
 
     def edit(self, *changes, text=TEXT):
         """As editors do: another file is put in its place."""
@@ -63,14 +65,20 @@ def edited(tmp_path, monkeypatch, caplog):
 def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, caplog):
     file = edited()
     memory = file.training.memory
-    file.edit(("gain: 0.5", "gain: 0.25"), ("batch_size: 8", "batch_size: 4"), ("rounds: 3", "rounds: 2"))
+    file.edit(
+        ("gain: 0.5", "gain: 0.25"), ("batch_size: 8", "batch_size: 4"), ("rounds: 3", "rounds: 2")
+    )
     file.reloading.look()
     file.reloading.look()
     assert file.in_force() == (0.5, 8, 3)
     file.see()
     assert file.in_force() == (0.25, 4, 2)
     assert file.training.memory is memory
-    for line in ("agent.gain changes: 0.5 -> 0.25", "memory.batch_size changes: 8 -> 4", "trainer.rounds changes: 3"):
+    for line in (
+        "agent.gain changes: 0.5 -> 0.25",
+        "memory.batch_size changes: 8 -> 4",
+        "trainer.rounds changes: 3",
+    ):
         assert caplog.text.count(line) == 1
     assert file.training.tuning.given["agent.gain"] == 0.25
     file.edit(("gain: 0.5", "gain: 1"), ("{rounds: 3, keep_policies: 7}", "{}"))
@@ -78,13 +86,21 @@ def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, 
     assert file.in_force() == (1.0, 8, 50)  # left out: the default
 
 
-@pytest.mark.fault("people", "the experiment is saved with a mistake during the run", "one line; nothing changes")
+@pytest.mark.fault(
+    "people", "the experiment is saved with a mistake during the run", "one line; nothing changes"
+)
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (("gain: 0.5", "gain: much"), r"x\.yaml:3: agent\.init_args\.gain: expected a number, got 'much'"),
+        (
+            ("gain: 0.5", "gain: much"),
+            r"x\.yaml:3: agent\.init_args\.gain: expected a number, got 'much'",
+        ),
         (("rounds: 3", "rounds: 0"), r"x\.yaml:5: trainer\.rounds is 0; expected 1 or more"),
-        (("rounds: 3", "rouns: 3"), r"x\.yaml:5: trainer\.rouns: there is no such key; did you mean rounds\?"),
+        (
+            ("rounds: 3", "rouns: 3"),
+            r"x\.yaml:5: trainer\.rouns: there is no such key; did you mean rounds\?",
+        ),
         (("batch_size: 8", "batch_size: 0"), "batch_size is 0; expected a whole number"),
         (("memory:", "# memory:"), "the key memory is missing"),
         (("rounds: 3", "rounds: {3"), "is not valid YAML"),
@@ -104,7 +120,8 @@ def test_a_wrong_file_changes_nothing_and_a_right_one_counts_again(edited, chang
 
 def test_a_file_that_is_being_written_is_not_read(edited):
     file = edited()
-    file.edit(text=TEXT[: TEXT.index("trainer:")].replace("0.5", "0.25"))  # its beginning: a whole experiment
+    # its beginning: a whole experiment
+    file.edit(text=TEXT[: TEXT.index("trainer:")].replace("0.5", "0.25"))
     file.reloading.look()
     file.edit(("gain: 0.5", "gain: 0.25"), ("rounds: 3", "rounds: 2"))
     file.see()
@@ -119,7 +136,9 @@ def test_a_file_that_is_being_written_is_not_read(edited):
 def test_what_needs_a_restart_is_one_line_once(edited, caplog):
     file = edited()
     for gain in ("0.25", "0.75"):
-        file.edit(("keep_policies: 7", "keep_policies: 9"), ("gain: 0.5", f"gain: {gain}, fails: true"))
+        file.edit(
+            ("keep_policies: 7", "keep_policies: 9"), ("gain: 0.5", f"gain: {gain}, fails: true")
+        )
         file.see()
     assert file.in_force()[0] == 0.75
     lines = [record.getMessage() for record in caplog.records if "restart" in record.getMessage()]
@@ -146,7 +165,9 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
 
     def edit():
         until((folder / "experiment.yaml").exists)
-        write_atomically(file, file.read_text().replace(".inf", "1").replace("gain: 0.5", "gain: 0.25").encode())
+        write_atomically(
+            file, file.read_text().replace(".inf", "1").replace("gain: 0.5", "gain: 0.25").encode()
+        )
 
     editor = threading.Thread(target=edit, daemon=True)
     editor.start()

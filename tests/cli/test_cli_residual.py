@@ -1,4 +1,6 @@
-"""An agent that corrects a base controller, from a file: the pipeline, with a chain of actions and CRC debugging."""
+"""An agent that corrects a base controller, from a file: the pipeline, with a chain of actions and
+CRC debugging.
+"""
 
 import pytest
 
@@ -14,7 +16,8 @@ WRAPPED = """env:
     scale: 0.5
     env:
       class_path: tmrl_like.envs.drone.DroneEnv
-      init_args: {{time_step_duration: 0.01, ep_max_length: 30, act_buf_len: 4, reset_act_buf: {resets}}}
+      init_args:
+        {{time_step_duration: 0.01, ep_max_length: 30, act_buf_len: 4, reset_act_buf: {resets}}}
 
 action_chain:
   class_path: tmrl_like.worker.action_chain.ActionChain
@@ -39,7 +42,9 @@ def wrapped(tmp_path):
         drone = find_experiment("drone").read_text()
         start, end = drone.index("env:"), drone.index("actor:")
         file = tmp_path / "corrected.yaml"
-        file.write_text(drone[:start] + WRAPPED.format(base=base, resets=resets) + drone[end + len("actor:") :])
+        file.write_text(
+            drone[:start] + WRAPPED.format(base=base, resets=resets) + drone[end + len("actor:") :]
+        )
         return file
 
     return write
@@ -47,7 +52,10 @@ def wrapped(tmp_path):
 
 @pytest.mark.parametrize("resets", ["false", "true"])
 def test_transitions_are_rebuilt_exactly_behind_a_chain(wrapped, typed, resets):
-    assert "check passed" in typed("check", wrapped("climbing.climb", resets), "--delay-steps", "0").out
+    assert (
+        "check passed"
+        in typed("check", wrapped("climbing.climb", resets), "--delay-steps", "0").out
+    )
 
 
 def test_a_policy_of_the_plain_environment_is_the_base(wrapped, typed, refused, tmp_path):
@@ -57,7 +65,9 @@ def test_a_policy_of_the_plain_environment_is_the_base(wrapped, typed, refused, 
     driver = "class_path: tmrl_like.policies.file_drivers.PolicyDriver"
     file = wrapped(f"{{{driver}, init_args: {{policy: {tmp_path / 'base.safetensors'}}}}}")
     typed("test", file, "--untrained", "--episodes", "1")
-    assert "base.safetensors is for" in refused("test", file, "--untrained", "--env.env.act_buf_len", "3")
+    assert "base.safetensors is for" in refused(
+        "test", file, "--untrained", "--env.env.act_buf_len", "3"
+    )
 
 
 def test_a_mistake_in_the_base_is_one_line_with_its_place(wrapped, refused):

@@ -39,7 +39,9 @@ def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
 
 
-def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(command_line, monkeypatch, capsys):
+def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
+    command_line, monkeypatch, capsys
+):
     said = []
     stand_in = types.ModuleType("train")
     stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0
@@ -58,7 +60,8 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert all_gone(family)
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
-    assert tests == sorted(tests, reverse=True)  # the untrained policy's are over before the trained one's begin
+    # the untrained policy's are over before the trained one's begin
+    assert tests == sorted(tests, reverse=True)
     assert set(tests) == {"untrained", "trained"}
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
@@ -140,7 +143,11 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start):
             marks=pytest.mark.long,
         ),
         (["--env.ends_by", "signal"], 1, "the worker died: ended by signal SIGKILL"),
-        (["--agent.gian", "1"], 2, "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?"),
+        (
+            ["--agent.gian", "1"],
+            2,
+            "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?",
+        ),
     ],
 )
 def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
@@ -148,19 +155,31 @@ def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, 
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
-    assert ("the trainer, too: the last checkpoint of this training is missing" in run.output) == ("signal" in changes)
+    assert ("the trainer, too: the last checkpoint of this training is missing" in run.output) == (
+        "signal" in changes
+    )
 
 
-@pytest.mark.fault("people", "a second run of the same name is started", "it is refused before anything starts")
+@pytest.mark.fault(
+    "people", "a second run of the same name is started", "it is refused before anything starts"
+)
 def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(start, folder, typed):
     def is_free():
-        with contextlib.suppress(ConfigError), use_run(Settings(run_name="tiny").paths, "run", alone=True):
+        with (
+            contextlib.suppress(ConfigError),
+            use_run(Settings(run_name="tiny").paths, "run", alone=True),
+        ):
             return True
         return False
 
     run = start("run", TINY, *ENDLESS)
     run.wait_for("run tiny")
-    for second in (["run", TINY], ["run", TINY, "--fresh"], ["run", TINY, "--proof"], ["trainer", TINY]):
+    for second in (
+        ["run", TINY],
+        ["run", TINY, "--fresh"],
+        ["run", TINY, "--proof"],
+        ["trainer", TINY],
+    ):
         printed = typed(*second, "--server.port=0", code=2)
         assert f"the run tiny is in use by process {run.process.pid} (run, since 2" in printed.err
         assert (printed.err.count("\n"), printed.out) == (1, "")

@@ -22,13 +22,22 @@ def trained():
 
     def make(name, ended="done", **changes):
         paths = Settings(run_name=name).paths
-        text = as_yaml(load_experiment(TINY, [((key,), str(value)) for key, value in changes.items()]).as_data())
+        text = as_yaml(
+            load_experiment(
+                TINY, [((key,), str(value)) for key, value in changes.items()]
+            ).as_data()
+        )
         start = Start(time=f"2026-11-23T11:0{len(name)}:00+01:00", task="TinyEnv", ended=ended)
         start = msgspec.structs.replace(start, experiment=text, experiment_file=TINY)
         write_starts(paths.folder, [Start(time="before"), start])
         sink = JsonLinesSink(paths.metrics)
         for number in range(4):
-            episode = {"kind": "episode", "test": True, "return": float(number), "env_steps_total": 100 * number}
+            episode = {
+                "kind": "episode",
+                "test": True,
+                "return": float(number),
+                "env_steps_total": 100 * number,
+            }
             sink.write(episode | {"time_s": 30.0 * (number + 1)})
         sink.close()
         return paths.folder
@@ -54,28 +63,40 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(typed, trained, 
     assert "empty" not in rows
 
 
-def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(typed, trained, tmp_path, monkeypatch):
+def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
+    typed, trained, tmp_path, monkeypatch
+):
     drawn = {}
 
     def note(picture, runs):
-        drawn.update({label: [folder.name for folder in folders] for label, folders in runs.items()})
+        drawn.update(
+            {label: [folder.name for folder in folders] for label, folders in runs.items()}
+        )
         return True
 
     trained("a", seed=1)
     folder = trained("b", seed=2)
     trained("other", seed=2, crc_debug=True)
     picture = tmp_path / "new" / "returns.png"
-    assert f"picture: {picture}" in typed("runs", "a", folder, "other", "--plot", "--out", picture).out
+    assert (
+        f"picture: {picture}" in typed("runs", "a", folder, "other", "--plot", "--out", picture).out
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
     typed("runs", "--plot", "a", "b", "other")
     assert drawn == {"a, …": ["a", "b"], "other": ["other"]}
 
 
-def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(typed, trained, store):
+def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(
+    typed, trained, store
+):
     trained("tiny")
     store.add_return(1, 5.0)
-    for place, policy, shares in (("tiny", "3", "100%"), ("tiny@best", "best", "0%"), (f"{TINY}@2", "2", "0%")):
+    for place, policy, shares in (
+        ("tiny", "3", "100%"),
+        ("tiny@best", "best", "0%"),
+        (f"{TINY}@2", "2", "0%"),
+    ):
         out = typed("test", place, *ONE, "3").out
         assert str(store.path(policy)) in out.replace("\n", "")
         row = rows_of(out)["3"]
@@ -96,9 +117,15 @@ def test_the_confidence_interval_is_that_of_a_mean():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["runs", "silent", "--plot"], "no episode of silent has ended: expected a run with metrics in"),
+        (
+            ["runs", "silent", "--plot"],
+            "no episode of silent has ended: expected a run with metrics in",
+        ),
         (["runs", "--plot"], "--plot wants runs to draw"),
-        (["test", "silent"], "has kept no experiment (run.json): it was trained by a script, or elsewhere"),
+        (
+            ["test", "silent"],
+            "has kept no experiment (run.json): it was trained by a script, or elsewhere",
+        ),
         (["test", "tiny@none"], "there is no policy none in"),
         (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),
         (["trainer", "tiny@3"], "tiny@3: `trainer` takes no version of a policy"),

@@ -1,4 +1,6 @@
-"""From recorded episodes to a reward: somebody labels them, a model learns from that, an environment ends by it."""
+"""From recorded episodes to a reward: somebody labels them, a model learns from that, an
+environment ends by it.
+"""
 
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
   class_path: tmrl_like.envs.SuccessEnv
   init_args:
     reward: 5.0
-    model: {class_path: tmrl_like.policies.success_model.SuccessModel, init_args: {file: lamp.safetensors}}
+    model:
+      class_path: tmrl_like.policies.success_model.SuccessModel
+      init_args: {file: lamp.safetensors}
     env: {class_path: pictured.Lamp, init_args: {ends: false}}
 """
     Path("task.yaml").write_text(plain.replace("env: tiny.TinyEnv\n", wrapped))
@@ -59,7 +63,10 @@ def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
     typed("success-model", data, "--out", "lamp.safetensors", *SHORT)
     with caplog.at_level("INFO"):
         model = SuccessModel("lamp.safetensors", Lamp.observation_space)
-    assert "lamp.safetensors: 2 held-out episodes, 2 frames in a row: 100.0% right at 0.5 (0 false" in caplog.text
+    assert (
+        "lamp.safetensors: 2 held-out episodes, 2 frames in a row: 100.0% right at 0.5 (0 false"
+        in caplog.text
+    )
     env = SuccessEnv(lambda: Lamp(ends=False), model)
     for is_success in (False, True):
         env.reset()
@@ -104,7 +111,9 @@ def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch)
     assert len(second.shown) == 6
 
 
-@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 1), (8, 9, 3), (8, 9, 4), (3, 8, 9), (4, 8, 9), (2, 8, 9, 3)])
+@pytest.mark.parametrize(
+    "shape", [(8, 9), (8, 9, 1), (8, 9, 3), (8, 9, 4), (3, 8, 9), (4, 8, 9), (2, 8, 9, 3)]
+)
 def test_a_picture_of_any_form_is_shown(shape):
     shown = label.as_rgb(np.arange(np.prod(shape), dtype=np.uint8).reshape(shape))
     assert (shown.shape, shown.dtype) == ((8, 9, 3), np.uint8)

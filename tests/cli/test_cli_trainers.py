@@ -46,7 +46,8 @@ def test_a_rank_that_is_gone_ends_all(how, start, own_home):
     started = time.monotonic()
     one.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     assert run.ends() == 1, run.output
-    assert time.monotonic() - started < (15 if how == "killed" else 30)  # of which it is waited for 5
+    # of which it is waited for 5
+    assert time.monotonic() - started < (15 if how == "killed" else 30)
     causes = {
         "killed": "the trainer rank 1 died: ended by signal SIGKILL",
         "frozen": "another one is gone, or took too",
@@ -69,8 +70,16 @@ def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free
     start("server", TINY, f"--server.port={free_port}").wait_for("listening")
     for k in (1, 2):
         start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}")
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m")
-    trainers = start("trainer", TINY, f"--server.port={free_port}", "--trainer.epochs", ".inf", module=torchrun)
+    torchrun = (
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "-m",
+    )
+    trainers = start(
+        "trainer", TINY, f"--server.port={free_port}", "--trainer.epochs", ".inf", module=torchrun
+    )
     trainers.wait_for("round")
     psutil.Process(trainers.process.pid).children()[1].terminate()
     assert trainers.ends() == 0, trainers.output

@@ -1,4 +1,6 @@
-"""An environment is drawn while it acts: in a window, wherever there is something to draw on, and in a film."""
+"""An environment is drawn while it acts: in a window, wherever there is something to draw on, and
+in a film.
+"""
 
 import subprocess
 import sys
@@ -11,7 +13,9 @@ from tmrl_like.cli import window
 from tmrl_like.cli.window import Window
 
 FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
-elsewhere = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there is always a display")
+elsewhere = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere there is always a display"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +48,20 @@ def test_the_first_test_episode_is_filmed(tmp_path, typed):
 def test_an_environment_without_a_picture_is_one_line_and_no_file(tmp_path, refused):
     for how in (["--video", tmp_path / "drive.mp4"], ["--window"]):
         error = refused("test", TINY, "--untrained", *how)
-        assert "there is nothing to draw: the environment's render() raised NotImplementedError" in error
+        assert (
+            "there is nothing to draw: the environment's render() raised NotImplementedError"
+            in error
+        )
     assert not (tmp_path / "drive.mp4").exists()
 
 
 @elsewhere
 def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refused):
     error = refused("test", TINY, *FILMED, "--window")
-    assert "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film" in error
+    assert (
+        "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film"
+        in error
+    )
 
 
 @elsewhere

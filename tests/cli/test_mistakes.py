@@ -1,4 +1,6 @@
-"""Mistakes that a new user makes. Each is one line that says what is wrong and what to do, and an exit code."""
+"""Mistakes that a new user makes. Each is one line that says what is wrong and what to do, and an
+exit code.
+"""
 
 import contextlib
 import os
@@ -21,11 +23,15 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(name, refused, tmp_path, monkeypatch, request):
+def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
+    name, refused, tmp_path, monkeypatch, request
+):
     monkeypatch.chdir(tmp_path)
     mistake = MISTAKES[name]
     with contextlib.ExitStack() as until_end:
-        mistake.prepare(Machine(tmp_path, monkeypatch, lambda: request.getfixturevalue("full_disk"), until_end))
+        mistake.prepare(
+            Machine(tmp_path, monkeypatch, lambda: request.getfixturevalue("full_disk"), until_end)
+        )
         mistake.patch(monkeypatch)
         assert mistake.said in refused(*mistake.arguments, code=mistake.code)
 
@@ -33,9 +39,18 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(name, refused, tm
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["run", "--minutes", "3", TINY], "--minutes; an earlier version had it: use --trainer.max_minutes N"),
-        (["server", TINY, "--engine", "tls://a"], "--engine; an earlier version had it: use --server.engine NODES"),
-        (["run", TINY, "--on_trainer_rollout", "a.b"], "--on_trainer_rollout; an earlier version had it"),
+        (
+            ["run", "--minutes", "3", TINY],
+            "--minutes; an earlier version had it: use --trainer.max_minutes N",
+        ),
+        (
+            ["server", TINY, "--engine", "tls://a"],
+            "--engine; an earlier version had it: use --server.engine NODES",
+        ),
+        (
+            ["run", TINY, "--on_trainer_rollout", "a.b"],
+            "--on_trainer_rollout; an earlier version had it",
+        ),
         (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
     ],
 )
@@ -54,13 +69,16 @@ def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, re
     ],
 )
 def test_a_command_of_an_earlier_version_answers_with_the_one_that_serves(gone, now, refused):
-    assert refused(gone, TINY).startswith(f"COMMAND: there is no {gone!r}; an earlier version had it: use `{now}`")
+    assert refused(gone, TINY).startswith(
+        f"COMMAND: there is no {gone!r}; an earlier version had it: use `{now}`"
+    )
 
 
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "tmrl_like.trainer.trainer.Trainer.run_with_wandb", lambda self, **options: calls.append(options)
+        "tmrl_like.trainer.trainer.Trainer.run_with_wandb",
+        lambda self, **options: calls.append(options),
     )
     typed("trainer", TINY, "--trainer.wandb", "true", "--trainer.wandb_project", "arms", *NOWHERE)
     assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
@@ -69,7 +87,9 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
 @pytest.mark.usefixtures("command_line")
 def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch):
     speaks_as = []
-    monkeypatch.setattr("tmrl_like.cli.prepare.set_up_logging", lambda role, *_: speaks_as.append(role))
+    monkeypatch.setattr(
+        "tmrl_like.cli.prepare.set_up_logging", lambda role, *_: speaks_as.append(role)
+    )
     for name in ((), ("--name", "worker-2")):
         prepare(parse(["worker", TINY, *name]), "worker", ("env",))
     assert speaks_as == ["worker", "worker-2"]
@@ -81,7 +101,9 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
     if not command:  # a newcomer finds all of them
-        assert re.findall(r"^    ([a-z]\S*)(?:  |$)", out.partition("COMMAND")[2], re.M) == [*COMMANDS]
+        assert re.findall(r"^    ([a-z]\S*)(?:  |$)", out.partition("COMMAND")[2], re.M) == [
+            *COMMANDS
+        ]
 
 
 def test_the_version_is_shown(typed):
@@ -111,8 +133,22 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere there are no such terminals")
 def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(tmp_path):
     outside, inside = os.openpty()
-    command = [sys.executable, "-m", "tmrl_like", "keys", "join", "-", "--keys-dir", str(tmp_path / "there")]
-    pipes = {"stdin": inside, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    command = [
+        sys.executable,
+        "-m",
+        "tmrl_like",
+        "keys",
+        "join",
+        "-",
+        "--keys-dir",
+        str(tmp_path / "there"),
+    ]
+    pipes = {
+        "stdin": inside,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "start_new_session": True,
+    }
     process = subprocess.Popen(command, **pipes)
     asked = b""
     while b"press Enter: " not in asked:

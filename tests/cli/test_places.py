@@ -16,7 +16,9 @@ from tmrl_like.metrics.starts import Start, write_starts
 
 @pytest.fixture
 def run_folder(tmp_path, monkeypatch):
-    """A run named `arm`, trained from the file of tiny with another seed; the working folder is empty."""
+    """A run named `arm`, trained from the file of tiny with another seed; the working folder is
+    empty.
+    """
     monkeypatch.chdir(tmp_path)
     text = Path(TINY).read_text().replace("run_name: tiny", "run_name: arm\nseed: 77")
     folder = Settings(run_name="arm").paths.folder
@@ -27,7 +29,12 @@ def run_folder(tmp_path, monkeypatch):
 def test_a_file_a_name_a_run_and_a_runs_folder_are_found(run_folder, tmp_path):
     shutil.copy(TINY, tmp_path / "mine.yaml")
     shutil.copy(TINY, tmp_path / "odd")
-    for typed, file in ((TINY, TINY), ("mine", "mine.yaml"), ("odd", "odd"), ("mine@3", "mine.yaml")):
+    for typed, file in (
+        (TINY, TINY),
+        ("mine", "mine.yaml"),
+        ("odd", "odd"),
+        ("mine@3", "mine.yaml"),
+    ):
         assert find_place(typed).file == Path(file)
     assert find_place("drone").file.name == "drone.yaml"
     for typed in ("arm", str(run_folder), "arm@best", f"{run_folder}@best"):
@@ -45,7 +52,9 @@ def test_a_name_is_the_experiments_and_with_a_version_the_runs(run_folder, tmp_p
 
 
 @pytest.mark.usefixtures("run_folder")
-@pytest.mark.parametrize("command", ["run", "server", "worker", "trainer", "config", "check", "test", "doctor", "page"])
+@pytest.mark.parametrize(
+    "command", ["run", "server", "worker", "trainer", "config", "check", "test", "doctor", "page"]
+)
 def test_a_run_stands_for_the_experiment_that_it_was_trained_with_in_every_command(command):
     experiment = parse([command, "arm", "--trainer.rounds", "7"]).experiment
     assert (experiment.run_name, experiment.seed, experiment.trainer.rounds) == ("arm", 77, 7)

@@ -17,7 +17,19 @@ ROOT = Path(__file__).parents[2]
 LEFT_OUT = {
     "actors": [{"torch", "wandb", "opencv-python", "tlspyo", "rich"}],
     "deploy": [
-        {*("torch", "numpy", "gymnasium", "rtgym", "tlspyo", "opencv-python", "wandb", "filelock", "safetensors")}
+        {
+            *(
+                "torch",
+                "numpy",
+                "gymnasium",
+                "rtgym",
+                "tlspyo",
+                "opencv-python",
+                "wandb",
+                "filelock",
+                "safetensors",
+            )
+        }
         | {"zstandard", "psutil", "rich"},
         {"wandb", "opencv-python", "tlspyo"},
     ],
@@ -43,7 +55,10 @@ def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_
     needed = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
     assert len(commands(page)) == len(LEFT_OUT[page])
     for command, left_out in zip(commands(page), LEFT_OUT[page], strict=True):
-        given = {r.name: r.specifier for r in map(Requirement, shlex.split(command.partition(" && ")[0])[2:])}
+        given = {
+            r.name: r.specifier
+            for r in map(Requirement, shlex.split(command.partition(" && ")[0])[2:])
+        }
         assert given.keys() == needed.keys() - left_out
         for name, specifier in needed.items():
             if any(s.operator == "<" for s in specifier) and name in given:
@@ -59,7 +74,10 @@ def test_a_server_serves_without_what_its_command_leaves_out(tmp_path):
 def test_a_trainer_trains_without_what_its_command_leaves_out(command_line, monkeypatch):
     for name in LEFT_OUT["deploy"][1]:
         monkeypatch.setitem(sys.modules, IMPORTED_AS.get(name, name), None)
-    assert command_line("run", TINY, "--in-process", "--trainer.rounds", "1", "--trainer.steps", "1") == 0
+    assert (
+        command_line("run", TINY, "--in-process", "--trainer.rounds", "1", "--trainer.steps", "1")
+        == 0
+    )
 
 
 @pytest.mark.long
@@ -76,7 +94,18 @@ def test_what_was_installed_so_drives_without_what_was_left_out(tmp_path):
     subprocess.run([fresh, "-c", code], cwd=tmp_path, check=True)
     environment = {**os.environ, "TMRL_LIKE_HOME": str(tmp_path / "home")}
     environment.pop("PYTHONPATH", None)
-    drive = [fresh, "-m", "tmrl_like", "test", ROOT / "config/drone.yaml", "--untrained", "--episodes", "1"]
+    drive = [
+        fresh,
+        "-m",
+        "tmrl_like",
+        "test",
+        ROOT / "config/drone.yaml",
+        "--untrained",
+        "--episodes",
+        "1",
+    ]
     drive += ["--env.ep_max_length", "20"]
-    done = subprocess.run(drive, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        drive, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert "episode 1: return" in done.stdout, done.stderr

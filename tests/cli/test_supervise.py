@@ -25,7 +25,9 @@ sys.exit(len(asked))
 def test_a_child_that_takes_its_time_is_asked_once():
     """A second time would end it at once, in the middle of its last checkpoint."""
     command = [sys.executable, "-c", CHILD]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         child, family = Child("trainer", process), Family()
         assert process.stdout.readline() == "ready\n"
         family.ask_to_end(child)

@@ -1,4 +1,6 @@
-"""A task that every policy but a trained one fails at, for tests of the command line. Named by tiny.yaml."""
+"""A task that every policy but a trained one fails at, for tests of the command line. Named by
+tiny.yaml.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ class SlowCameraEnv(TinyEnv):
         self.sensors = [Sensor("the camera", lambda: time.sleep(0.05))]
 
     def reset(self, **options):
-        time.sleep(0.05)  # so long at least the value that is there, or the one before, was the newest
+        # so long at least the value that is there, or the one before, was the newest
+        time.sleep(0.05)
         return super().reset(**options)
 
     def close(self):

@@ -65,7 +65,14 @@ class Agent(Base):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = lr, sizes, betas, net_cls, net, extra
+        self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = (
+            lr,
+            sizes,
+            betas,
+            net_cls,
+            net,
+            extra,
+        )
         self.limit, self.options, self.make_net, self.change = limit, options, make_net, change
 
     def train(self) -> None: ...

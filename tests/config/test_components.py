@@ -32,7 +32,10 @@ def test_a_factory_makes_the_object_with_what_file_and_caller_give():
 
 def test_arguments_of_base_classes_are_known():
     assert agent(depth=4).depth == 4
-    with pytest.raises(ConfigError, match=r"part\.init_args\.depht: Agent has no such argument; did you mean depth\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"part\.init_args\.depht: Agent has no such argument; did you mean depth\?",
+    ):
         agent(depht=4)
 
 
@@ -43,15 +46,30 @@ def test_arguments_of_base_classes_are_known():
         ({"sizes": 3}, "part.init_args.sizes: expected a list of a whole number, got 3"),
         ({"mode": "c"}, "part.init_args.mode: expected one of a, b, got 'c'"),
         ({"limit": "no"}, "part.init_args.limit: expected a whole number or none, got 'no'"),
-        ({"device": "cpu"}, "part.init_args.device: is supplied when the object is made; leave it out here"),
+        (
+            {"device": "cpu"},
+            "part.init_args.device: is supplied when the object is made; leave it out here",
+        ),
         ({"net_cls": {"class_path": f"{MODULE}.Nett"}}, f"{MODULE} has no Nett; did you mean Net?"),
         ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
-        ({"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}}, "expected keys with values, got [1]"),
+        (
+            {"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}},
+            "expected keys with values, got [1]",
+        ),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
-        ({"options": {"period": 1}}, "part.init_args.options.period: there is no such key; did you mean"),
-        ({"options": {"size": [1]}}, "part.init_args.options.size: expected a list of a whole number or none, got [1]"),
+        (
+            {"options": {"period": 1}},
+            "part.init_args.options.period: there is no such key; did you mean",
+        ),
+        (
+            {"options": {"size": [1]}},
+            "part.init_args.options.size: expected a list of a whole number or none, got [1]",
+        ),
         ({"options": 3}, "part.init_args.options: expected keys with values or none, got 3"),
-        ({"change": f"{MODULE}.Nett"}, f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?"),
+        (
+            {"change": f"{MODULE}.Nett"},
+            f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?",
+        ),
         ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
         (
             {"options": {"net": {"class_path": f"{MODULE}.Net"}, "period_s": "x"}},
@@ -84,7 +102,12 @@ def test_keys_with_values_become_the_dataclass_that_the_annotation_names():
 
 
 def test_objects_and_callables_may_be_named_by_their_path_alone():
-    made = agent(net=f"{MODULE}.Net", net_cls=f"{MODULE}.Net", change=f"{MODULE}.Doubled", options=f"{MODULE}.Options")
+    made = agent(
+        net=f"{MODULE}.Net",
+        net_cls=f"{MODULE}.Net",
+        change=f"{MODULE}.Doubled",
+        options=f"{MODULE}.Options",
+    )
     kinds = [type(part) for part in (made.net, made.change, made.options)]
     assert kinds == [parts.Net, parts.Doubled, parts.Options]
     assert made.net_cls is parts.Net
@@ -96,7 +119,10 @@ def test_what_is_called_without_arguments_is_given_all_of_them(named):
     with pytest.raises(ConfigError, match=r"make_net\.init_args\.size is missing: Sized needs it"):
         agent(make_net=named)
     assert agent(net_cls=named).net_cls is parts.Sized
-    assert agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size == 2
+    assert (
+        agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size
+        == 2
+    )
 
 
 def test_a_missing_argument_is_named_unless_the_framework_supplies_it():
@@ -137,7 +163,10 @@ def test_what_cannot_be_imported_is_reported_in_one_line(path, problem):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        (
+            "import nothing_of_that_name",
+            "ModuleNotFoundError: No module named 'nothing_of_that_name'",
+        ),
         ("x = = 1", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
@@ -176,7 +205,15 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
 
 @pytest.mark.parametrize(
     ("annotation", "value"),
-    [(int, True), (str, 3), (str, None), (dict[str, int], None), (bool, 1), (int | None, [1]), (list[int], ["a"])],
+    [
+        (int, True),
+        (str, 3),
+        (str, None),
+        (dict[str, int], None),
+        (bool, 1),
+        (int | None, [1]),
+        (list[int], ["a"]),
+    ],
 )
 def test_values_of_a_wrong_type_do_not(annotation, value):
     with pytest.raises(ConfigError, match="k: expected"):

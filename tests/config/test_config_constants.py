@@ -32,7 +32,11 @@ def test_every_constant_that_is_announced_has_a_value():
     for name in names:
         getattr(cfg, name)
     assert cfg.MODEL_HISTORY == 0
-    assert (cfg.SERVER_IP_FOR_WORKER, cfg.SERVER_IP_FOR_TRAINER, cfg.PORT) == ("127.0.0.1", "127.0.0.1", 7790)
+    assert (cfg.SERVER_IP_FOR_WORKER, cfg.SERVER_IP_FOR_TRAINER, cfg.PORT) == (
+        "127.0.0.1",
+        "127.0.0.1",
+        7790,
+    )
 
 
 def test_an_experiment_that_is_named_gives_the_constants(experiment):
@@ -42,11 +46,17 @@ def test_an_experiment_that_is_named_gives_the_constants(experiment):
     assert (cfg.PROFILE_TRAINER, cfg.WANDB_PROJECT) == (True, "theirs")
 
 
-def test_the_variable_goes_before_the_experiment_and_the_script_before_both(experiment, monkeypatch):
+def test_the_variable_goes_before_the_experiment_and_the_script_before_both(
+    experiment, monkeypatch
+):
     monkeypatch.setenv("TMRL_LIKE_RUN", "from_the_variable")
     assert cfg.RUN_FOLDER.name == "from_the_variable"
     monkeypatch.setattr(cfg, "RUN_NAME", "from_the_script", raising=False)
-    assert cfg.MODEL_PATH_TRAINER.parts[-3:] == ("from_the_script", "weights", "trainer.safetensors")
+    assert cfg.MODEL_PATH_TRAINER.parts[-3:] == (
+        "from_the_script",
+        "weights",
+        "trainer.safetensors",
+    )
 
 
 def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch, tmp_path):
@@ -57,7 +67,13 @@ def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch, tmp_
 
 
 def test_another_run_name_changes_all_paths(monkeypatch):
-    names = ("WEIGHTS_FOLDER", "CHECKPOINTS_FOLDER", "MODEL_PATH_WORKER", "MODEL_PATH_TRAINER", "CHECKPOINT_PATH")
+    names = (
+        "WEIGHTS_FOLDER",
+        "CHECKPOINTS_FOLDER",
+        "MODEL_PATH_WORKER",
+        "MODEL_PATH_TRAINER",
+        "CHECKPOINT_PATH",
+    )
     names += ("MODEL_PATH_SAVE_HISTORY", "RUN_FOLDER")
     before = {name: getattr(cfg, name) for name in names}
     monkeypatch.setattr(cfg, "RUN_NAME", "another", raising=False)

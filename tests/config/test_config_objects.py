@@ -45,7 +45,9 @@ def test_the_trainer_is_the_whole_training():
 
 def test_without_an_experiment_one_line_says_how_to_name_one(monkeypatch):
     monkeypatch.setattr(cfg, "EXPERIMENT", None)
-    with pytest.raises(ConfigError, match=r"set cfg\.EXPERIMENT or the variable TMRL_LIKE_EXPERIMENT"):
+    with pytest.raises(
+        ConfigError, match=r"set cfg\.EXPERIMENT or the variable TMRL_LIKE_EXPERIMENT"
+    ):
         cfg_obj.TRAINER  # noqa: B018 - asking is what fails
 
 

@@ -15,7 +15,9 @@ def test_each_key_knows_its_line():
     assert document.where(("missing",)) == "x.yaml"
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("-2.5E+4", -25000.0), ("1.5e2", 150.0), ("3", 3)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 0.001), ("-2.5E+4", -25000.0), ("1.5e2", 150.0), ("3", 3)]
+)
 def test_numbers_are_numbers_with_or_without_a_point(text, value):
     assert parse_document(f"a: {text}", "x").data == {"a": value}
     assert parse_value(text) == value
@@ -54,9 +56,21 @@ def test_merged_keys_are_not_duplicates():
 
 
 def test_overrides_are_distinguished_from_the_commands_own_arguments():
-    arguments = ["x.yaml", "--trainer.epochs", "3", "--log-level", "debug", "--run_name=r", "--server.port=1"]
+    arguments = [
+        "x.yaml",
+        "--trainer.epochs",
+        "3",
+        "--log-level",
+        "debug",
+        "--run_name=r",
+        "--server.port=1",
+    ]
     overrides, others = split_overrides(arguments, ["run_name"])
-    assert overrides == [(("trainer", "epochs"), "3"), (("run_name",), "r"), (("server", "port"), "1")]
+    assert overrides == [
+        (("trainer", "epochs"), "3"),
+        (("run_name",), "r"),
+        (("server", "port"), "1"),
+    ]
     assert others == ["x.yaml", "--log-level", "debug"]
 
 

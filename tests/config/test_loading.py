@@ -101,17 +101,27 @@ def test_without_an_agent_an_actor_that_ships_is_the_one_that_needs_no_torch(fil
 def test_a_memory_that_ships_needs_no_compressor_beside_it(file):
     with_memory(file, "ReplayMemory", "{act_buf_len: 2, frame_stack: {3: 4, camera: 2}}")
     assert load_experiment(file).compressor == DropHistory(2, {3: 4, "camera": 2})
-    assert load_experiment(file, parts=["sample_compressor"]).compressor == DropHistory(2, {3: 4, "camera": 2})
+    assert load_experiment(file, parts=["sample_compressor"]).compressor == DropHistory(
+        2, {3: 4, "camera": 2}
+    )
     file.write_text(file.read_text() + "sample_compressor: null\n")
     assert load_experiment(file).compressor is None
 
 
 def test_memories_nest(file):
-    inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
-    experiment = load_experiment(with_memory(file, "WithDemonstrations", f"{{memory: {inner}, share: 0.25}}"))
+    inner = (
+        "{class_path: tmrl_like.replay.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
+    )
+    experiment = load_experiment(
+        with_memory(file, "WithDemonstrations", f"{{memory: {inner}, share: 0.25}}")
+    )
     assert experiment.compressor == DropHistory(2)
     memory = experiment.memory(nb_steps=1, device="cpu")
-    assert (memory.share, memory.batch_size, memory.demonstrations.options.act_buf_len) == (0.25, 8, 2)
+    assert (memory.share, memory.batch_size, memory.demonstrations.options.act_buf_len) == (
+        0.25,
+        8,
+        2,
+    )
 
 
 ENV_AND_MEMORY = """
@@ -127,7 +137,12 @@ TRAINERS_PARTS = ("spaces", "agent", "memory")
 def test_what_other_parts_know_the_memory_need_not_be_told(file):
     file.write_text(ENV_AND_MEMORY)
     experiment = load_experiment(file)
-    assert experiment.memory_cls.keywords == {"act_buf_len": 3, "gamma": 0.5, "n_steps": 2, "time_step_duration": 0.05}
+    assert experiment.memory_cls.keywords == {
+        "act_buf_len": 3,
+        "gamma": 0.5,
+        "n_steps": 2,
+        "time_step_duration": 0.05,
+    }
     assert experiment.compressor == DropHistory(3)
     assert load_experiment(file, parts=WORKERS_PARTS).compressor == DropHistory(3)
     assert load_experiment(file).as_data()["memory"]["init_args"]["act_buf_len"] == 3
@@ -150,10 +165,14 @@ def test_what_the_memory_says_itself_stays(file):
 
 
 def test_of_an_environment_that_is_elsewhere_the_memory_must_be_told(file):
-    file.write_text(ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env"))
+    file.write_text(
+        ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env")
+    )
     told = [(("memory", "act_buf_len"), "3"), (("memory", "frame_stack"), "0")]
     for number in range(len(told)):
-        with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.\w+ is missing: it is the environment's"):
+        with pytest.raises(
+            ConfigError, match=r"x.yaml:3: memory.init_args.\w+ is missing: it is the environment's"
+        ):
             load_experiment(file, told[:number], TRAINERS_PARTS)
     memory = load_experiment(file, told, TRAINERS_PARTS).memory_cls
     assert memory.keywords["act_buf_len"] == 3
@@ -178,14 +197,21 @@ def test_any_value_can_be_given_on_the_command_line(file):
     ]
     experiment = load_experiment(file, overrides)
     agent = experiment.agent("o", "a")
-    assert (experiment.server.host, experiment.trainer.epochs, agent.lr, agent.depth) == ("10.0.0.5", 3, 0.001, 7)
+    assert (experiment.server.host, experiment.trainer.epochs, agent.lr, agent.depth) == (
+        "10.0.0.5",
+        3,
+        0.001,
+        7,
+    )
     assert experiment.env().period_s == 0.5
     assert experiment.memory(nb_steps=1, device="cpu").size == 11
     assert (experiment.worker.device, experiment.seed) == ("cuda:1", 4)
 
 
 def test_modules_beside_the_file_can_be_named(file):
-    (file.parent / "robot_beside_the_file.py").write_text("class Robot:\n    def reset(self): ...\n    step = reset\n")
+    (file.parent / "robot_beside_the_file.py").write_text(
+        "class Robot:\n    def reset(self): ...\n    step = reset\n"
+    )
     experiment = load_experiment(changed(file, f"{MODULE}.Env", "robot_beside_the_file.Robot"))
     assert experiment.env.__name__ == "Robot"
 
@@ -203,20 +229,48 @@ RATIO = "max_training_steps_per_env_step"
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_name?"),
+        (
+            "run_name: r1",
+            "run_nam: r1",
+            ":2: run_nam: there is no such key; did you mean run_name?",
+        ),
         ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
-        ("port: 8000", "transport: tcp", ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'"),
+        (
+            "port: 8000",
+            "transport: tcp",
+            ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'",
+        ),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
         ("run_name: r1", "seed: soon", ":2: seed: expected a whole number or none, got 'soon'"),
         (f"env: {MODULE}.Env", "", ": the key env is missing"),
-        (f"{MODULE}.Env", f"{MODULE}.Env2", f":3: env.class_path: {MODULE} has no Env2; did you mean Env?"),
-        (f"{MODULE}.Env", "[1, 2]", ":3: env: expected an import path, or class_path with init_args"),
-        (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it has no reset()"),
+        (
+            f"{MODULE}.Env",
+            f"{MODULE}.Env2",
+            f":3: env.class_path: {MODULE} has no Env2; did you mean Env?",
+        ),
+        (
+            f"{MODULE}.Env",
+            "[1, 2]",
+            ":3: env: expected an import path, or class_path with init_args",
+        ),
+        (
+            f"{MODULE}.Env",
+            f"{MODULE}.Actor",
+            ":3: env.class_path: Actor cannot be used here: it has no reset()",
+        ),
         ("lr: 0.5", "lr: fast", ":9: agent.init_args.lr: expected a number, got 'fast'"),
-        ("port: 8000", f"limits: {{class_path: {MODULE}.Net}}", ":17: server: has a class_path, but its values are"),
-        ("run_name: r1", "on_trainer_rollout: a.b", ":2: on_trainer_rollout: there is no such key; an earlier version"),
+        (
+            "port: 8000",
+            f"limits: {{class_path: {MODULE}.Net}}",
+            ":17: server: has a class_path, but its values are",
+        ),
+        (
+            "run_name: r1",
+            "on_trainer_rollout: a.b",
+            ":2: on_trainer_rollout: there is no such key; an earlier version",
+        ),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],
@@ -228,7 +282,9 @@ def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(file,
 
 
 def test_a_file_that_cannot_be_read_is_one_line(file):
-    with pytest.raises(ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"):
+    with pytest.raises(
+        ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"
+    ):
         load_settings(file.with_name("y.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         load_settings(file.parent)
@@ -251,10 +307,14 @@ def test_the_printed_configuration_is_complete_and_means_the_same(file, tmp_path
     assert as_yaml(load_experiment(again).as_data()) == printed
 
 
-CARLA = pytest.mark.skipif(find_spec("carla") is None, reason="there is no wheel of carla for this Python")
+CARLA = pytest.mark.skipif(
+    find_spec("carla") is None, reason="there is no wheel of carla for this Python"
+)
 
 
-@pytest.mark.parametrize("name", ["drone", "pendulum", "robot", "trackmania", pytest.param("carla", marks=CARLA)])
+@pytest.mark.parametrize(
+    "name", ["drone", "pendulum", "robot", "trackmania", pytest.param("carla", marks=CARLA)]
+)
 def test_the_experiments_that_ship_are_valid(name):
     experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
     env = experiment.env()
@@ -269,7 +329,8 @@ actor: {class_path: tmrl_like.agents.CategoricalActor}
 agent: {class_path: tmrl_like.agents.DiscreteSACAgent}
 memory:
   class_path: tmrl_like.replay.ReplayMemory
-  init_args: {sample_preprocessor: {class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}}
+  init_args:
+    sample_preprocessor: {class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}
 """
 
 
@@ -278,15 +339,20 @@ def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path):
     file.write_text(RACING)
     mirror = load_experiment(file).memory_cls.keywords["sample_preprocessor"]
     assert len(mirror._mirrored) == 15
-    plain = load_experiment(file, [(("env", "inputs"), "null")]).memory_cls.keywords["sample_preprocessor"]
+    plain = load_experiment(file, [(("env", "inputs"), "null")]).memory_cls.keywords[
+        "sample_preprocessor"
+    ]
     assert plain._mirrored is None
     file.write_text(RACING.replace("seed: 1", "inputs: keys"))
     with pytest.raises(
-        ConfigError, match=r"x.yaml:7: .*init_args.inputs is 'keys'; expected the environment's, 'fine'"
+        ConfigError,
+        match=r"x.yaml:7: .*init_args.inputs is 'keys'; expected the environment's, 'fine'",
     ):
         load_experiment(file)
     file.write_text(
-        RACING.replace("{class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}", "math.dist")
+        RACING.replace(
+            "{class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}", "math.dist"
+        )
     )
     assert load_experiment(file).memory_cls.keywords["sample_preprocessor"] is math.dist
 
@@ -298,7 +364,9 @@ def test_the_defaults_let_a_worker_wait_for_training(file):
 
 def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
     changed(file, "  epochs: .inf", f"  {RATIO}: .inf\nworker: {{synchronous: true}}")
-    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is inf; .* expected a finite number"):
+    with pytest.raises(
+        ConfigError, match=r"max_training_steps_per_env_step is inf; .* expected a finite number"
+    ):
         load_settings(file)
 
 
@@ -311,7 +379,11 @@ class Told:
 
 @pytest.mark.parametrize("name", ["racing_iqn", "vizdoom_iqn", "trackmania_iqn"])
 def test_an_experiment_of_iqn_explores_less_and_less(name):
-    scheduler, agent, shares = load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler, Told(), []
+    scheduler, agent, shares = (
+        load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler,
+        Told(),
+        [],
+    )
     for epoch in (0, 1, 10, 1000):
         scheduler(agent, epoch)
         shares.append(agent.values["epsilon"])
@@ -334,6 +406,8 @@ def test_a_server_for_this_machine_listens_to_nobody_else(section, listens_on):
     assert ServerSection(**section).listens_on == listens_on
 
 
-@pytest.mark.parametrize("cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions])
+@pytest.mark.parametrize(
+    "cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions]
+)
 def test_every_key_has_a_sentence(cls):
     assert {field.name for field in dataclasses.fields(cls)} <= sentences(cls).keys()

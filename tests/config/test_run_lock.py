@@ -45,7 +45,10 @@ def test_only_who_renames_the_folder_minds_a_worker(paths):
     with use_run(paths, "worker"):
         with use_run(paths, "run"):
             pass
-        with pytest.raises(ConfigError, match=r"\(worker, since"), use_run(paths, "run", alone=True):
+        with (
+            pytest.raises(ConfigError, match=r"\(worker, since"),
+            use_run(paths, "run", alone=True),
+        ):
             pytest.fail("the worker would write its weights into a stranger's folder")
 
 
@@ -53,7 +56,9 @@ def test_a_file_that_a_killed_process_left_holds_nobody_back(paths):
     paths.users.mkdir(parents=True)
     (paths.users / "run_4000000_2026-11-22 01.57.30_0").touch()
     with use_run(paths, "run", alone=True):
-        assert [file.name.partition("_")[0] for file in paths.users.iterdir() if file.name[0] != "."] == ["run"]
+        assert [
+            file.name.partition("_")[0] for file in paths.users.iterdir() if file.name[0] != "."
+        ] == ["run"]
     assert not [file for file in paths.users.iterdir() if file.name[0] != "."]
 
 

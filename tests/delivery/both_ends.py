@@ -1,4 +1,6 @@
-"""The two ends of a worker's delivery in one test: the control loop's, the one that sends, and who takes it."""
+"""The two ends of a worker's delivery in one test: the control loop's, the one that sends, and who
+takes it.
+"""
 
 import numpy as np
 from kit.clocks import Clock
@@ -24,7 +26,9 @@ def sample(i=0, size=3):
 class Ends:
     """The sample logs of a worker and their outbox; what is not here is the outbox's."""
 
-    def __init__(self, root=None, incarnation=1, clock=CLOCK, log_bytes=512 << 20, lanes=1, **options):
+    def __init__(
+        self, root=None, incarnation=1, clock=CLOCK, log_bytes=512 << 20, lanes=1, **options
+    ):
         self.options = OutboxOptions(**{"max_age_s": 1e9} | options)
         self._clock = clock
         self.folder = open_folder(root, "w")

@@ -25,7 +25,10 @@ class Trainer:
 
     def store(self, count=None):
         """The memory stores what arrived, or the first of it."""
-        stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
+        stored, self.inbox = (
+            self.inbox[:count],
+            self.inbox[len(self.inbox) if count is None else count :],
+        )
         self.receiver.confirm([delivery.receipt for delivery in stored])
         self.receiver.write(self.now)
 
@@ -41,13 +44,17 @@ class Trainer:
     @property
     def taken(self):
         """(number, name of the stream) of what waits for the memory."""
-        return [(int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory]
+        return [
+            (int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory
+        ]
 
     def due(self):
         return self.receiver.due()
 
     def write(self, now):
-        """What is said of the one worker, when what waits is written: received and stored entries."""
+        """What is said of the one worker, when what waits is written: received and stored
+        entries.
+        """
         self.now = now
         self.store()
         return [(ack.received, ack.stored) for ack in self.due()]

@@ -68,7 +68,9 @@ def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_
     assert again.rows == {2: [3]}
     again.acknowledge(box)
     assert (box.unacknowledged_samples(), box.pending()) == (2, False)
-    (line,) = (r.message for r in caplog.records if "do not fit those in the trainer's memory" in r.message)
+    (line,) = (
+        r.message for r in caplog.records if "do not fit those in the trainer's memory" in r.message
+    )
     assert line.startswith("2 samples that an earlier process")
     assert "obs is float64" in line
     assert str(box.folder.path / f"{1:016x}-*") in line
@@ -100,18 +102,28 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
     assert kept[1] < kept[2] == kept[3] == 300
     lost = box.lost_samples
     assert lost == 300 - kept[1] > 0
-    assert {packet.incarnation: packet.lost_samples for packet in taker.packets} == {1: lost, 2: 0, 3: 0}
+    assert {packet.incarnation: packet.lost_samples for packet in taker.packets} == {
+        1: lost,
+        2: 0,
+        3: 0,
+    }
     taker.acknowledge(box)
     assert files_of(box, 1) == files_of(box, 2) == []
     assert box.lost_samples == lost
 
 
-def test_what_a_link_without_its_robot_cannot_open_is_left_to_the_next(spool, small_files, monkeypatch):
+def test_what_a_link_without_its_robot_cannot_open_is_left_to_the_next(
+    spool, small_files, monkeypatch
+):
     box, taker = spool(1), Taker()
     box.fill(*range(200))
     first, *_ = sorted(files_of(box, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "map_file", failing(errno.EMFILE, segments.map_file, lambda path: path != first))
+        patch.setattr(
+            segments,
+            "map_file",
+            failing(errno.EMFILE, segments.map_file, lambda path: path != first),
+        )
         box.pumped(taker, awaits=True).acknowledge(box)
         assert 0 < len(taker.rows[1]) < 200
         box.kill_writer()

@@ -26,7 +26,9 @@ def opened(tmp_path):
 def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "_LOCK_WITHIN_S", 0.0)
     opened("arm")
-    with pytest.raises(ConfigError, match=r"another process uses the spool of worker arm.*give this worker another"):
+    with pytest.raises(
+        ConfigError, match=r"another process uses the spool of worker arm.*give this worker another"
+    ):
         open_folder(tmp_path, "arm")
 
 
@@ -72,7 +74,9 @@ def shared_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_writer_first", [False, True])
-def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(spool, shared_memory, is_writer_first):
+def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(
+    spool, shared_memory, is_writer_first
+):
     box = spool(root=None)
     (path,) = shared_memory.iterdir()
     if os.name == "posix":
@@ -85,7 +89,9 @@ def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(spool, share
     assert not path.exists()
 
 
-def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_being_made(spool, shared_memory):
+def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_being_made(
+    spool, shared_memory
+):
     stale, young, used = (spool(root=None) for _ in range(3))
     for box in (stale, young):
         box.kill()
@@ -118,7 +124,9 @@ def test_a_link_that_leaves_before_its_robot_leaves_everything_to_it(spool):
     assert box.unacknowledged_samples() == 1
 
 
-def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(spool, tmp_path, monkeypatch):
+def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(
+    spool, tmp_path, monkeypatch
+):
     monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path / "missing")
     monkeypatch.setattr(folder_module.tempfile, "tempdir", str(tmp_path))
     assert spool(root=None).folder.path.parent == tmp_path

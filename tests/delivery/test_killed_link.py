@@ -1,4 +1,6 @@
-"""The process that sends is killed at any line: what was appended arrives once and in order, and its files go."""
+"""The process that sends is killed at any line: what was appended arrives once and in order, and
+its files go.
+"""
 
 import gc
 
@@ -18,7 +20,9 @@ def deliver(ends, taker):
 
 
 def live(folder, lines, dies_alone):
-    """Kill the link at this line of its work on entries that lie in several files; whether it came to that."""
+    """Kill the link at this line of its work on entries that lie in several files; whether it came
+    to that.
+    """
     ends, taker = Ends(folder, max_samples=2), Taker()
     for number in range(6):
         ends.fill(number, size=200)
@@ -45,7 +49,8 @@ def live(folder, lines, dies_alone):
     return is_killed
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # who is killed closes no files
+# who is killed closes no files
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_entries_arrive_once_and_in_order_after_a_kill_at_any_line(tmp_path, monkeypatch):
     """Alone, or with its robot, in turn."""
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)

@@ -16,18 +16,26 @@ def fill(box, n):
     box.fill(*range(n))
 
 
-# -- when a packet leaves, and what it holds ---------------------------------------------------------
+# -- when a packet leaves, and what it holds -------------------------------------------------------
 
-LEAVES = {  # options; then: so many samples are appended, or an episode ends, and packets of these entries leave
+# options; then: so many samples are appended, or an episode ends, and packets of these entries
+# leave
+LEAVES = {
     "when it is full": ({"max_samples": 10}, [(9, []), (1, [(1, 10)])]),
     "with twenty times as much where it has piled up": (
         {"max_samples": 10},
         [(455, [(1, 10), (11, 210), (211, 410), (411, 455)]), (15, [(456, 465)])],
     ),
-    "not below the minimum, however old": ({"min_samples": 5, "max_age_s": 0.0}, [(4, []), ("end", []), (1, [(1, 6)])]),
+    "not below the minimum, however old": (
+        {"min_samples": 5, "max_age_s": 0.0},
+        [(4, []), ("end", []), (1, [(1, 6)])],
+    ),
     "with the end of an episode": ({"min_samples": 3}, [(3, []), ("end", [(1, 4)])]),
     "with the return of a test alone": ({"min_samples": 3}, [("end", [(1, 1)])]),
-    "at the minimum, where it is large": ({"min_samples": 5, "max_packet_bytes": 1}, [(12, [(1, 5), (6, 10)])]),
+    "at the minimum, where it is large": (
+        {"min_samples": 5, "max_packet_bytes": 1},
+        [(12, [(1, 5), (6, 10)])],
+    ),
     "at a minimum above the usual size": (
         {"min_samples": 250, "max_samples": 100, "max_age_s": 0.0},
         [(249, []), (1, [(1, 250)])],
@@ -64,7 +72,11 @@ def test_reports_of_more_episodes_than_a_packet_may_hold_make_several_packets(en
     for _ in range(2 * m.MAX_EPISODES + 1):
         box.end_episode()
     box.hasten()
-    assert [len(packet.episodes) for packet in box.pumped().packets] == [m.MAX_EPISODES, m.MAX_EPISODES, 1]
+    assert [len(packet.episodes) for packet in box.pumped().packets] == [
+        m.MAX_EPISODES,
+        m.MAX_EPISODES,
+        1,
+    ]
 
 
 def test_a_packet_leaves_when_it_is_large(ends):
@@ -107,7 +119,12 @@ def test_what_does_not_continue_what_came_before_begins_a_packet(ends):
         box.add_break()
     wire = box.pumped(awaits=True)
     assert wire.spans == [(1, 2), (3, 3), (4, 7), (8, 11)]
-    assert [(packet.breaks, packet.samples) for packet in wire.packets] == [(0, 2), (0, 1), (1, 3), (2, 3)]
+    assert [(packet.breaks, packet.samples) for packet in wire.packets] == [
+        (0, 2),
+        (0, 1),
+        (1, 3),
+        (2, 3),
+    ]
 
 
 def test_a_packet_says_what_decides_whether_it_is_too_old(ends):
@@ -118,7 +135,7 @@ def test_a_packet_says_what_decides_whether_it_is_too_old(ends):
     assert (packet.observed_at_s, packet.policy_version) == (1e9, 7)
 
 
-# -- what is on its way ------------------------------------------------------------------------------
+# -- what is on its way ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -137,7 +154,11 @@ def sent(ends):
 @pytest.mark.parametrize(
     ("stored", "misses", "is_another", "again"),
     [(2, False, False, [4, 5]), (1, True, None, [4, 5]), (1, False, True, [2, 3, 4, 5])],
-    ids=["to the same trainer what it has not received", "to one that misses something", "to another all"],
+    ids=[
+        "to the same trainer what it has not received",
+        "to one that misses something",
+        "to another all",
+    ],
 )
 def test_what_the_trainer_has_not_goes_out_again(sent, stored, misses, is_another, again):
     box = sent()
@@ -168,7 +189,9 @@ def test_another_link_goes_on_behind_what_is_stored(sent, received):
     assert box.unacknowledged_samples() == 3
     assert box.stored(1) == 2
     box.ack(stored=2, received=received)
-    assert box.pumped().all_numbers == list(range(received, 5)), "what the trainer has already is not sent"
+    assert box.pumped().all_numbers == list(range(received, 5)), (
+        "what the trainer has already is not sent"
+    )
 
 
 def test_the_window_limits_what_is_on_its_way(ends):
@@ -190,7 +213,9 @@ def test_a_full_connection_is_tried_again(ends):
 
 
 @pytest.mark.fault(
-    "peers", "a trainer's key asks for packets again without end", "they leave again four times a second at most"
+    "peers",
+    "a trainer's key asks for packets again without end",
+    "they leave again four times a second at most",
 )
 def test_who_asks_again_and_again_is_heard_four_times_a_second(ends):
     clock, wire = Clock(), Wire()
@@ -234,12 +259,14 @@ def test_what_was_sent_after_a_while_without_anything_is_not_silence(ends):
         box.ack(newest, newest)
 
 
-# -- limits ------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault("disk", "a spool has reached its limit", "the oldest go, and are counted")
 @pytest.mark.parametrize("option", ["max_bytes", "spool_max_bytes"])
-def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted_once(ends, small_files, tmp_path, caplog, option):
+def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted_once(
+    ends, small_files, tmp_path, caplog, option
+):
     box = ends(root=tmp_path if option == "spool_max_bytes" else None, **{option: 20_000})
     for _ in range(2):
         fill(box, 500)
@@ -283,10 +310,14 @@ def test_lanes_have_equal_shares_of_what_is_kept(ends, small_files):
 
 
 @pytest.mark.fault(
-    "resources", "a link has no descriptor left for the next file", "it waits for one: nothing is lost or left out"
+    "resources",
+    "a link has no descriptor left for the next file",
+    "it waits for one: nothing is lost or left out",
 )
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(ends, small_files, monkeypatch, caplog, is_new):
+def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(
+    ends, small_files, monkeypatch, caplog, is_new
+):
     box, taker = ends(), Taker()
     fill(box, 200)
     first, *_ = sorted(box.folder.path.iterdir())
@@ -303,7 +334,7 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_waited_for(ends, small_file
     assert taker.rows == {1: list(range(200))}
 
 
-# -- threads -----------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", ["unacknowledged_samples", "pending", "lost_samples", "close"])
@@ -325,7 +356,12 @@ def test_who_asks_how_far_it_is_does_not_meet_who_sends(ends, asked):
 
     box.pump(send, True, awaits=True)
     threads[0].join(5)
-    assert answers == {"unacknowledged_samples": [1], "pending": [True], "lost_samples": [0], "close": [None]}[asked]
+    assert (
+        answers
+        == {"unacknowledged_samples": [1], "pending": [True], "lost_samples": [0], "close": [None]}[
+            asked
+        ]
+    )
     assert box._senders[1].sent == 1, "it was answered while something was sent"
 
 

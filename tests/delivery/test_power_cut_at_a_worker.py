@@ -24,7 +24,9 @@ PAGE = 4096
 def segments_of(box):
     """Those that were filled, in order."""
     segments = [Segment(path) for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}")]
-    return sorted((segment for segment in segments if segment.is_begun), key=lambda s: s.words[NUMBER])
+    return sorted(
+        (segment for segment in segments if segment.is_begun), key=lambda s: s.words[NUMBER]
+    )
 
 
 def filled(box, files):
@@ -50,7 +52,8 @@ def test_what_lies_behind_damage_is_sent_and_does_not_continue_what_lies_before(
     filled(box, 5)
     box.kill()
     segments = segments_of(box)
-    segments[2].map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)  # the page with the third sample was not written
+    # the page with the third sample was not written
+    segments[2].map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)
     taker = found(spool(2))
     assert taker.rows == {1: [0, 1, 3, 4]}
     assert taker.gaps == [(1, 2, 4)]
@@ -62,7 +65,8 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
     filled(box, 3)
     box.kill()
     _, second, third = segments_of(box)
-    shutil.copyfile(third.path, second.path)  # the same number twice: as if it had been freed and filled again
+    # the same number twice: as if it had been freed and filled again
+    shutil.copyfile(third.path, second.path)
     third.path.unlink()
     taker = found(spool(2))
     assert taker.rows == {1: [0, 2]}
@@ -81,10 +85,14 @@ def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(spo
 
 
 @pytest.mark.fault(
-    "disk", "a power cut at a worker, at any moment", "nothing is doubled or out of order, what is lost is a gap"
+    "disk",
+    "a power cut at a worker, at any moment",
+    "nothing is doubled or out of order, what is lost is a gap",
 )
 @pytest.mark.parametrize("seed", range(12))
-def test_pages_of_different_moments_double_nothing_and_leave_gaps_that_are_known(spool, tmp_path, monkeypatch, seed):
+def test_pages_of_different_moments_double_nothing_and_leave_gaps_that_are_known(
+    spool, tmp_path, monkeypatch, seed
+):
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 2 * PAGE)
     monkeypatch.setattr(sample_log, "_ROWS", 16)
     rng, box, taker = random.Random(seed), spool(), Taker()
@@ -104,8 +112,12 @@ def test_pages_of_different_moments_double_nothing_and_leave_gaps_that_are_known
     box.kill()
     for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}"):
         size = path.stat().st_size
-        path.write_bytes(b"".join(written.get((path, at), bytes(PAGE)) for at in range(0, size, PAGE)))
+        path.write_bytes(
+            b"".join(written.get((path, at), bytes(PAGE)) for at in range(0, size, PAGE))
+        )
     found(spool(2), taker)
     assert taker.rows[1] == sorted(set(taker.rows[1])), "twice, or not in order"
     for packet, numbers in zip(taker.packets, taker.numbers, strict=True):
-        assert numbers == list(range(packet.first - 1, packet.last)), "another sample under this number"
+        assert numbers == list(range(packet.first - 1, packet.last)), (
+            "another sample under this number"
+        )

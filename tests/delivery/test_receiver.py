@@ -1,4 +1,6 @@
-"""What the trainer takes of what arrives, what it forgets, and what a worker that takes more than its part gets."""
+"""What the trainer takes of what arrives, what it forgets, and what a worker that takes more than
+its part gets.
+"""
 
 from contextlib import ExitStack
 
@@ -38,12 +40,17 @@ def keeper(store):
 
 def replayed(store):
     """Of each stream the samples that the next process finds."""
-    return [(buffer.stream, [int(sample.obs) for sample in buffer.memory]) for buffer in Receiver(store).replay()]
+    return [
+        (buffer.stream, [int(sample.obs) for sample in buffer.memory])
+        for buffer in Receiver(store).replay()
+    ]
 
 
-# -- in order, and once --------------------------------------------------------------------------------
+# -- in order, and once ----------------------------------------------------------------------------
 
-HISTORIES = [  # packets, each of these entries (and the oldest that its worker has); stretches; the word for the worker
+# packets, each of these entries (and the oldest that its worker has); stretches; the word for the
+# worker
+HISTORIES = [
     ("1-1 3-4", "1", "1 again"),
     ("1-1 3-4 2-3 3-4", "1 2 3 4", "4 again"),
     ("1-1 4-5/4", "1 | 4 5", "5"),
@@ -58,7 +65,9 @@ HISTORIES = [  # packets, each of these entries (and the oldest that its worker 
 
 
 @pytest.mark.parametrize(("packets", "stretches", "word"), HISTORIES)
-def test_entries_are_taken_once_and_in_order_and_a_gap_is_a_break(trainer, packets, stretches, word):
+def test_entries_are_taken_once_and_in_order_and_a_gap_is_a_break(
+    trainer, packets, stretches, word
+):
     for packet in packets.split():
         entries, _, oldest = packet.partition("/")
         first, last = map(int, entries.split("-"))
@@ -153,7 +162,9 @@ def test_a_packet_that_never_decodes_is_counted_passed_over_and_a_break(trainer,
         {"episodes": ((2, episode()),), "last": 5},  # where the break is
     ],
 )
-def test_a_packet_whose_entries_are_not_those_that_it_holds_is_counted_and_passed_over(trainer, header):
+def test_a_packet_whose_entries_are_not_those_that_it_holds_is_counted_and_passed_over(
+    trainer, header
+):
     trainer.give(1)
     trainer.give(2, samples=(2, 3), **header)
     assert trainer.receiver.malformed == 1
@@ -194,7 +205,7 @@ def test_samples_that_a_worker_lost_are_counted_once(keeper, store, opened):
     assert successor.metrics["lost_samples_total"] == 1
 
 
-# -- the next process ----------------------------------------------------------------------------------
+# -- the next process ------------------------------------------------------------------------------
 
 
 def test_of_a_repeat_the_next_process_finds_what_was_new(keeper, store, opened):
@@ -239,7 +250,7 @@ def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(keeper, store
     assert replayed(opened()) == [("w/7/0/1", [1, 2, 3]), ("w/7/1/1", [5, 6])]
 
 
-# -- rejection -----------------------------------------------------------------------------------------
+# -- rejection -------------------------------------------------------------------------------------
 
 
 def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):
@@ -257,14 +268,16 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     assert trainer.receiver.receipts == (Receipt("w", 7, 1),)
     assert trainer.metrics["rejected_workers_total"] == 1
     assert [r.message for r in caplog.records] == [
-        "worker w is rejected, training goes on without its samples: they do not fit those in the memory: "
-        "obs is float64, it was float32"
+        "worker w is rejected, training goes on without its samples: they do not fit those in the "
+        "memory: obs is float64, it was float32"
     ]
     trainer.give(1, incarnation=8)
     assert trainer.inbox[-1].receipt == Receipt("w", 8, 1), "the worker's next process is taken"
 
 
-def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(keeper, store, opened):
+def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(
+    keeper, store, opened
+):
     keeper.give(1)
     keeper.store()
     for entry in (2, 3):
@@ -311,7 +324,7 @@ def test_samples_that_the_check_refuses_reject_their_process():
     assert trainer.due() == [m.Dismissal("w", 7, "obs is text")]
 
 
-# -- processes that ended ------------------------------------------------------------------------------
+# -- processes that ended --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -355,10 +368,12 @@ def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
     assert m.Ack("w", 7, 1, 1) in trainer.due()
 
 
-# -- a worker that takes more than its part ------------------------------------------------------------
+# -- a worker that takes more than its part --------------------------------------------------------
 
 
-@pytest.mark.fault("peers", "a worker fills what may wait at the trainer", "the others keep their share")
+@pytest.mark.fault(
+    "peers", "a worker fills what may wait at the trainer", "the others keep their share"
+)
 def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
     trainer = Trainer(WorkerLimits(total_bytes=15_000))
     for entry in range(1, 21):

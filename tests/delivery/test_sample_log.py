@@ -1,4 +1,6 @@
-"""The files between the control loop and the one that sends: what they hold, how many there are, what damage costs."""
+"""The files between the control loop and the one that sends: what they hold, how many there are,
+what damage costs.
+"""
 
 import errno
 import threading
@@ -36,11 +38,16 @@ def test_files_are_filled_again_when_all_that_is_in_them_is_stored(spool, small_
             box.pump(taker.send, True)
             taker.acknowledge(box)
     assert len(files_of(box)) < 10
-    assert (box.pumped(awaits=True).all_numbers, taker.rows[1]) == (list(range(1981, 2000)), list(range(1981)))
+    assert (box.pumped(awaits=True).all_numbers, taker.rows[1]) == (
+        list(range(1981, 2000)),
+        list(range(1981)),
+    )
 
 
 def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
-    """A trainer that stores on the same disk would have none otherwise, and nothing would be freed."""
+    """A trainer that stores on the same disk would have none otherwise, and nothing would be
+    freed.
+    """
     disk = SimpleNamespace(total=100 << 20, free=100 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: disk)
     with closing(open_folder(tmp_path, "w")) as folder, closing(SampleLog(folder)) as log:
@@ -64,10 +71,14 @@ def test_files_that_nobody_reads_become_larger_and_not_many(spool, small_files):
     assert box.pumped(awaits=True).all_numbers == list(range(20_000))
 
 
-def test_the_control_thread_makes_no_file_where_they_are_made_in_time(spool, small_files, monkeypatch):
+def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
+    spool, small_files, monkeypatch
+):
     box, makers = spool(), set()
     real = sample_log.reserve
-    monkeypatch.setattr(sample_log, "reserve", lambda *a: makers.add(threading.current_thread()) or real(*a))
+    monkeypatch.setattr(
+        sample_log, "reserve", lambda *a: makers.add(threading.current_thread()) or real(*a)
+    )
     for i in range(500):
         box.fill(i)
         if i % 10 == 0:
@@ -86,7 +97,9 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(spool, sma
 def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
     room = 2  # files: fewer than those that are kept ready
     hardly = failing(
-        errno.ENOSPC, sample_log.reserve, lambda path, size: len([*path.parent.glob(f"*{SUFFIX}")]) >= room
+        errno.ENOSPC,
+        sample_log.reserve,
+        lambda path, size: len([*path.parent.glob(f"*{SUFFIX}")]) >= room,
     )
     monkeypatch.setattr(sample_log, "reserve", hardly)
     box = spool()
@@ -104,8 +117,12 @@ def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_fil
     assert box.log.alarm == ""
 
 
-@pytest.mark.fault("disk", "the worker's disk is full", "the control loop never stops; lost samples are counted")
-def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(spool, small_files, monkeypatch):
+@pytest.mark.fault(
+    "disk", "the worker's disk is full", "the control loop never stops; lost samples are counted"
+)
+def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(
+    spool, small_files, monkeypatch
+):
     box = spool()
     with monkeypatch.context() as patch:
         patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
@@ -123,7 +140,9 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(sp
     assert wire.packets[-1].breaks == 1
 
 
-@pytest.mark.fault("disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted")
+@pytest.mark.fault(
+    "disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted"
+)
 def test_a_worker_starts_although_the_disk_is_full(spool, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sample_log, "reserve", failing(errno.ENOSPC))
@@ -149,7 +168,15 @@ def test_a_sample_of_any_size_gets_a_file(spool, elements):
 def test_arrays_of_any_layout_are_stored_by_value(spool):
     box, sent = spool(root=None), []
     whole = np.arange(4096.0).reshape(64, 64)
-    arrays = [whole, whole.T, whole[::-1, ::2], np.asfortranarray(whole), whole[:0], whole.astype(">f4"), whole > 9]
+    arrays = [
+        whole,
+        whole.T,
+        whole[::-1, ::2],
+        np.asfortranarray(whole),
+        whole[:0],
+        whole.astype(">f4"),
+        whole > 9,
+    ]
     for array in arrays:
         array = array.copy(order="K")
         box.append((None, array, 0.0, False, False, {}))
@@ -183,9 +210,12 @@ def fill_after_a_break(box):
 
 
 @pytest.mark.parametrize(
-    ("what", "entries"), [(lambda box: box.fill(2), 1), (lambda box: box.end_episode(), 1), (fill_after_a_break, 2)]
+    ("what", "entries"),
+    [(lambda box: box.fill(2), 1), (lambda box: box.end_episode(), 1), (fill_after_a_break, 2)],
 )
-def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(spool, what, entries):
+def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(
+    spool, what, entries
+):
     for lines in count():
         box = spool(lines + 1, root=None)
         box.fill(1, 1)
@@ -203,7 +233,9 @@ def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_a
             return
 
 
-@pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")
+@pytest.mark.fault(
+    "disk", "a power cut leaves a sample log in parts", "what comes before the damage is there"
+)
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_there(spool, damaged):
     box = spool()
@@ -217,7 +249,9 @@ def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_ther
     assert spool(2).pumped(awaits=True).all_numbers == list(range(damaged))
 
 
-@pytest.mark.parametrize("what", [lambda box: box.fill(1), lambda box: box.end_episode(), fill_after_a_break])
+@pytest.mark.parametrize(
+    "what", [lambda box: box.fill(1), lambda box: box.end_episode(), fill_after_a_break]
+)
 def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(spool, what):
     box = spool()
     what(box)
@@ -241,7 +275,9 @@ def test_files_that_were_never_filled_go_with_the_next_process(spool):
 
 
 @pytest.mark.fault(
-    "resources", "the descriptors run out while a worker starts", "what earlier processes left stays where it is"
+    "resources",
+    "the descriptors run out while a worker starts",
+    "what earlier processes left stays where it is",
 )
 def test_files_that_cannot_be_looked_at_stay(spool, monkeypatch):
     box = spool()

@@ -1,4 +1,6 @@
-"""The trainer's store: what is found again after a kill or a power cut at any moment, and after damage at any byte."""
+"""The trainer's store: what is found again after a kill or a power cut at any moment, and after
+damage at any byte.
+"""
 
 import errno
 import random
@@ -72,7 +74,7 @@ def samples_of(opened, *arguments):
     return found
 
 
-# -- what is found again -------------------------------------------------------------------------------
+# -- what is found again ---------------------------------------------------------------------------
 
 
 def test_what_was_written_is_found_again_as_it_was(opened):
@@ -83,10 +85,15 @@ def test_what_was_written_is_found_again_as_it_was(opened):
     assert list(map(bytes, file.messages)) == [noise(1), noise(4)]
     assert (file.head.run, file.head.samples, file.head.held) == ("run", 6, 6)
     assert [tuple(progress) for progress in file.head.progress] == [("w", 7, 6, 0)]
-    assert [(packet.first, len(columns)) for packet, columns, *_ in file.packets()] == [(1, 50), (4, 50)]
+    assert [(packet.first, len(columns)) for packet, columns, *_ in file.packets()] == [
+        (1, 50),
+        (4, 50),
+    ]
 
 
-@pytest.mark.fault("disk", "a byte in a log is damaged", "it costs the packet that it is in, and one line says so")
+@pytest.mark.fault(
+    "disk", "a byte in a log is damaged", "it costs the packet that it is in, and one line says so"
+)
 def test_a_damaged_byte_costs_the_packet_it_is_in_and_no_other(opened, folder, caplog):
     store = opened()
     messages = [noise(1), noise(4), noise(7)]
@@ -104,7 +111,9 @@ def test_a_damaged_byte_costs_the_packet_it_is_in_and_no_other(opened, folder, c
         assert len(caplog.records) == (hit in (0, 1, 2)), at
 
 
-@pytest.mark.fault("disk", "a log is cut off at any byte", "what is whole in it is read, and one line says so")
+@pytest.mark.fault(
+    "disk", "a log is cut off at any byte", "what is whole in it is read, and one line says so"
+)
 def test_of_a_file_that_is_cut_off_what_is_whole_is_found(opened, folder, caplog):
     store = opened()
     put(store, noise(1), noise(4))
@@ -127,7 +136,10 @@ def test_what_follows_a_damaged_packet_begins_a_stretch(opened, folder):
     whole, second = path.read_bytes(), packet_of(2, numbered(2))
     path.write_bytes(whole.replace(second, bytes(len(second))))
     buffers = list(Receiver(opened()).replay())
-    assert [(buffer.stream, int(buffer.memory[0].obs)) for buffer in buffers] == [("w/7/0/1", 1), ("w/7/0/3", 3)]
+    assert [(buffer.stream, int(buffer.memory[0].obs)) for buffer in buffers] == [
+        ("w/7/0/1", 1),
+        ("w/7/0/3", 3),
+    ]
 
 
 @pytest.mark.parametrize("name", ["-1.log", "0x1.log", "1_0.log", "log", "a.log", "1.packets"])
@@ -161,7 +173,7 @@ def test_a_folder_belongs_to_one_process(opened, folder):
     opened().close()
 
 
-# -- how many files there are --------------------------------------------------------------------------
+# -- how many files there are ----------------------------------------------------------------------
 
 
 def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opened, folder, few):
@@ -222,7 +234,7 @@ def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, p
         store.close()
 
 
-# -- kills and power cuts ------------------------------------------------------------------------------
+# -- kills and power cuts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
@@ -245,13 +257,14 @@ def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order
             assert found == list(range(1, len(found) + 1))
             assert len(promised) <= len(found) <= len(promised) + 1
             with PowerDisk(root) as power:
-                power.cut(random.Random(1))  # what the next process acknowledges survives another cut
+                # what the next process acknowledges survives another cut
+                power.cut(random.Random(1))
             assert samples_of(stores(root, stack), EVERY_S) == found
 
     assert end_at_each_operation(tmp_path, work, check, is_cut) > 60
 
 
-# -- disks that take nothing, or take their time -------------------------------------------------------
+# -- disks that take nothing, or take their time ---------------------------------------------------
 
 
 def full_disk(folder, room, monkeypatch):
@@ -265,7 +278,9 @@ def full_disk(folder, room, monkeypatch):
 
 
 @pytest.mark.parametrize("room", [0, 20, 300])
-def test_what_a_full_disk_does_not_take_is_kept_and_leaves_nothing_behind(opened, folder, monkeypatch, caplog, room):
+def test_what_a_full_disk_does_not_take_is_kept_and_leaves_nothing_behind(
+    opened, folder, monkeypatch, caplog, room
+):
     store = opened(EVERY_S)
     put_each(store, 1)
     before = files(folder)
@@ -319,7 +334,9 @@ def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
 
 
 @pytest.mark.fault(
-    "disk", "a sync of the trainer's log takes seconds", "what was written is acknowledged after it; one line"
+    "disk",
+    "a sync of the trainer's log takes seconds",
+    "what was written is acknowledged after it; one line",
 )
 def test_a_disk_that_takes_seconds_is_one_line(opened, later, caplog):
     store = opened(EVERY_S, later)
@@ -342,14 +359,16 @@ def test_where_no_thread_starts_any_more_it_writes_in_its_own(opened):
     assert numbers(store) == [1, 2]
 
 
-# -- with a receiver -----------------------------------------------------------------------------------
+# -- with a receiver -------------------------------------------------------------------------------
 
 
 def trainer_of(store):
     return Trainer(store=store, run="run", keep_samples=100)
 
 
-def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(opened, later, monkeypatch):
+def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(
+    opened, later, monkeypatch
+):
     taker = trainer_of(opened(EVERY_S, later))
     assert taker.take(1, 0.0) == [(1, 0)]
     assert taker.take(2, 0.1) == [(2, 0)]

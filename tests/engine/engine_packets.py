@@ -10,7 +10,9 @@ def header(first, last=None, worker="w", oldest=1, **more):
     """The header of a packet with these entries, each a sample."""
     last = first if last is None else last
     fields = {"incarnation": INCARNATION, "breaks": 0, "body_bytes": 0, "compressed": False, **more}
-    return m.SamplePacket(worker, first=first, last=last, oldest=oldest, samples=last - first + 1, **fields)
+    return m.SamplePacket(
+        worker, first=first, last=last, oldest=oldest, samples=last - first + 1, **fields
+    )
 
 
 def message(first, last=None, worker="w", size=0, **more):

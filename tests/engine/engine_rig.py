@@ -36,7 +36,9 @@ class Rig:
     def trainer(self, receiver=None, link=(), **options):
         """`link`: what its `TrainerLink` is to know; options are the engine's."""
         reader = Reader(self.nodes.options(RUN, "gpu", **options))
-        return self.keep(Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link)))
+        return self.keep(
+            Trainer(reader, receiver or Receiver(run=f"training {len(self.parts)}"), **dict(link))
+        )
 
     def keep(self, part):
         self.parts.append(part)

@@ -63,7 +63,9 @@ def test_a_worker_sends_again_once_the_stream_is_nearly_read(stream):
     assert not stream.ack(1).again
 
 
-def test_what_the_trainer_does_not_take_though_much_that_came_later_is_stored_is_given_up(stream, caplog):
+def test_what_the_trainer_does_not_take_though_much_that_came_later_is_stored_is_given_up(
+    stream, caplog
+):
     stream.read(5, 6, worker="dead", now=0.0)
     stream.read(1, now=19.0)
     stream.read(2, now=30.0)
@@ -71,7 +73,9 @@ def test_what_the_trainer_does_not_take_though_much_that_came_later_is_stored_is
     assert stream.backlog.purge(31.0) is None
     stream.ack(2)
     assert stream.backlog.purge(31.0) == 4
-    assert "entries 5 to 6 of worker dead are given up: the trainer does not take them" in caplog.text
+    assert (
+        "entries 5 to 6 of worker dead are given up: the trainer does not take them" in caplog.text
+    )
 
 
 def test_a_dismissed_process_holds_nothing_up(stream):

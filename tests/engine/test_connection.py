@@ -58,7 +58,8 @@ def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
     heard.clear()
     until(lambda: heard)
     node.processes[0].send_signal(signal.SIGSTOP)
-    until(lambda: not connection.connected)  # no goodbye is waited for: nats-py alone would wait 30 s
+    # no goodbye is waited for: nats-py alone would wait 30 s
+    until(lambda: not connection.connected)
     node.processes[0].send_signal(signal.SIGCONT)
     heard.clear()
     until(lambda: heard)
@@ -71,7 +72,9 @@ def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
 
 
 class OneSidedNode(threading.Thread):
-    """Lets one client in; then it answers nothing that is asked, and sends messages until `is_mute`."""
+    """Lets one client in; then it answers nothing that is asked, and sends messages until
+    `is_mute`.
+    """
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -98,7 +101,9 @@ class OneSidedNode(threading.Thread):
 
 
 def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
-    """As long as anything comes of it: a trainer that is new has much to read, on a busy machine slowly."""
+    """As long as anything comes of it: a trainer that is new has much to read, on a busy machine
+    slowly.
+    """
     monkeypatch.setattr("tmrl_like.engine.connection._PING_S", 0.1)
     clients, node = [], OneSidedNode()
 
@@ -155,16 +160,21 @@ def test_what_is_said_last_arrives(node):
 def test_who_is_no_user_of_the_engine_reads_so_in_one_line(node, tmp_path):
     stranger = Nodes(tmp_path / "other").user("arena")
     assert re.search(
-        r"the engine at nats://localhost:\d+ refuses the user arena of .*arena.creds: check server.engine_credentials",
+        r"the engine at nats://localhost:\d+ refuses the user arena of .*arena.creds: check "
+        r"server.engine_credentials",
         str(ending(node.options("r", stranger))),
     )
-    assert "refuses who shows no credentials: check server.engine_credentials" in str(ending(node.options("r")))
+    assert "refuses who shows no credentials: check server.engine_credentials" in str(
+        ending(node.options("r"))
+    )
 
 
 def test_who_is_refused_while_a_node_is_away_tries_on(node, caplog, tmp_path):
     stranger = str(Nodes(tmp_path / "other").user("arena"))
     nodes = (node.urls[0], f"nats://localhost:{free_ports(1)[0]}")
-    connection = EngineConnection(EngineOptions(nodes=nodes, run="r", credentials=stranger), publish_a_policy)
+    connection = EngineConnection(
+        EngineOptions(nodes=nodes, run="r", credentials=stranger), publish_a_policy
+    )
     until(lambda: "refuses the user arena" in caplog.text)
     connection.close(0.0)
 
@@ -182,7 +192,10 @@ def test_a_right_that_is_missing_is_named(node, what, act):
         await asyncio.Event().wait()
 
     arena = node.user("arena", {"pub": ["tmrl.*.g.arena"], "sub": ["_INBOX.arena.>"]})
-    line = f'the engine does not allow its user arena to {what} to "tmrl.r.p": docs/guide/engine.md has the rights'
+    line = (
+        f'the engine does not allow its user arena to {what} to "tmrl.r.p": docs/guide/engine.md '
+        "has the rights"
+    )
     error = ending(node.options("r", arena), attend)
     assert isinstance(error, CredentialsError)
     assert str(error).startswith(line)
@@ -192,18 +205,28 @@ def test_nodes_that_take_small_messages_only_end_it(tmp_path):
     with Nodes(tmp_path, is_open=True, more="max_payload: 64KB") as nodes:
         error = ending(nodes.options("r"))
     assert isinstance(error, ConfigError)
-    assert "take messages of 65,536 bytes at most, expected 1,048,576 or more: set max_payload" in str(error)
+    assert (
+        "take messages of 65,536 bytes at most, expected 1,048,576 or more: set max_payload"
+        in str(error)
+    )
 
 
 def test_a_file_that_is_none_of_credentials_is_one_line(tmp_path):
     assert user_name(None) == "local"
     assert user_name(str(Nodes(tmp_path).user("gpu"))) == "gpu"
-    with pytest.raises(CredentialsError, match=r"cannot read the engine's credentials .*nonesuch: No such file"):
+    with pytest.raises(
+        CredentialsError, match=r"cannot read the engine's credentials .*nonesuch: No such file"
+    ):
         user_name(str(tmp_path / "nonesuch"))
-    for content in ("", "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n", "\xff"):
+    for content in (
+        "",
+        "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n",
+        "\xff",
+    ):
         (tmp_path / "x.creds").write_text(content, encoding="latin-1")
         with pytest.raises(
-            CredentialsError, match=r"x\.creds is no file of credentials: expected a user's JWT and its key"
+            CredentialsError,
+            match=r"x\.creds is no file of credentials: expected a user's JWT and its key",
         ):
             user_name(str(tmp_path / "x.creds"))
 
@@ -239,7 +262,9 @@ def test_who_answers_in_the_clear_where_tls_is_asked_for_hears_nothing_of_us(nod
     async def attend(client):
         attended.set()
 
-    options = EngineOptions(nodes=(node.urls[0].replace("nats:", "tls:"),), run="r", credentials=str(node.user("gpu")))
+    options = EngineOptions(
+        nodes=(node.urls[0].replace("nats:", "tls:"),), run="r", credentials=str(node.user("gpu"))
+    )
     connection = EngineConnection(options, attend)
     until(lambda: "it speaks in the clear, and tls:// was asked for" in caplog.text)
     connection.close(0.0)

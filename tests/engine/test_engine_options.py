@@ -17,13 +17,24 @@ def test_nodes_are_kept_in_one_form():
     assert EngineOptions(nodes=nodes, run="r").nodes == expected
 
 
-WRONG = ("", "a", "tls://a,,b", "tcp://a", "tls://a b", "tls://a:0", "tls://a:65536", "tls://me@a", "tls://::1")
+WRONG = (
+    "",
+    "a",
+    "tls://a,,b",
+    "tcp://a",
+    "tls://a b",
+    "tls://a:0",
+    "tls://a:65536",
+    "tls://me@a",
+    "tls://::1",
+)
 
 
 @pytest.mark.parametrize("engine", WRONG)
 def test_what_is_no_address_is_refused_in_one_line(engine):
     with pytest.raises(
-        ConfigError, match=r"^engine is '.*'; expected nats://host\[:port\] or tls://host\[:port\], with"
+        ConfigError,
+        match=r"^engine is '.*'; expected nats://host\[:port\] or tls://host\[:port\], with",
     ):
         ServerSection(engine=engine)
 
@@ -32,7 +43,9 @@ def test_an_experiment_names_the_engine_of_its_run():
     named = {"engine_credentials": "gpu.creds", "engine_ca": "ca.crt"}
     section = ServerSection(engine="tls://a, b:5", engine_max_bytes=1 << 30, **named)
     nodes = ("tls://a:4222", "tls://b:5")
-    expected = EngineOptions(nodes=nodes, run="drone", max_bytes=1 << 30, credentials="gpu.creds", ca="ca.crt")
+    expected = EngineOptions(
+        nodes=nodes, run="drone", max_bytes=1 << 30, credentials="gpu.creds", ca="ca.crt"
+    )
     assert Settings(run_name="drone", server=section).engine == expected
     assert Settings().engine is None
 

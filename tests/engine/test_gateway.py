@@ -49,7 +49,9 @@ def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
     until(lambda: not any(worker.kept for worker in workers))
     until(lambda: rig.in_stream() == 0)
     assert second.memory == {f"w{i}": list(range(51, 101)) for i in range(3)}
-    assert all(len(set(worker.feeds)) == 1 for worker in workers), "another trainer is no reason to send it all again"
+    assert all(len(set(worker.feeds)) == 1 for worker in workers), (
+        "another trainer is no reason to send it all again"
+    )
 
 
 def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
@@ -164,14 +166,22 @@ def test_a_server_that_hung_seats_its_engine_once(tmp_path):
 
 
 def test_a_server_without_an_engines_credentials_says_what_is_missing(tmp_path):
-    options = EngineOptions(nodes=("nats://localhost",), run=RUN, credentials=str(tmp_path / "arena.creds"))
-    with pytest.raises(CredentialsError, match=r"cannot read the engine's credentials .*arena.creds"):
+    options = EngineOptions(
+        nodes=("nats://localhost",), run=RUN, credentials=str(tmp_path / "arena.creds")
+    )
+    with pytest.raises(
+        CredentialsError, match=r"cannot read the engine's credentials .*arena.creds"
+    ):
         Server(0, transport="inproc", keys_dir=tmp_path / "keys", engine=options)
 
 
-@pytest.mark.parametrize("missing", ["tmrl.*.s.arena.>", "tmrl.*.b.arena.>", "tmrl.*.g.arena", "tmrl.*.a.arena"])
+@pytest.mark.parametrize(
+    "missing", ["tmrl.*.s.arena.>", "tmrl.*.b.arena.>", "tmrl.*.g.arena", "tmrl.*.a.arena"]
+)
 def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog):
-    allowed = {kind: [s for s in subjects if s != missing] for kind, subjects in rights("arena").items()}
+    allowed = {
+        kind: [s for s in subjects if s != missing] for kind, subjects in rights("arena").items()
+    }
     assert allowed != rights("arena")
     options = rig.nodes.options(RUN, rig.nodes.user("arena", allowed))
     server = rig.keep(Server(0, transport="inproc", keys_dir=rig.keys.path, engine=options))
@@ -179,19 +189,30 @@ def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog)
     with pytest.raises(CredentialsError, match=f"does not allow its user arena to {what} to"):
         server.serve_forever()
     assert "Traceback" not in caplog.text
-    assert [r.getMessage()[:34] for r in caplog.records] == ["the connection to the engine ends: "[:34]]
+    assert [r.getMessage()[:34] for r in caplog.records] == [
+        "the connection to the engine ends: "[:34]
+    ]
 
 
 def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
     """As docs/deploy/nats_leaf.conf makes it one, but without TLS."""
     leaves, port = free_ports(2)
-    with Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub, ExitStack() as stack:
+    with (
+        Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub,
+        ExitStack() as stack,
+    ):
         config = (GUIDE.parents[1] / "deploy" / "nats_leaf.conf").read_text(encoding="utf-8")
         config = config.replace("127.0.0.1:4222", f"127.0.0.1:{port}")
-        config = config.replace("arena-node.creds", str(hub.user("arena-node", rights("arena-node"))))
-        config = re.sub(r"tls \{.*\}", "", re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config))
+        config = config.replace(
+            "arena-node.creds", str(hub.user("arena-node", rights("arena-node")))
+        )
+        config = re.sub(
+            r"tls \{.*\}", "", re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config)
+        )
         (tmp_path / "leaf.conf").write_text(config)
-        leaf = stack.enter_context(subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")]))
+        leaf = stack.enter_context(
+            subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")])
+        )
         stack.callback(leaf.kill)
         rig = Rig(hub, tmp_path)
         rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))

@@ -54,7 +54,11 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     own = samples_subject(RUN, "arena", "w1")
 
     async def forge(client):
-        for forged in (f"$KV.{BUCKET}.{token(RUN)}", samples_subject(RUN, "lab", "w1"), policy_subject(RUN)):
+        for forged in (
+            f"$KV.{BUCKET}.{token(RUN)}",
+            samples_subject(RUN, "lab", "w1"),
+            policy_subject(RUN),
+        ):
             await client.publish(own, b"no packet", forged)
         await client.publish(own, packet_of(1, numbered(1), worker="w9"))
 
@@ -72,7 +76,13 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
 
 def test_a_run_gets_a_stream_that_is_kept_on_disk_and_refuses_when_it_is_full(rig):
     rig.trainer(max_bytes=1 << 20)
-    wanted = {"retention": "limits", "discard": "new", "storage": "file", "num_replicas": 1, "max_bytes": 1 << 20}
+    wanted = {
+        "retention": "limits",
+        "discard": "new",
+        "storage": "file",
+        "num_replicas": 1,
+        "max_bytes": 1 << 20,
+    }
     assert rig.stream()["config"].items() >= wanted.items()
 
 
@@ -98,4 +108,7 @@ def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
         rig.trainer()
         until(lambda: "the trainer's seat is away" in caplog.text)
         rig.close()
-    assert "nothing answers for JetStream: enable it at the nodes, and for this user's account" in caplog.text
+    assert (
+        "nothing answers for JetStream: enable it at the nodes, and for this user's account"
+        in caplog.text
+    )

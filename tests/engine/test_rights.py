@@ -67,7 +67,9 @@ class Watched:
 
     async def __aenter__(self):
         prefix, file = inbox(self._name), str(self._credentials)
-        self.client = await nats.connect(self._url, user_credentials=file, inbox_prefix=prefix, error_cb=self._note)
+        self.client = await nats.connect(
+            self._url, user_credentials=file, inbox_prefix=prefix, error_cb=self._note
+        )
         return self
 
     async def __aexit__(self, *_):
@@ -103,7 +105,10 @@ def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node):
             await gateway.client.flush()
             await learner.client.publish(policy_subject(RUN), b"weights")
             assert (await heard.next_msg(5)).data == b"weights"
-            assert json.loads((await gateway.client.request(SAMPLES, b"x", timeout=5)).data)["seq"] == 1
+            assert (
+                json.loads((await gateway.client.request(SAMPLES, b"x", timeout=5)).data)["seq"]
+                == 1
+            )
             assert gateway.errors == learner.errors == []
             await gateway.refusals(SITE_MAY_NOT_PUBLISH, SITE_MAY_NOT_HEAR)
             await learner.refusals(TRAINER_MAY_NOT_PUBLISH, {"another's inbox": f"{inbox(SITE)}.>"})

@@ -1,4 +1,6 @@
-"""Who has the trainer's seat of a run at an engine: one, its successor at once, and another run's trainer never."""
+"""Who has the trainer's seat of a run at an engine: one, its successor at once, and another run's
+trainer never.
+"""
 
 import contextlib
 import time
@@ -20,7 +22,9 @@ class Trainer:
         self.answers = []
         self.name = name
         incarnation = incarnation or hash(name) & 0xFFFF | 1
-        self.hello = m.encode(m.Hello("trainer", name, incarnation, "", rank=rank, run=run, began_up_s=began_up_s))
+        self.hello = m.encode(
+            m.Hello("trainer", name, incarnation, "", rank=rank, run=run, began_up_s=began_up_s)
+        )
         self.reader.send(self.hello)
 
     def heard(self):

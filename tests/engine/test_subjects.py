@@ -7,7 +7,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmrl_like.engine.subjects import MAX_RANKS, beats_of_rank, samples_of_rank, samples_subject, token
+from tmrl_like.engine.subjects import (
+    MAX_RANKS,
+    beats_of_rank,
+    samples_of_rank,
+    samples_subject,
+    token,
+)
 from tmrl_like.wire.messages import share_of
 
 names = st.text(max_size=100)
@@ -37,7 +43,9 @@ def test_a_subject_with_wildcards_holds_the_workers_that_a_server_gives_a_rank(n
         for number in range(size)
         if all(
             wanted in ("*", found)
-            for wanted, found in zip(samples_of_rank("run", number, size).split("."), subject, strict=True)
+            for wanted, found in zip(
+                samples_of_rank("run", number, size).split("."), subject, strict=True
+            )
         )
     ]
     assert matching == [share_of(name, size)]

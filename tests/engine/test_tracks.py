@@ -1,4 +1,6 @@
-"""What a gateway confirms to workers, and what it asks them for again: its bookkeeping, without a node."""
+"""What a gateway confirms to workers, and what it asks them for again: its bookkeeping, without a
+node.
+"""
 
 import pytest
 from engine_packets import INCARNATION, header

@@ -15,14 +15,26 @@ REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 def start_x_server():
     """An X server of one's own: DISPLAY and process."""
     missing = [] if shutil.which("Xvfb") else ["Xvfb"]
-    missing += [name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None]
+    missing += [
+        name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         if os.environ.get(REQUIRED):
             pytest.fail(f"{REQUIRED} is set, and there is no {', '.join(missing)}")
         pytest.skip(f"needs {', '.join(missing)}")
     read, write = os.pipe()
     server = subprocess.Popen(
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x800x24", "-nolisten", "tcp", "-noreset"],
+        [
+            "Xvfb",
+            "-displayfd",
+            str(write),
+            "-screen",
+            "0",
+            "1280x800x24",
+            "-nolisten",
+            "tcp",
+            "-noreset",
+        ],
         pass_fds=(write,),
         stderr=subprocess.DEVNULL,
     )

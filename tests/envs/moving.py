@@ -1,7 +1,8 @@
 """Something that moves, says so in a file, and is stopped.
 
-As a script it starts processes, of which each drives one: for each line of its standard input, FILE, KIND and WHAT
-with a tab between them, it says a process id. What they all need is imported once.
+As a script it starts processes, of which each drives one: for each line of its standard input,
+FILE, KIND and WHAT with a tab between them, it says a process id. What they all need is imported
+once.
 """
 
 import os
@@ -31,7 +32,9 @@ time.sleep(3600)
 
 
 class Moving(CountingEnv):
-    """Moves from a reset on; its 20th step hangs if that is asked for. It may need a device's process."""
+    """Moves from a reset on; its 20th step hangs if that is asked for. It may need a device's
+    process.
+    """
 
     def __init__(self, file, what="", device=False):
         super().__init__(step_s=0.01)
@@ -39,7 +42,9 @@ class Moving(CountingEnv):
         self.device = None
         if device:
             command = [sys.executable, "-S", "-c", DEVICE, file]
-            self.device = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self.device = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
         say(file, "made")
 
     def reset(self, **options):
@@ -94,7 +99,9 @@ def drive(file, kind, what):
     stopper = Stopper(supervised=False)
     make_env = partial(KINDS[kind], file, what)
     options = WorkerOptions(hang_timeout_s=60.0)
-    with RolloutWorker(make_env, LinearActor, standalone=True, model_path=None, options=options) as worker:
+    with RolloutWorker(
+        make_env, LinearActor, standalone=True, model_path=None, options=options
+    ) as worker:
         stopper.on_stop = worker.stop
         worker.run_episodes(nb_episodes=1000)
 

@@ -78,7 +78,9 @@ def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stand
 @pytest.mark.parametrize("inputs", ["few", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]])
 def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs):
     env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs=inputs)
-    assert env.observation_space == spaces.Tuple((env.observation_space[0], spaces.Discrete(3), spaces.Discrete(3)))
+    assert env.observation_space == spaces.Tuple(
+        (env.observation_space[0], spaces.Discrete(3), spaces.Discrete(3))
+    )
     obs, _ = env.reset()
     assert obs[1:] == (1, 1)
     assert env.observation_space.contains(obs)
@@ -118,7 +120,10 @@ def test_a_default_action_of_more_digits_is_found_in_the_table():
         ([[0, 0], [0, float("nan")]], "row 1 of"),
         ([[0, 0], ["left", "up"]], r"row 1 of the table of inputs is \['left', 'up'\]; expected"),
         ([[0, 0], [[1], [0, 1]]], "row 1 of"),
-        ([[0, 0.25], [1, 1]], r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]"),
+        (
+            [[0, 0.25], [1, 1]],
+            r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_one_line(inputs, message):

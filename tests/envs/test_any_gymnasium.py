@@ -30,7 +30,9 @@ NETS = {"hidden_sizes": (16,)}
 
 
 def through_everything(env_cls, act_buf_len=0, max_samples=20):
-    """Act, encode, decode, store, compare every transition, train a step, load the weights; returns a batch."""
+    """Act, encode, decode, store, compare every transition, train a step, load the weights; returns
+    a batch.
+    """
     spaces_of = env_cls()
     discrete = not isinstance(spaces_of.action_space, spaces.Box)
     spaces_of.close()
@@ -43,7 +45,9 @@ def through_everything(env_cls, act_buf_len=0, max_samples=20):
         drive(worker, memory)
         agent_cls = DiscreteSACAgent if discrete else SACAgent
         env = worker.env
-        agent = agent_cls(env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls)
+        agent = agent_cls(
+            env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls
+        )
         batch = memory.sample()
         assert all(np.isfinite(float(value)) for value in agent.train(batch).values())
         worker.actor.load_weights(agent.get_actor().weights())
@@ -108,10 +112,19 @@ MIXTURES = [  # observations and actions
     (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
     (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
     (spaces.MultiDiscrete([1, 4, 2]), spaces.Box(-1.0, 2.0, (2,))),
-    (spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))), spaces.MultiDiscrete([2, 3], start=[5, -7])),
-    (spaces.Tuple((spaces.Discrete(5, start=-3), PICTURE, spaces.Discrete(1))), spaces.Discrete(3, start=4)),
     (
-        spaces.Dict(a=spaces.Tuple((spaces.Box(0, 9, (2,), np.float64),)), b=spaces.Dict(c=spaces.MultiBinary(1))),
+        spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))),
+        spaces.MultiDiscrete([2, 3], start=[5, -7]),
+    ),
+    (
+        spaces.Tuple((spaces.Discrete(5, start=-3), PICTURE, spaces.Discrete(1))),
+        spaces.Discrete(3, start=4),
+    ),
+    (
+        spaces.Dict(
+            a=spaces.Tuple((spaces.Box(0, 9, (2,), np.float64),)),
+            b=spaces.Dict(c=spaces.MultiBinary(1)),
+        ),
         spaces.Box(-1.0, 2.0, (2,)),
     ),
 ]
@@ -125,10 +138,13 @@ def test_any_mixture_of_spaces_goes_through_everything(observation_space, action
 
 
 @pytest.mark.parametrize(
-    "action_space", [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))]
+    "action_space",
+    [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))],
 )
 def test_actions_without_entries_or_bounds_are_refused(action_space):
-    with pytest.raises(ConfigError, match="has no finite bounds; give it entries, and each a low and a higher high"):
+    with pytest.raises(
+        ConfigError, match="has no finite bounds; give it entries, and each a low and a higher high"
+    ):
         SquashedGaussianActor(spaces.Box(0.0, 1.0, (2,)), action_space)
 
 
@@ -165,7 +181,14 @@ class Lamp(Interface):
 
 
 def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
-    config = {**DEFAULT_CONFIG_DICT, "interface": Lamp, "time_step_duration": 0.005, "start_obs_capture": 0.005}
+    config = {
+        **DEFAULT_CONFIG_DICT,
+        "interface": Lamp,
+        "time_step_duration": 0.005,
+        "start_obs_capture": 0.005,
+    }
     config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
-    batch = through_everything(partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2)
+    batch = through_everything(
+        partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2
+    )
     assert [leaf.dtype for leaf in batch.obs] == [torch.float32, torch.int64, torch.int64]

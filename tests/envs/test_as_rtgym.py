@@ -1,4 +1,6 @@
-"""`ClockedGym` does with an interface what rtgym's environments do with it, call by call and to the microsecond."""
+"""`ClockedGym` does with an interface what rtgym's environments do with it, call by call and to the
+microsecond.
+"""
 
 import threading
 import warnings
@@ -19,7 +21,9 @@ STEP = 16 * MS
 
 
 class Timeline:
-    """A time for each thread, which goes on when that thread sleeps; whoever waits for another is as late as it."""
+    """A time for each thread, which goes on when that thread sleeps; whoever waits for another is
+    as late as it.
+    """
 
     def __init__(self):
         self._local = threading.local()
@@ -90,13 +94,19 @@ def timeline(monkeypatch):
 
 
 class Recorder(RealTimeGymInterface):
-    """Notes its calls and when they come; each takes its time; every fifth observation ends the episode.
+    """Notes its calls and when they come; each takes its time; every fifth observation ends the
+    episode.
 
     Without `with_time` it does not say when an observation was taken.
     """
 
     def __init__(self, timeline, calls, with_time, **takes):
-        self._timeline, self._calls, self._with_time, self._takes = timeline, calls, with_time, takes
+        self._timeline, self._calls, self._with_time, self._takes = (
+            timeline,
+            calls,
+            with_time,
+            takes,
+        )
         self._count = 0
 
     def _note(self, name, *args):
@@ -118,7 +128,12 @@ class Recorder(RealTimeGymInterface):
 
     def get_obs_rew_terminated_info(self):
         self._note("get_obs")
-        return self._observe(), np.float32(self._count), self._count % 5 == 4, {"count": self._count}
+        return (
+            self._observe(),
+            np.float32(self._count),
+            self._count % 5 == 4,
+            {"count": self._count},
+        )
 
     def wait(self):
         self._note("wait")
@@ -127,7 +142,9 @@ class Recorder(RealTimeGymInterface):
         return self._count
 
     def get_observation_space(self):
-        return spaces.Tuple((spaces.Box(0, 99, (2,), np.float64), spaces.Discrete(99), spaces.Box(0, 1e9, ())))
+        return spaces.Tuple(
+            (spaces.Box(0, 99, (2,), np.float64), spaces.Discrete(99), spaces.Box(0, 1e9, ()))
+        )
 
     def get_action_space(self):
         return spaces.Box(-1.0, 1.0, (2,))
@@ -137,7 +154,9 @@ class Recorder(RealTimeGymInterface):
 
 
 def play(make, timeline, config, pauses, **interface_kwargs):
-    """What a script of all that one can ask for saw: results, errors, warnings, times, calls of the interface."""
+    """What a script of all that one can ask for saw: results, errors, warnings, times, calls of the
+    interface.
+    """
     calls, seen = list[Any](), list[Any]()
     config = DEFAULT_CONFIG_DICT | {
         "interface": Recorder,
@@ -168,7 +187,15 @@ def play(make, timeline, config, pauses, **interface_kwargs):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         env = make(config)
-        seen.append((env.observation_space, env.action_space, env.default_action, env.act_buf_len, env.act_in_obs))
+        seen.append(
+            (
+                env.observation_space,
+                env.action_space,
+                env.default_action,
+                env.act_buf_len,
+                env.act_in_obs,
+            )
+        )
         for seed in range(4):
             episode(seed)
         note(env.wait)
@@ -207,7 +234,9 @@ def play_both(timeline, rtgyms, *args, **kwargs):
     time = timeline()
     theirs = play(rtgyms, time, *args, **kwargs)
     time = timeline()
-    return play(lambda config: ClockedGym(config, Clock(0.0, time.now, time.sleep)), time, *args, **kwargs), theirs
+    return play(
+        lambda config: ClockedGym(config, Clock(0.0, time.now, time.sleep)), time, *args, **kwargs
+    ), theirs
 
 
 BOTH = pytest.mark.parametrize("rtgyms", [real_time_env.RealTimeEnv, real_time_env.RealTimeEnvTS])
@@ -223,7 +252,11 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({}, [2 * MS], {"get_obs": 3 * MS, "reset": 5 * MS, "wait": 7 * MS}),
         ({}, [2 * MS], {"get_obs": 18 * MS, "reset": 99 * MS}),
         ({"ep_max_length": 3, "wait_on_done": True}, IN_TIME, {"wait": 50 * MS}),
-        ({"act_prepro_func": lambda act: -act, "obs_prepro_func": lambda obs: [7, *obs]}, IN_TIME, {}),
+        (
+            {"act_prepro_func": lambda act: -act, "obs_prepro_func": lambda obs: [7, *obs]},
+            IN_TIME,
+            {},
+        ),
         ({"benchmark": True}, IN_TIME, {"reset": 5 * MS}),
         ({"benchmark": True, "benchmark_polyak": 0.5}, [MS], {"get_obs": MS}),
         ({"benchmark": True, "benchmark_type": "trace"}, IN_TIME, {}),
@@ -234,7 +267,9 @@ LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
         ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
     ],
 )
-def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, rtgyms, config, pauses, takes):
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(
+    timeline, rtgyms, config, pauses, takes
+):
     assert_same(*play_both(timeline, rtgyms, config, pauses, with_time=True, **takes))
 
 
@@ -251,7 +286,9 @@ def test_calls_times_observations_flags_and_warnings_are_rtgyms(timeline, rtgyms
         {"start_obs_capture": 9 * MS, "wait_on_done": True},
     ],
 )
-def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(timeline, rtgyms, config):
+def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
+    timeline, rtgyms, config
+):
     ours, theirs = play_both(timeline, rtgyms, config, LATE, with_time=False)
     assert_same(ours, theirs)
     assert any("Time-step timed out" in warning for warning in ours[-2])

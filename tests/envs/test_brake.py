@@ -61,7 +61,9 @@ def diary(tmp_path):
 
 @pytest.fixture
 def in_time(tmp_path, figure):
-    """Do it again until it was in time, as a machine with nothing else to do is; a busy one has longer."""
+    """Do it again until it was in time, as a machine with nothing else to do is; a busy one has
+    longer.
+    """
 
     def test(once):
         took_s = []
@@ -82,7 +84,9 @@ def gives_up(monkeypatch):
 
 def make_worker(env_cls, *arguments, actor_cls=LinearActor, hang_timeout_s=HANG_S):
     options = WorkerOptions(hang_timeout_s=hang_timeout_s)
-    return RolloutWorker(partial(env_cls, *arguments), actor_cls, standalone=True, model_path=None, options=options)
+    return RolloutWorker(
+        partial(env_cls, *arguments), actor_cls, standalone=True, model_path=None, options=options
+    )
 
 
 def say_and_raise(file):
@@ -117,7 +121,11 @@ class RaisingActor(LinearActor):
         return np.zeros(1, np.float32)
 
 
-@pytest.mark.fault("robots", "policy or environment raises", "what moves is stopped at once, only once, then closed")
+@pytest.mark.fault(
+    "robots",
+    "policy or environment raises",
+    "what moves is stopped at once, only once, then closed",
+)
 @pytest.mark.parametrize("where", ["act", "step", "reset"])
 @pytest.mark.usefixtures("gives_up")
 def test_what_raises_stops_what_moves(where, in_time, monkeypatch):
@@ -135,7 +143,11 @@ def test_what_raises_stops_what_moves(where, in_time, monkeypatch):
     in_time(once)
 
 
-@pytest.mark.fault("robots", "an environment hangs while it moves something", "that is stopped when the hang is known")
+@pytest.mark.fault(
+    "robots",
+    "an environment hangs while it moves something",
+    "that is stopped when the hang is known",
+)
 @pytest.mark.usefixtures("gives_up")
 def test_what_hangs_is_stopped_when_the_hang_is_known(in_time):
     def once(diary):
@@ -150,9 +162,15 @@ def test_what_hangs_is_stopped_when_the_hang_is_known(in_time):
     in_time(once)
 
 
-@pytest.mark.fault("robots", "a process that an environment needs is killed, or stands still", "what moves is stopped")
+@pytest.mark.fault(
+    "robots",
+    "a process that an environment needs is killed, or stands still",
+    "what moves is stopped",
+)
 @posix
-@pytest.mark.parametrize(("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)], ids=["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    ("how", "waits_s"), [("SIGKILL", 0.0), ("SIGSTOP", HANG_S)], ids=["SIGKILL", "SIGSTOP"]
+)
 @pytest.mark.usefixtures("gives_up")
 def test_without_its_device_what_moves_is_stopped(how, waits_s, in_time):
     def once(diary):
@@ -179,7 +197,12 @@ def nursery():
     """Where workers are started in processes of their own."""
     folder = Path(__file__).parent
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+    }
     command = [sys.executable, folder / "moving.py"]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **pipes) as process:
         yield process
@@ -202,9 +225,15 @@ def start(nursery):
         process.kill()
 
 
-@pytest.mark.fault("processes", "a worker gets SIGTERM or Ctrl-C, and its step hangs", "what moves is stopped at once")
+@pytest.mark.fault(
+    "processes",
+    "a worker gets SIGTERM or Ctrl-C, and its step hangs",
+    "what moves is stopped at once",
+)
 @posix
-@pytest.mark.parametrize(("name", "what"), [("SIGTERM", "drives"), ("SIGTERM", "hangs"), ("SIGINT", "hangs")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("SIGTERM", "drives"), ("SIGTERM", "hangs"), ("SIGINT", "hangs")]
+)
 def test_a_signal_stops_what_moves(name, what, start, in_time):
     def once(diary):
         process = start(diary, what=what)
@@ -219,7 +248,11 @@ def test_a_signal_stops_what_moves(name, what, start, in_time):
     in_time(once)
 
 
-@pytest.mark.fault("processes", "a worker is killed while it moves something", "the guard's process stops that, once")
+@pytest.mark.fault(
+    "processes",
+    "a worker is killed while it moves something",
+    "the guard's process stops that, once",
+)
 @posix
 @pytest.mark.parametrize("kind", ["Remote", "WithDevice"])
 def test_a_killed_worker_is_stopped_from_outside(kind, start, in_time):
@@ -316,7 +349,9 @@ class StubbornArm(Arm):
 
 
 def test_an_interface_whose_stop_fails_is_driven_again_after_the_next_reset():
-    env = SupervisedEnv(partial(RealTimeEnv, StubbornArm, time_step_duration=0.01), hang_timeout_s=10.0)
+    env = SupervisedEnv(
+        partial(RealTimeEnv, StubbornArm, time_step_duration=0.01), hang_timeout_s=10.0
+    )
     env.run(env.reset)
     env.brake.pull()
     env.run(env.reset)
@@ -359,6 +394,8 @@ def test_a_stop_that_hangs_holds_nobody_up_for_long(monkeypatch):
 def test_without_a_stop_there_is_no_thread_and_no_process():
     before = set(threading.enumerate())
     env = SupervisedEnv(CountingEnv)
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "tmrl-brake"]
+    assert not [
+        thread for thread in set(threading.enumerate()) - before if thread.name == "tmrl-brake"
+    ]
     assert not env.brake.exists
     env.close()

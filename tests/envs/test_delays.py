@@ -49,7 +49,9 @@ def simulate(
     steps=100,
     walk=0.0,
 ):
-    """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`, the newest wins."""
+    """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`,
+    the newest wins.
+    """
     random = np.random.default_rng(seed)
     traces = []
     for _ in range(episodes):
@@ -107,12 +109,16 @@ def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay):
 
 
 def test_actions_of_no_effect_seem_to_act_as_rarely_as_is_promised():
-    alarms = sum(bool(measured(nothing, (0,), walk=1.0, seed=seed, episodes=2).lags) for seed in range(40))
+    alarms = sum(
+        bool(measured(nothing, (0,), walk=1.0, seed=seed, episodes=2).lags) for seed in range(40)
+    )
     assert alarms <= 2  # of 40 at 1 %, two or fewer in 99 % of the cases
 
 
 def test_older_actions_seem_to_act_as_rarely_as_is_promised():
-    wrong = sum(measured(first_order, (1,), 0.1, seed, 2, walk=0.3).lags != (1,) for seed in range(25))
+    wrong = sum(
+        measured(first_order, (1,), 0.1, seed, 2, walk=0.3).lags != (1,) for seed in range(25)
+    )
     assert wrong <= 2
 
 
@@ -171,6 +177,8 @@ def test_numbers_and_pictures_have_delays_of_their_own():
 
 
 def test_observations_without_numbers_show_nothing():
-    response = measure_response([Trace(np.random.default_rng(0).normal(size=(100, 1)), np.empty((101, 0)))])
+    response = measure_response(
+        [Trace(np.random.default_rng(0).normal(size=(100, 1)), np.empty((101, 0)))]
+    )
     assert response is not None
     assert response.lags == ()

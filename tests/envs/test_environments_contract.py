@@ -1,4 +1,6 @@
-"""What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of what it starts."""
+"""What every environment that ships keeps to: its spaces, its ends, its seed, and what becomes of
+what it starts.
+"""
 
 import importlib.util
 from collections.abc import Callable
@@ -35,7 +37,8 @@ class Case:
     needs: str  # a module
     process: str = ""  # in the command line of the process that it starts, which may die
     starts_at_once: bool = False
-    drawn: Callable[[Any, Any], Any] | None = None  # what a seed draws, in the first observation and info
+    # what a seed draws, in the first observation and info
+    drawn: Callable[[Any, Any], Any] | None = None
     info: dict[str, tuple[int, ...]] | None = None  # shapes
 
 
@@ -43,7 +46,9 @@ def carla(kind, **options):
     from carla_stand_in import Client, Simulator
 
     client_cls = partial(Client, simulator=Simulator(period_s=0.01))
-    return kind(**options, sensors=SensorOptions(camera=(8, 12), lidar_bins=8), client_cls=client_cls)
+    return kind(
+        **options, sensors=SensorOptions(camera=(8, 12), lidar_bins=8), client_cls=client_cls
+    )
 
 
 def square_game(**options):
@@ -60,8 +65,12 @@ CASES = {
     ),
     "racing": Case(partial(RacingEnv, observation="image"), "Box2D", "racing_game.py", info=PLACE),
     "doom": Case(partial(VizDoomEnv, tics_per_step=2), "vizdoom", "vizdoom", starts_at_once=True),
-    "carla": Case(partial(carla, CarlaEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]),
-    "carla sync": Case(partial(carla, CarlaSyncEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]),
+    "carla": Case(
+        partial(carla, CarlaEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]
+    ),
+    "carla sync": Case(
+        partial(carla, CarlaSyncEnv), "carla", info=PLACE, drawn=lambda obs, info: info["position"]
+    ),
     "desktop": Case(square_game, "mss", "square_game.py"),
 }
 
@@ -89,13 +98,18 @@ def env(case):
 
 def processes_of(case):
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if case.process and case.process in " ".join(child.cmdline())]
+    return [
+        child for child in children if case.process and case.process in " ".join(child.cmdline())
+    ]
 
 
 def test_its_spaces_are_read_before_anything_is_started(case, env):
     assert bool(processes_of(case)) is case.starts_at_once
     observation = env.observation_space.spaces
-    assert list(observation[-env.unwrapped.act_buf_len :]) == [env.action_space] * env.unwrapped.act_buf_len
+    assert (
+        list(observation[-env.unwrapped.act_buf_len :])
+        == [env.action_space] * env.unwrapped.act_buf_len
+    )
     assert env.action_space.contains(env.unwrapped.default_action)
 
 
@@ -115,7 +129,9 @@ def test_an_episode_keeps_to_the_spaces_holds_its_actions_and_ends(case, env):
         assert truncated is (steps == STEPS and not terminated)
 
 
-@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.drawn], indirect=True)
+@pytest.mark.parametrize(
+    "case", [name for name, case in CASES.items() if case.drawn], indirect=True
+)
 def test_a_seed_draws_the_same_beginnings(case, env):
     assert case.drawn is not None
     first, again, *others = [case.drawn(*env.reset(seed=seed)) for seed in (1, 1, 2, 3, 4)]
@@ -123,9 +139,13 @@ def test_a_seed_draws_the_same_beginnings(case, env):
     assert not all(np.allclose(first, other, atol=0.02) for other in others)
 
 
-@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.process], indirect=True)
+@pytest.mark.parametrize(
+    "case", [name for name, case in CASES.items() if case.process], indirect=True
+)
 def test_what_it_started_dies_is_a_fault_and_is_started_again(case):
-    with RolloutWorker(partial(case.make, ep_max_length=STEPS), RandomActor, standalone=True) as worker:
+    with RolloutWorker(
+        partial(case.make, ep_max_length=STEPS), RandomActor, standalone=True
+    ) as worker:
         assert not worker.run_episode().fault
         first = processes_of(case)[0]
         first.kill()

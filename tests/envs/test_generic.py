@@ -12,7 +12,9 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 
 def by_rtgym(**changed):
-    return GenericGymEnv("real-time-gym-ts-v1", {"config": DEFAULT_CONFIG_DICT | {"interface": Interface} | changed})
+    return GenericGymEnv(
+        "real-time-gym-ts-v1", {"config": DEFAULT_CONFIG_DICT | {"interface": Interface} | changed}
+    )
 
 
 def test_an_interface_that_raises_in_its_constructor_is_reported_at_once():
@@ -33,7 +35,10 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch):
     ("changed", "told"),
     [
         ({"interface": None}, "interface is None; expected the interface's class"),
-        ({"time_step_duration": -1}, "time_step_duration is -1; it must be finite and not negative"),
+        (
+            {"time_step_duration": -1},
+            "time_step_duration is -1; it must be finite and not negative",
+        ),
         ({"time_step_duration": float("nan")}, "time_step_duration is nan"),
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
         ({"spin_s": float("inf")}, "spin_s is inf"),

@@ -1,4 +1,6 @@
-"""An rtgym interface as an environment with a clock, and the constructor that hands arguments on to it."""
+"""An rtgym interface as an environment with a clock, and the constructor that hands arguments on to
+it.
+"""
 
 import inspect
 import threading
@@ -18,7 +20,9 @@ ZERO = np.zeros(1, np.float32)
 
 
 @pytest.mark.parametrize("wait_on_done", [True, False])
-def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(wait_on_done: bool) -> None:
+def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(
+    wait_on_done: bool,
+) -> None:
     threads = set(threading.enumerate())
     env = RealTimeEnv(Interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
     assert env.time_step_s == 0.02
@@ -50,7 +54,9 @@ class Manual:
 def test_ten_thousand_steps_at_1_khz_take_ten_seconds() -> None:
     """However late each of them is within the elasticity."""
     clock, lateness = Manual(), np.random.default_rng(0).uniform(0.0, 0.9e-3, 10_000)
-    env = ClockedGym({"interface": Interface, "time_step_duration": 1e-3, "start_obs_capture": 1e-3}, clock)
+    env = ClockedGym(
+        {"interface": Interface, "time_step_duration": 1e-3, "start_obs_capture": 1e-3}, clock
+    )
     env.reset()
     began = clock.time
     for late_s in lateness:
@@ -67,7 +73,9 @@ def test_it_spins_for_a_quarter_of_a_time_step_at_most() -> None:
 
 
 @pytest.mark.parametrize("method", ["send_control", "get_obs_rew_terminated_info", "reset", "wait"])
-def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_episode(method: str) -> None:
+def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_episode(
+    method: str,
+) -> None:
     env = RealTimeEnv(Interface, 0.001, ep_max_length=2)
     env.reset()
     env.unwrapped.interface.fails = method

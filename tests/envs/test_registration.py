@@ -58,7 +58,9 @@ def target_of(obs):
         pytest.param("VizDoom", "", "", "vizdoom", marks=pytest.mark.long),
     ],
 )
-def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(name, before, after, needs):
+def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
+    name, before, after, needs
+):
     """In a process of its own: the drone's threads never end."""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")

@@ -1,4 +1,6 @@
-"""An agent that corrects a base controller: what the environment gets, and what the samples hold."""
+"""An agent that corrects a base controller: what the environment gets, and what the samples
+hold.
+"""
 
 import re
 
@@ -49,7 +51,8 @@ def test_the_environment_gets_the_sum_that_belongs_to_the_observation_which_the_
     obs, *_ = env.step(first)
     assert as_lists(obs) == [[1.0], rest, [0.5, 1.0], pytest.approx([0.1, 3.0]), none, [0.5, -2.0]]
     obs, *_ = env.step(second)
-    assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], pytest.approx([-0.4, 4.0])]  # cut off at the bounds
+    # cut off at the bounds
+    assert as_lists(obs)[:3] == [[2.0], [0.5, 1.0], pytest.approx([-0.4, 4.0])]
     assert as_lists(obs)[-2:] == [first.tolist(), second.tolist()]
     assert env.observation_space.contains(obs)
     assert as_lists(env.unwrapped.interface.sent) == [rest, [0.5, 1.0], pytest.approx([-0.4, 4.0])]
@@ -112,7 +115,11 @@ def test_a_driver_is_a_base_that_is_made_asked_reset_and_closed():
 @pytest.mark.parametrize(
     ("env", "scale", "said"),
     [
-        (partial(GenericGymEnv, "CartPole-v1"), 0.3, "for a ResidualEnv a Box of floats with bounds"),
+        (
+            partial(GenericGymEnv, "CartPole-v1"),
+            0.3,
+            "for a ResidualEnv a Box of floats with bounds",
+        ),
         (make_counting, 0.0, "scale is 0.0; expected more than 0, at most 2"),
         (make_counting, [0.1, 0.2, 0.3], "scale is [0.1, 0.2, 0.3]; expected"),
         (make_counting, float("nan"), "scale is nan"),
@@ -126,5 +133,7 @@ def test_what_cannot_be_is_one_line(env, scale, said):
 @pytest.mark.parametrize("answer", [[0.0], [float("nan"), 0.0]])
 def test_a_base_that_gives_no_action_is_a_fault_before_anything_moves(answer):
     env = ResidualEnv(make_counting, lambda obs: answer)
-    with pytest.raises(EnvironmentFaultError, match=r"the base gave \[.*\]; expected an action of Box"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"the base gave \[.*\]; expected an action of Box"
+    ):
         env.reset()

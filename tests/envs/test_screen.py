@@ -8,4 +8,6 @@ def test_one_line_says_what_is_skipped_without_an_x_server_and_how_to_have_it(mo
     which = ("tests/envs/desktop/test_desktop_env.py", "-k", "window")
     out, _ = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *which, PATH="")
     (line,) = [line for line in out.splitlines() if "for want of a screen" in line]
-    assert line.endswith("tests were skipped for want of a screen (test_desktop_env): sudo apt-get install xvfb")
+    assert line.endswith(
+        "tests were skipped for want of a screen (test_desktop_env): sudo apt-get install xvfb"
+    )

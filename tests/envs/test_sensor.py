@@ -1,4 +1,6 @@
-"""Sensors at their own rate: who asks never waits, and one that is silent has a name. Time is injected."""
+"""Sensors at their own rate: who asks never waits, and one that is silent has a name. Time is
+injected.
+"""
 
 import queue
 import threading
@@ -70,19 +72,22 @@ def test_the_newest_value_is_there_with_its_age_while_the_next_one_is_read(clock
     assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("first", 0.0, 0.0)
     clock.now += 0.3
     assert (sensor.newest(), sensor.age_s) == ("first", pytest.approx(0.3))
-    assert sensor.period_s == pytest.approx(0.3)  # or more: nobody knows before there is a second value
+    # or more: nobody knows before there is a second value
+    assert sensor.period_s == pytest.approx(0.3)
     clock.now += 0.2
     camera.show("second")
     assert (sensor.newest(), sensor.age_s, sensor.period_s) == ("second", 0.0, pytest.approx(0.5))
     sensor.close()
 
 
-def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_and_one_that_speaks_again_is_none(clock, camera):
+def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_until_it_speaks(clock, camera):
     sensor = started(camera, silent_after_s=2.0)
     clock.now += 2.0
     assert sensor.newest() == "first"
     clock.now += 0.1
-    with pytest.raises(EnvironmentFaultError, match=r"^the wrist camera has been silent for 2\.1 s$"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"^the wrist camera has been silent for 2\.1 s$"
+    ):
         sensor.newest()
     camera.show("second")
     assert sensor.newest() == "second"
@@ -92,17 +97,24 @@ def test_a_sensor_that_is_silent_for_long_is_a_fault_with_its_name_and_one_that_
 def test_a_read_that_raises_is_a_fault_with_its_name(camera):
     sensor = started(camera)
     camera.show(OSError("the cable is out"))
-    assert until(lambda: fault_of(sensor)) == "the wrist camera cannot be read: OSError: the cable is out"
+    assert (
+        until(lambda: fault_of(sensor))
+        == "the wrist camera cannot be read: OSError: the cable is out"
+    )
 
 
 def test_a_sensor_that_raises_at_once_does_not_start():
-    with pytest.raises(EnvironmentFaultError, match="the arm's joints cannot be read: ZeroDivisionError"):
+    with pytest.raises(
+        EnvironmentFaultError, match="the arm's joints cannot be read: ZeroDivisionError"
+    ):
         Sensor("the arm's joints", lambda: 1 / 0)
 
 
 def test_a_sensor_that_gives_no_first_value_does_not_start():
     camera = Camera()
-    with pytest.raises(EnvironmentFaultError, match=r"^the wrist camera gave no value within 0\.05 s of its start$"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"^the wrist camera gave no value within 0\.05 s of its start$"
+    ):
         Sensor("the wrist camera", camera.read, first_within_s=0.05)
     camera.show_last("last")
 

@@ -54,7 +54,8 @@ def test_its_newest_state_drives_while_the_cap_is_moved(mouse, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     driver = SpaceMouseDriver(BOX, REST, axes=("x", "z", "yaw"), scale=(1.0, -1.0, 0.5))
-    mouse.waiting = [{"x": 0.04, "y": 1.0}]  # within the dead zone, and an axis that nobody asked for
+    # within the dead zone, and an axis that nobody asked for
+    mouse.waiting = [{"x": 0.04, "y": 1.0}]
     assert driver(None) is None
     mouse.waiting = [{"x": 0.1 * k} for k in range(10)] + [{"x": 0.5, "z": 0.25, "yaw": -1.0}]
     assert driver(None).tolist() == [1.0, -0.5, -1.0]
@@ -85,7 +86,10 @@ def test_it_may_be_unplugged_and_plugged_in_again(mouse):
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"axes": ("x", "w")}, "axes is .* expected some of x, y"), ({"scale": (1.0,)}, "a number for each of 6 axes")],
+    [
+        ({"axes": ("x", "w")}, "axes is .* expected some of x, y"),
+        ({"scale": (1.0,)}, "a number for each of 6 axes"),
+    ],
 )
 @pytest.mark.usefixtures("mouse")
 def test_what_it_cannot_be_is_one_line(options, problem):

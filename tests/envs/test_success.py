@@ -42,10 +42,15 @@ def run(env):
 
 
 def test_an_episode_ends_with_a_reward_where_several_observations_in_a_row_show_success():
-    env = SuccessEnv(partial(Shown, [0.95, 0.1, 0.92, 0.95, 0.95]), itself, reward=2.0, threshold=0.9)
+    env = SuccessEnv(
+        partial(Shown, [0.95, 0.1, 0.92, 0.95, 0.95]), itself, reward=2.0, threshold=0.9
+    )
     assert run(env) == [(0.25, False)] * 3 + [(2.25, True)]
     assert run(env) == [(0.25, False)] * 3 + [(2.25, True)]
-    assert run(SuccessEnv(partial(Shown, [0.1, 0.95] * 3), itself, frames=1)) == [(0.25, False), (1.25, True)]
+    assert run(SuccessEnv(partial(Shown, [0.1, 0.95] * 3), itself, frames=1)) == [
+        (0.25, False),
+        (1.25, True),
+    ]
 
 
 def test_what_an_episode_showed_does_not_count_in_the_next():

@@ -19,7 +19,13 @@ from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
 from tmrl_like.cli.check import taken
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, PolicyError
+from tmrl_like.errors import (
+    ConfigError,
+    EnvironmentAwayError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    PolicyError,
+)
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
@@ -45,7 +51,9 @@ def free(until):
 
 
 class Troubled(CountingEnv):
-    """Says of each call which environment it is, which method, and which time; `meets` may hang there, or raise."""
+    """Says of each call which environment it is, which method, and which time; `meets` may hang
+    there, or raise.
+    """
 
     def __init__(self, meets, made):
         super().__init__(episode_steps=4)
@@ -76,11 +84,17 @@ def no_answer():
 
 
 class Troubles:
-    """Makes environments in which this happens, where a test says: they hang, they wait for a process, they raise."""
+    """Makes environments in which this happens, where a test says: they hang, they wait for a
+    process, they raise.
+    """
 
     def __init__(self, free):
         self.made = []
-        self.kinds = {"hang": free.wait, "process": lambda: stubborn_child().wait(), "raise": no_answer}
+        self.kinds = {
+            "hang": free.wait,
+            "process": lambda: stubborn_child().wait(),
+            "raise": no_answer,
+        }
 
     def __call__(self, *calls, how="hang"):
         """In these calls, as `Troubled` says them."""
@@ -104,7 +118,9 @@ def stored(traffic):
     """Observations (episode, step) that were collected, by the breaks before them."""
     found = {}
     for buffer in buffers_of(traffic):
-        found.setdefault(int(buffer.stream), []).extend(tuple(s.obs.tolist()) for s in buffer.memory)
+        found.setdefault(int(buffer.stream), []).extend(
+            tuple(s.obs.tolist()) for s in buffer.memory
+        )
     return found
 
 
@@ -112,16 +128,24 @@ EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
 
 
 @pytest.mark.fault(
-    "robots", "an environment raises", "the episode ends, the environment is built again, no transition crosses it"
+    "robots",
+    "an environment raises",
+    "the episode ends, the environment is built again, no transition crosses it",
 )
 @pytest.mark.parametrize("how", ["hang", "process", "raise"])
 @pytest.mark.parametrize(("where", "at", "steps"), [("step", 7, 2), ("reset", 2, 0)])
-def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where, at, steps, how, trouble):
+def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(
+    where, at, steps, how, trouble
+):
     with make_worker(trouble((0, where, at), how=how)) as worker, taken(worker) as take:
         whole, broken = [worker.collect_train_episode() for _ in range(2)]
         assert not whole.fault
         assert (broken.truncated, broken.terminated, broken.steps) == (True, False, steps)
-        words = "ConnectionError: no answer" if how == "raise" else f"{where}() has not come back for 0.4 s"
+        words = (
+            "ConnectionError: no answer"
+            if how == "raise"
+            else f"{where}() has not come back for 0.4 s"
+        )
         assert words in broken.fault
         worker.run(nb_episodes=2, verbose=False)
         first, second = stored(take()).values()
@@ -165,7 +189,9 @@ def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
 
 @pytest.mark.parametrize("how", ["hang", "raise"])
 def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, trouble, free, until):
-    with make_worker(trouble((0, "step", 2), (1, "__init__", 1), (2, "__init__", 1), how=how)) as worker:
+    with make_worker(
+        trouble((0, "step", 2), (1, "__init__", 1), (2, "__init__", 1), how=how)
+    ) as worker:
         assert worker.run_episode().fault
         assert not worker.run_episode().fault
         assert len(trouble.made) == 4
@@ -176,9 +202,13 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, tr
 
 @pytest.mark.parametrize("where", ["step", "reset", "close", "__init__"])
 def test_an_environment_that_hangs_again_and_again_ends_the_worker(where, trouble):
-    calls = {(number, method, 1) for number in range(5) for method in ("step", where)} - {(0, "__init__", 1)}
+    calls = {(number, method, 1) for number in range(5) for method in ("step", where)} - {
+        (0, "__init__", 1)
+    }
     worker = make_worker(trouble(*calls), hang_timeout_s=0.1)
-    with pytest.raises(EnvironmentFaultError, match=r"has not come back for 0.1 s \(5 faults in a row; giving up\)"):
+    with pytest.raises(
+        EnvironmentFaultError, match=r"has not come back for 0.1 s \(5 faults in a row; giving up\)"
+    ):
         worker.run(verbose=False)
     worker.close()
 
@@ -189,7 +219,9 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
             raise EnvironmentAwayError("no robot answers")
 
     with make_worker(trouble.of(meets)) as worker:
-        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)] == [True] * 8 + [False] * 2
+        assert [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)] == [True] * 8 + [
+            False
+        ] * 2
 
 
 def test_an_environment_that_is_made_again_begins_with_the_next_seed():
@@ -224,9 +256,13 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
     assert len(trouble.made) == environments
 
 
-@pytest.mark.parametrize("method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()])
+@pytest.mark.parametrize(
+    "method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()]
+)
 def test_processes_of_an_environment_end_with_it_and_others_stay(method, until):
-    """Children and those of multiprocessing, started when it is made or later; not what multiprocessing keeps."""
+    """Children and those of multiprocessing, started when it is made or later; not what
+    multiprocessing keeps.
+    """
 
     class WithChildren(CountingEnv):
         def __init__(self):
@@ -297,7 +333,9 @@ def test_a_stop_leaves_an_environment_that_hangs_and_the_next_run_has_a_new_one(
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, trouble):
     threads = []
-    with make_worker(trouble.of(lambda *_: threads.append(threading.get_ident())), own_thread=own_thread) as worker:
+    with make_worker(
+        trouble.of(lambda *_: threads.append(threading.get_ident())), own_thread=own_thread
+    ) as worker:
         worker.run_episode()
     assert trouble.made[0].closed_by
     assert len(set(threads)) == 1
@@ -364,7 +402,9 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(change, at_step, to
 def test_a_preprocessor_may_know_what_to_do_about_infinity():
     """A range finder sees nothing: infinitely far."""
     env_cls = partial(Spoilt, [filled_with(np.inf)])
-    with RolloutWorker(env_cls, LinearActor, standalone=True, obs_preprocessor=np.nan_to_num) as worker:
+    with RolloutWorker(
+        env_cls, LinearActor, standalone=True, obs_preprocessor=np.nan_to_num
+    ) as worker:
         stats = worker.run_episode()
     assert (stats.fault, stats.steps) == ("", 5)
 
@@ -392,4 +432,7 @@ def test_after_a_hang_processes_end_before_the_environment_is_closed(caplog):
         stats = worker.run_episode()
         assert "the environment hangs: step()" in stats.fault
         assert not ClosesAfterItsChild.child_lives
-    assert "closing the environment failed" not in caplog.text.partition("rebuilding the environment")[0]
+    assert (
+        "closing the environment failed"
+        not in caplog.text.partition("rebuilding the environment")[0]
+    )

@@ -19,7 +19,13 @@ REST = np.array([1.0, -1.0], np.float32)
 
 @pytest.mark.parametrize(
     ("deflection", "action"),
-    [((), [1, -1]), ([1], [3, -1]), ([-0.5, 0.5], [0, 0.5]), ([7, -7], [3, -2]), ([0, 0, 1], [1, -1])],
+    [
+        ((), [1, -1]),
+        ([1], [3, -1]),
+        ([-0.5, 0.5], [0, 0.5]),
+        ([7, -7], [3, -2]),
+        ([0, 0, 1], [1, -1]),
+    ],
 )
 def test_a_deflection_leads_from_the_default_action_to_the_bounds(deflection, action):
     found = deflected(deflection, BOX, REST)
@@ -65,7 +71,11 @@ def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
     [
         (spaces.Discrete(3), drivers.ARROWS, "expected of each key the number of an action"),
         (BOX, {"a": 1}, "expected of each key a list"),
-        (spaces.Box(-np.inf, np.inf, (2,)), drivers.ARROWS, "give each key an action|no deflections"),
+        (
+            spaces.Box(-np.inf, np.inf, (2,)),
+            drivers.ARROWS,
+            "give each key an action|no deflections",
+        ),
     ],
 )
 def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, keys, problem):
@@ -81,7 +91,9 @@ class Pad:
         nothing = SimpleNamespace(init=lambda: None, pump=lambda: None)
         self.display = self.event = nothing
         count = lambda: int(self.is_plugged_in)  # noqa: E731
-        self.joystick = SimpleNamespace(init=lambda: None, get_count=count, Joystick=lambda number: self)
+        self.joystick = SimpleNamespace(
+            init=lambda: None, get_count=count, Joystick=lambda number: self
+        )
 
     def get_axis(self, axis):
         return self.axes[axis]

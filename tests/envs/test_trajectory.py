@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.refusals import one_line
 
-from tmrl_like.envs.trajectory import RewardOptions, TrajectoryReward, load_trajectory, resample, save_trajectory
+from tmrl_like.envs.trajectory import (
+    RewardOptions,
+    TrajectoryReward,
+    load_trajectory,
+    resample,
+    save_trajectory,
+)
 
 
 def line(points):
@@ -14,7 +20,11 @@ def line(points):
 
 
 def judge(points, **options):
-    options = {"reward_per_point": 1.0, "end_of_track_reward": 0.0, "failure_countdown": 10**9} | options
+    options = {
+        "reward_per_point": 1.0,
+        "end_of_track_reward": 0.0,
+        "failure_countdown": 10**9,
+    } | options
     return TrajectoryReward(points, RewardOptions(**options))
 
 
@@ -23,7 +33,7 @@ ways = st.integers(0, 2**32 - 1).map(
 )
 
 
-# -- the reward --------------------------------------------------------------------------------------
+# -- the reward ------------------------------------------------------------------------------------
 
 
 @given(ways)
@@ -84,7 +94,11 @@ def test_a_position_that_is_not_a_number_earns_nothing():
 
 def test_info_says_where_on_the_way_one_is():
     reward = TrajectoryReward(2 * line(31), half_width=6.65)
-    for position, progress, potential in (((12.0, 6.65), 0.2, -1.0), ((60.0, 0.0), 1.0, 0.0), ((58.0, 0.0), 1.0, 0.0)):
+    for position, progress, potential in (
+        ((12.0, 6.65), 0.2, -1.0),
+        ((60.0, 0.0), 1.0, 0.0),
+        ((58.0, 0.0), 1.0, 0.0),
+    ):
         reward(position)
         info = reward.info(position)
         assert info["progress"] == pytest.approx(progress)
@@ -94,7 +108,7 @@ def test_info_says_where_on_the_way_one_is():
         assert {value.dtype for value in info.values()} == {np.dtype(np.float32)}
 
 
-# -- the end of an episode ---------------------------------------------------------------------------
+# -- the end of an episode -------------------------------------------------------------------------
 
 
 def test_standing_still_is_counted_down():
@@ -124,7 +138,7 @@ def test_a_reset_starts_over():
     assert reward([5.0, 0.0]) == (5.0, False)
 
 
-# -- the demonstration -------------------------------------------------------------------------------
+# -- the demonstration -----------------------------------------------------------------------------
 
 
 @given(ways, st.floats(0.2, 2.0))
@@ -135,7 +149,9 @@ def test_points_lie_on_the_way_at_equal_spaces(way, spacing):
     assert points.dtype == np.float32
     assert len(points) - 1 == pytest.approx(length / spacing, abs=0.51)
     assert np.array_equal(points[[0, -1]], way[[0, -1]])
-    assert np.linalg.norm(np.diff(points, axis=0), axis=1).max() <= length / (len(points) - 1) * 1.001
+    assert (
+        np.linalg.norm(np.diff(points, axis=0), axis=1).max() <= length / (len(points) - 1) * 1.001
+    )
 
 
 def test_standing_still_while_recording_adds_no_points():

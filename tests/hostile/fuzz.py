@@ -1,4 +1,6 @@
-"""Inputs for decoders, relay, receiver and log reading, derived from good ones; and how much memory one may take."""
+"""Inputs for decoders, relay, receiver and log reading, derived from good ones; and how much memory
+one may take.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ MAX_BYTES = 1 << 16
 
 
 class Target(NamedTuple):
-    """What takes an input, the good inputs that others are derived from, and how much memory one may take."""
+    """What takes an input, the good inputs that others are derived from, and how much memory one
+    may take.
+    """
 
     take: Callable[[bytes], None]
     seeds: tuple[bytes, ...]
@@ -51,9 +55,14 @@ def targets(folder):
                     assert len(block) == len(block.samples())
 
     def columns(data):
-        """The first byte says whether the rest is compressed, the next four how many samples and bytes it has."""
+        """The first byte says whether the rest is compressed, the next four how many samples and
+        bytes it has.
+        """
         if len(data) > 9:
-            samples, size = int.from_bytes(data[1:5], "little") % 1_000_001, int.from_bytes(data[5:9], "little")
+            samples, size = (
+                int.from_bytes(data[1:5], "little") % 1_000_001,
+                int.from_bytes(data[5:9], "little"),
+            )
             is_compressed, body = bool(data[0] % 2), data[9:]
             size = size % m.MAX_BODY_BYTES if is_compressed else len(body)
             header = m.SamplePacket("w", 1, 1, max(1, samples), 1, 0, samples, size, is_compressed)
@@ -86,7 +95,9 @@ def targets(folder):
         return memoryview(bytearray(size))
 
     def policy(data):
-        """Frames, each behind two bytes for its length; the memory for them is not written before it is filled."""
+        """Frames, each behind two bytes for its length; the memory for them is not written before
+        it is filled.
+        """
         assembler, at = PolicyAssembler(memory_for, max_bytes=1 << 16), 0
         while at + 2 <= len(data):
             end = at + 2 + int.from_bytes(data[at : at + 2], "little")
@@ -101,7 +112,9 @@ def targets(folder):
     messages = [encoded(make(i)) for make in MESSAGES.values() for i in range(2)]
     small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
     shapes = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
-    packets = tuple(message_of(shape, is_compressed) for shape in shapes for is_compressed in (True, False))
+    packets = tuple(
+        message_of(shape, is_compressed) for shape in shapes for is_compressed in (True, False)
+    )
     write(folder / "seed", packets[:4])
     (seed,) = (folder / "seed").glob("*.log")
 
@@ -114,7 +127,10 @@ def targets(folder):
         "columns": Target(
             columns,
             tuple(
-                bytes((0,)) + shape.rows.to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
+                bytes((0,))
+                + shape.rows.to_bytes(4, "little")
+                + len(body).to_bytes(4, "little")
+                + body
                 for shape, body in zip(shapes, map(body_of, shapes), strict=True)
             ),
             fixed_bytes=600 << 20,
@@ -142,7 +158,9 @@ def targets(folder):
 
 
 def check(target, data):
-    """One input; raises what the target raises, and AssertionError where it takes too much memory."""
+    """One input; raises what the target raises, and AssertionError where it takes too much
+    memory.
+    """
     tracemalloc.start()
     try:
         target.take(data)
@@ -150,17 +168,23 @@ def check(target, data):
     finally:
         tracemalloc.stop()
     allowed = target.fixed_bytes + target.ratio * len(data)
-    assert peak_bytes <= allowed, f"{peak_bytes} bytes of memory for an input of {len(data)}; at most {allowed}"
+    assert peak_bytes <= allowed, (
+        f"{peak_bytes} bytes of memory for an input of {len(data)}; at most {allowed}"
+    )
 
 
 def changed(seeds, rng):
-    """A good input with a few changes: other bytes, a piece that is missing, there twice, or another one's."""
+    """A good input with a few changes: other bytes, a piece that is missing, there twice, or
+    another one's.
+    """
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
         at, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 8, 64))
         match rng.randrange(5):
             case 0:
-                data[at : at + 1] = bytes((rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))),))
+                data[at : at + 1] = bytes(
+                    (rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))),)
+                )
             case 1:
                 del data[at : at + size]
             case 2:

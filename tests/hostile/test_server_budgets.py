@@ -1,7 +1,9 @@
-"""What each message of each role's key may cost the server at most: memory, messages to others, work, and honest flow.
+"""What each message of each role's key may cost the server at most: memory, messages to others,
+work, and honest flow.
 
-A flood of each message, as small as it can be and as large, from one connection whose key is valid. Before each of its
-messages an honest worker sends a packet. Nothing here is measured in seconds: work is counted in calls.
+A flood of each message, as small as it can be and as large, from one connection whose key is valid.
+Before each of its messages an honest worker sends a packet. Nothing here is measured in seconds:
+work is counted in calls.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ SHORT, LONG = 150, 5000  # messages of a flood
 FLOOD_BYTES = 4 * MEGABYTE
 FRAMING_BYTES = 40  # of the transport, per message
 FIXED_BYTES = MEGABYTE // 2  # that a key may cost whatever it sends
-MEMORY, TRAFFIC = 20, 20  # bytes that the server holds, and that it sends, for each byte that it is sent
+# bytes that the server holds, and that it sends, for each byte that it is sent
+MEMORY, TRAFFIC = 20, 20
 WORK = 10  # messages of an honest worker that take as many calls as one of these
 ALMOST_ALL = 0.9  # of an honest worker's packets pass
 TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
@@ -49,7 +52,9 @@ class FullLink:
         self.sent_bytes += len(data)
         if peer == b"trainer":
             message, _ = m.decode(data)
-            self.honest_packets += isinstance(message, m.SamplePacket) and message.worker == "honest"
+            self.honest_packets += (
+                isinstance(message, m.SamplePacket) and message.worker == "honest"
+            )
         return True
 
     def forget(self, peer):
@@ -74,7 +79,9 @@ MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that
     "refusal": lambda i: m.Refusal(TEXT),
     "a packet": lambda i: packet("w", i + 1),
     "the same packet": lambda i: packet("w", 1),
-    "a packet of episodes": lambda i: packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES),
+    "a packet of episodes": lambda i: packet(
+        "w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES
+    ),
     "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
     "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
     "a packet of another worker": lambda i: packet("honest", 1),
@@ -97,14 +104,17 @@ MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that
     "nothing": lambda i: b"",
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
-    "a header of arrays": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + b"\x91" * 60_000,
+    "a header of arrays": lambda i: (
+        bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + b"\x91" * 60_000
+    ),
 }
 ROLES = {
     "worker": Identity("thief", ("worker",)),
     "watcher": Identity("tablet", ("watcher",)),
     "trainer": TRAINER,
 }
-TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}  # go to all workers, by design
+# go to all workers, by design
+TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}
 
 
 def encoded(said):
@@ -140,7 +150,8 @@ class Scene:
             self.link.full.add(b"trainer")
         for i in range(number):
             self.honest(i)
-            data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))  # a copy, as it would arrive
+            # a copy, as it would arrive
+            data = bytes(bytearray(first)) if is_always_the_same else encoded(make(i))
             sent_bytes += len(data) + FRAMING_BYTES
             self.tell(self.peer, self.identity, data)
             self.now += 0.001
@@ -175,7 +186,8 @@ IDS = [" sends ".join(case) for case in CASES]
 @pytest.mark.fault(
     "peers",
     "a valid key floods the server with any message",
-    "the server holds 0.5 MiB and 20 times the bytes; nine of ten of the others' packets pass meanwhile",
+    "the server holds 0.5 MiB and 20 times the bytes; nine of ten of the others' packets pass "
+    "meanwhile",
 )
 @pytest.mark.parametrize("number", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)

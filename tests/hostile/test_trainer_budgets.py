@@ -1,4 +1,6 @@
-"""What a worker's key may cost the trainer at most, in memory: packets of every shape that has much in few bytes."""
+"""What a worker's key may cost the trainer at most, in memory: packets of every shape that has much
+in few bytes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ FIXED_BYTES = 1 << 16  # that a packet may cost whatever it holds
 
 
 class Shape(NamedTuple):
-    """Packets of one form: the schema of the first item of a sample, its buffers, and the sizes of those of text."""
+    """Packets of one form: the schema of the first item of a sample, its buffers, and the sizes of
+    those of text.
+    """
 
     schema: Any
     buffers: bytes
@@ -56,7 +60,9 @@ SHAPES = {
     "columns of empty arrays": columns(("a", "|u1", [0]), 0),
     "columns of deep arrays": columns(("a", "|u1", [1] * 30), 1, 1000),
     "columns of an array in an array": columns(("l", [("l", [("a", "<f8", [1])])]), 8),
-    "columns with names": Shape(("d", [f"k{i}" for i in range(1000)], [("p", "int")] * 1000), bytes(8 * 1000)),
+    "columns with names": Shape(
+        ("d", [f"k{i}" for i in range(1000)], [("p", "int")] * 1000), bytes(8 * 1000)
+    ),
     "empty containers": columns(("t", []), 0, 9000),
     "segments": Shape(("p", "none"), b"", segments=1500),
     "hardly anything": Shape(("p", "none"), b""),
@@ -75,7 +81,9 @@ def message_of(shape, is_compressed):
     if is_compressed:
         data = zstandard.ZstdCompressor(level=9).compress(body)
     rows = shape.rows * shape.segments
-    return encode_packet(m.SamplePacket("w", 1, 1, rows, 1, 0, rows, len(body), is_compressed), data)
+    return encode_packet(
+        m.SamplePacket("w", 1, 1, rows, 1, 0, rows, len(body), is_compressed), data
+    )
 
 
 def taken(receiver, message):
@@ -119,15 +127,22 @@ def test_what_is_held_of_packets_that_are_much_in_few_bytes_is_bounded():
         packet = m.SamplePacket("w", 1, number, number, 1, 0, 1, len(body), True)
         messages.append(encode_packet(packet, zstandard.ZstdCompressor(level=9).compress(body)))
     assert sum(map(len, messages)) < 1 << 20
-    held, peak_bytes = peak_of(lambda: [delivery for message in messages for delivery in taken(receiver, message)])
+    held, peak_bytes = peak_of(
+        lambda: [delivery for message in messages for delivery in taken(receiver, message)]
+    )
     assert 2 <= len(held) <= 5
     assert peak_bytes < (16 + 2 * 4) << 20
     assert receiver.due()[0].again, "what there is no room for comes later"
 
 
 def test_reports_of_episodes_are_within_the_budget():
-    episodes = tuple((i + 1, EpisodeStats("w", False, 0.0, 0, False, False, 0.0, 0)) for i in range(m.MAX_EPISODES))
-    message = encode_packet(m.SamplePacket("w", 1, 1, m.MAX_EPISODES, 1, 0, 0, 0, False, episodes=episodes))
+    episodes = tuple(
+        (i + 1, EpisodeStats("w", False, 0.0, 0, False, False, 0.0, 0))
+        for i in range(m.MAX_EPISODES)
+    )
+    message = encode_packet(
+        m.SamplePacket("w", 1, 1, m.MAX_EPISODES, 1, 0, 0, 0, False, episodes=episodes)
+    )
     held, peak_bytes = peak_of(lambda: [taken(Receiver(), message) for _ in range(100)])
     assert len(held[-1][-1].episodes) == m.MAX_EPISODES
     assert peak_bytes <= FIXED_BYTES + 100 * MEMORY * len(message)

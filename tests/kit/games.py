@@ -1,4 +1,6 @@
-"""A game for tests: it owns a window, listens to the keyboard, runs on its own clock, and tells its state over TCP."""
+"""A game for tests: it owns a window, listens to the keyboard, runs on its own clock, and tells its
+state over TCP.
+"""
 
 import contextlib
 import os
@@ -10,7 +12,9 @@ import pygame
 
 
 def play(title, size, port, tick, ticks_per_s, flags=0):
-    """Until somebody closes its window: `tick` draws in it, knows the keys that are held, and returns a record."""
+    """Until somebody closes its window: `tick` draws in it, knows the keys that are held, and
+    returns a record.
+    """
     pygame.init()
     window = pygame.display.set_mode(size, flags)
     pygame.display.set_caption(title)

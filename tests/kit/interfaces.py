@@ -6,7 +6,9 @@ from rtgym import RealTimeGymInterface
 
 
 class Interface(RealTimeGymInterface):
-    """Observes how many steps the episode has; notes what it is asked for, and raises where `fails` says."""
+    """Observes how many steps the episode has; notes what it is asked for, and raises where `fails`
+    says.
+    """
 
     action_space = spaces.Box(-1.0, 1.0, (1,))
 

@@ -45,12 +45,17 @@ def small(
 ):
     """An agent with narrow networks, always the same ones."""
     torch.manual_seed(0)
-    networks = {"actor_cls": partial(actor, hidden_sizes=HIDDEN), "critic_cls": partial(critic, hidden_sizes=HIDDEN)}
+    networks = {
+        "actor_cls": partial(actor, hidden_sizes=HIDDEN),
+        "critic_cls": partial(critic, hidden_sizes=HIDDEN),
+    }
     return cls(*spaces, **networks | options)
 
 
 def train(agent, steps, first=0, **said):
-    """Train on batches of its spaces, with noise that follows from the step; returns the metrics."""
+    """Train on batches of its spaces, with noise that follows from the step; returns the
+    metrics.
+    """
     spaces, found = (agent.observation_space, agent.action_space), []
     for step in range(first, first + steps):
         torch.manual_seed(step)

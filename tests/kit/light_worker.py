@@ -52,7 +52,10 @@ class LightDelivery:
     def on_message(self, message, body, data):
         if isinstance(message, m.Ack):
             self.outbox.on_ack(message)
-            self.received, self.stored = max(self.received, message.received), max(self.stored, message.stored)
+            self.received, self.stored = (
+                max(self.received, message.received),
+                max(self.stored, message.stored),
+            )
         elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
             self.policies.append(message.version)
 
@@ -82,7 +85,9 @@ class LightWorker(LightDelivery):
     ):
         super().__init__(folder, options, log_bytes)
         incarnation = self.log.incarnation
-        self.session = Session(ring, self, "worker", folder.worker, spaces=spaces, incarnation=incarnation)
+        self.session = Session(
+            ring, self, "worker", folder.worker, spaces=spaces, incarnation=incarnation
+        )
 
     def close(self, flush_s=1.0):
         """Leave; what is not stored by then goes with a private folder."""

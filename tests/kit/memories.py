@@ -19,8 +19,13 @@ def gather(memory, items):
 
 
 def arriving(workers, sizes, seed, count=100, first=0, **env):
-    """(worker, steps) of the packets of so many workers, each with `count` steps from `first` on, in a random order."""
-    streams = [list(cut(ActionBufferEnv(worker, **env).take(count)[first:], sizes)) for worker in range(workers)]
+    """(worker, steps) of the packets of so many workers, each with `count` steps from `first` on,
+    in a random order.
+    """
+    streams = [
+        list(cut(ActionBufferEnv(worker, **env).take(count)[first:], sizes))
+        for worker in range(workers)
+    ]
     return interleaved(streams, seed=seed)
 
 
@@ -31,6 +36,8 @@ def assert_a_batch_is_what_the_items_are(memory):
     batch = gather(memory, range(len(memory)))
     for k in range(len(memory)):
         last_obs, act, rew, obs, *flags, _ = memory.get_transition(k)
-        expected = tree.map_leaves(np.asarray, (last_obs, act, np.float32(rew), obs, *map(np.float32, flags)))
+        expected = tree.map_leaves(
+            np.asarray, (last_obs, act, np.float32(rew), obs, *map(np.float32, flags))
+        )
         check_transition(expected, tree.map_leaves(lambda leaf, k=k: leaf[k].numpy(), tuple(batch)))
     return batch

@@ -27,7 +27,9 @@ def packet_of(
     begins_with_break=False,
     **header,
 ):
-    """The message of a packet whose entries are a break or none, these samples, and these reports, from `first` on."""
+    """The message of a packet whose entries are a break or none, these samples, and these reports,
+    from `first` on.
+    """
     writer = PacketWriter()
     for sample in samples:
         writer.append(sample, TIMING)
@@ -76,7 +78,10 @@ def head_of(*messages, before=0, run="run"):
     """The head of a file with these messages, and so many samples before them."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
-    progress = {packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples) for packet in packets}
+    progress = {
+        packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples)
+        for packet in packets
+    }
     return StoreHead(run, before + held, held, tuple(progress.values()))
 
 

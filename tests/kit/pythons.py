@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(*arguments, code=0, cwd=ROOT, **environment):
-    """Run it with this package until it ends with this exit code; returns what it printed, and its errors."""
+    """Run it with this package until it ends with this exit code; returns what it printed, and its
+    errors.
+    """
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | environment,
@@ -24,7 +26,10 @@ def python(*arguments, code=0, cwd=ROOT, **environment):
 
 def stubborn_child():
     """A process that does not end when it is asked to, from before this returns."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
+        "time.sleep(3600)"
+    )
     process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
     with process.stdout:
         process.stdout.readline()

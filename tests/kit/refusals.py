@@ -9,7 +9,9 @@ from tmrl_like.errors import ConfigError
 
 @contextlib.contextmanager
 def one_line(says, error=ConfigError):
-    """What is done in it raises `error` with one line, in which `says` is found as a regular expression."""
+    """What is done in it raises `error` with one line, in which `says` is found as a regular
+    expression.
+    """
     with pytest.raises(error, match=says) as refused:
         yield
     assert "\n" not in str(refused.value)

@@ -17,7 +17,9 @@ from tmrl_like.wire import messages as m
 FREE = {"max_training_steps_per_env_step": 1e9}
 
 
-def training(memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent, batch_size=4, **fields):
+def training(
+    memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent, batch_size=4, **fields
+):
     """Two rounds of ten steps, unless `fields` say otherwise."""
     memory_cls = partial(memory_cls, batch_size=batch_size)
     return cls(CountingEnv, memory_cls, agent_cls, **{"rounds": 2, "steps": 10} | fields)
@@ -26,10 +28,15 @@ def training(memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent
 def delivery(worker, entry, length=2, session=1, resets=True):
     """Three samples, a reset first, and the end of an episode."""
     samples = [
-        Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)) for k in range(3)
+        Sample(
+            0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)
+        )
+        for k in range(3)
     ]
     episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
-    return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry))
+    return Delivery(
+        Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry)
+    )
 
 
 class Network:
@@ -54,7 +61,9 @@ class Network:
         return taken
 
     def confirm(self, deliveries):
-        self.confirmed += [(delivery.receipt.worker, delivery.receipt.entry) for delivery in deliveries]
+        self.confirmed += [
+            (delivery.receipt.worker, delivery.receipt.entry) for delivery in deliveries
+        ]
 
     def reject(self, receipt, reason):
         self.refused.append((receipt, reason))
@@ -96,9 +105,14 @@ class Hears(Listener):
 
 
 def message(number, worker="w", n=10, **header):
-    """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the entries behind them."""
+    """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the
+    entries behind them.
+    """
     first, action = n * (number - 1), np.zeros(1, np.float32)
-    samples = [(action, np.full(2, k, np.float32), float(k), False, False, {}) for k in range(first, first + n)]
+    samples = [
+        (action, np.full(2, k, np.float32), float(k), False, False, {})
+        for k in range(first, first + n)
+    ]
     return packet_of(first + 1, *samples, worker=worker, incarnation=1, **header)
 
 
@@ -115,7 +129,9 @@ def is_gapless(samples):
 
 
 class Run:
-    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as it is."""
+    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as
+    it is.
+    """
 
     alive: ClassVar[list[Checkpoints]] = []
 
@@ -133,7 +149,9 @@ class Run:
         self.receiver, self.memory, self.now = self.checkpoints.receiver, self.training.memory, 0.0
 
     def take(self, *numbers, worker="w", n=10, after_s=1.0, **header):
-        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets that are stored."""
+        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets
+        that are stored.
+        """
         self.now += after_s
         for number in numbers:
             for new in taken(self.receiver, message(number, worker, n, **header), self.now):
@@ -141,7 +159,9 @@ class Run:
                 self.training.total_samples += len(new.buffer)
                 self.receiver.confirm([new.receipt])
         self.receiver.write(self.now)
-        return {ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)}
+        return {
+            ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)
+        }
 
     def save(self, version=1):
         self.checkpoints.save(self.training, version, wait=True)

@@ -1,4 +1,6 @@
-"""Waiting for what happens elsewhere: with a deadline for what hangs, and never for a fixed time."""
+"""Waiting for what happens elsewhere: with a deadline for what hangs, and never for a fixed
+time.
+"""
 
 import time
 from typing import TypeVar
@@ -7,7 +9,9 @@ T = TypeVar("T")
 
 
 def until(condition, what="the condition", within_s=60.0):
-    """Poll until `condition` returns something true, and return that; an AssertionError if it does not in time."""
+    """Poll until `condition` returns something true, and return that; an AssertionError if it does
+    not in time.
+    """
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true within {within_s:g} s"

@@ -2,8 +2,9 @@
 
     python tests/learning/curves.py [drone robot doom carla] [--seeds 0 1 2] [--folder FOLDER]
 
-Each is `tmrl-like run --in-process` with an environment that moves on while it is waited for, instead of by a clock:
-real time with a trainer that is always fast enough. Needs the extras `mujoco`, `vizdoom`, `carla` and `plot`.
+Each is `tmrl-like run --in-process` with an environment that moves on while it is waited for,
+instead of by a clock: real time with a trainer that is always fast enough. Needs the extras
+`mujoco`, `vizdoom`, `carla` and `plot`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Drone(SimulatedDroneEnv):
 
     memory_arguments = staticmethod(said_to_memory)
 
-    def __init__(self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool) -> None:
+    def __init__(
+        self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool
+    ) -> None:
         super().__init__(None, ep_max_length, act_buf_len)
 
 
@@ -78,7 +81,9 @@ class Robot(Simulated):
 
     memory_arguments = staticmethod(said_to_memory)
 
-    def __init__(self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int) -> None:
+    def __init__(
+        self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int
+    ) -> None:
         arm = robot.time = ClocklessArm(0)
         super().__init__(RobotEnv(lambda: arm, time_step_duration, ep_max_length, act_buf_len), arm)
 
@@ -136,8 +141,8 @@ TASKS = {  # experiment, what is different, seconds of a step
     "doom": ("vizdoom", "--env.class_path curves.Doom --trainer.epochs 2", 4 * TIC_S),
     "carla": (
         "carla",
-        "--env.class_path curves.Carla --env.client_cls carla_stand_in.Client --env.sensors.camera null "
-        "--trainer.epochs 4",
+        "--env.class_path curves.Carla --env.client_cls carla_stand_in.Client --env.sensors.camera "
+        "null --trainer.epochs 4",
         0.1,
     ),
 }
@@ -147,9 +152,25 @@ def train(name: str, seed: int, home: Path) -> Path:
     """Train one seed; returns the run's folder."""
     experiment, words, _ = TASKS[name]
     run_name = f"{name}_{seed}"
-    command = ["run", str(ROOT / "config" / f"{experiment}.yaml"), "--in-process", *words.split(), "--seed", str(seed)]
+    command = [
+        "run",
+        str(ROOT / "config" / f"{experiment}.yaml"),
+        "--in-process",
+        *words.split(),
+        "--seed",
+        str(seed),
+    ]
     subprocess.run(
-        [sys.executable, "-m", "tmrl_like", *command, "--run_name", run_name, "--trainer.max_minutes", ".inf"],
+        [
+            sys.executable,
+            "-m",
+            "tmrl_like",
+            *command,
+            "--run_name",
+            run_name,
+            "--trainer.max_minutes",
+            ".inf",
+        ],
         env=os.environ
         | {
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", Path(__file__).parent))),
@@ -161,7 +182,9 @@ def train(name: str, seed: int, home: Path) -> Path:
 
 
 def draw(folders: list[Path], step_s: float, file: Path) -> None:
-    """Episodes as dots, training pale; the mean of the newest test episodes as a line, one for each seed."""
+    """Episodes as dots, training pale; the mean of the newest test episodes as a line, one for each
+    seed.
+    """
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
     for number, folder in enumerate(folders):
@@ -171,14 +194,21 @@ def draw(folders: list[Path], step_s: float, file: Path) -> None:
             seconds = step_s * np.array([r["env_steps_total"] or 0 for r in chosen])
             returns = np.array([r["return"] for r in chosen])
             axes.plot(seconds, returns, ".", color=f"C{number}", alpha=alpha)
-        axes.plot(seconds, averaged(returns), color=f"C{number}", label=f"seed {folder.name.rpartition('_')[2]}")
+        axes.plot(
+            seconds,
+            averaged(returns),
+            color=f"C{number}",
+            label=f"seed {folder.name.rpartition('_')[2]}",
+        )
     axes.set(xlabel="seconds of experience", ylabel="return of an episode")
     axes.legend()
     figure.savefig(file, dpi=110)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "environments" / "figures")

@@ -70,9 +70,16 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(racing, "RacingGame", ClocklessRacingGame)
-        reward = {"forward_limit": 15, "backward_limit": 5, "max_distance": 12, "failure_countdown": 16}
+        reward = {
+            "forward_limit": 15,
+            "backward_limit": 5,
+            "max_distance": 12,
+            "failure_countdown": 16,
+        }
         reward |= {"min_steps": 50, "reward_per_point": 0.1, "end_of_track_reward": 10}
-        self._interface = racing.RacingInterface("lidar", history=1, reward=racing.RewardOptions(**reward))
+        self._interface = racing.RacingInterface(
+            "lidar", history=1, reward=racing.RewardOptions(**reward)
+        )
         self.action_space = self._interface.get_action_space()
         inner = self._interface.get_observation_space().spaces
         self.observation_space = spaces.Tuple((*inner, self.action_space))
@@ -99,11 +106,13 @@ class ClocklessRacingEnv(gymnasium.Env[Any, Any]):
 
 
 class Faulty:
-    """An environment with something wrong with it: `step` changes what it gets and what it returns."""
+    """An environment with something wrong with it: `step` changes what it gets and what it
+    returns.
+    """
 
     def __init__(self, env: Any, **changes: Any) -> None:
-        """`act`, `observe`, `reward`: functions; `limit`: steps after which an episode is cut, or terminated if
-        `limit_terminates`; `observation_space`: another one.
+        """`act`, `observe`, `reward`: functions; `limit`: steps after which an episode is cut, or
+        terminated if `limit_terminates`; `observation_space`: another one.
         """
         self._env, self._changes = env, changes
         self.observation_space = changes.get("observation_space", env.observation_space)
@@ -222,19 +231,30 @@ def _boxes(bound: float, sizes: tuple[int, ...], *others: Any) -> spaces.Tuple[A
     return spaces.Tuple((*(spaces.Box(-bound, bound, (size,)) for size in sizes), *others))
 
 
-_DRONE_ACTION, _ROBOT_ACTION = spaces.Box(-2.0, 2.0, (2,)), spaces.Box(-robot.MAX_SPEED, robot.MAX_SPEED, (2,))
+_DRONE_ACTION, _ROBOT_ACTION = (
+    spaces.Box(-2.0, 2.0, (2,)),
+    spaces.Box(-robot.MAX_SPEED, robot.MAX_SPEED, (2,)),
+)
 FAULTS = {
     "reward is always 0": Case("drone", ("reward",), {"reward": lambda rew, terminated: 0.0}),
     "reward is the same in each step": Case(
         "robot", ("reward",), {"reward": lambda rew, terminated: -1.0}, without=("augment",)
     ),
     "rewards of a millionth": Case(
-        "drone", ("reward too small",), {"reward": lambda rew, terminated: 1e-6 * rew}, without=("augment",)
+        "drone",
+        ("reward too small",),
+        {"reward": lambda rew, terminated: 1e-6 * rew},
+        without=("augment",),
     ),
     "rewards of ten thousand": Case(
-        "robot", ("reward too large",), {"reward": lambda rew, terminated: 1e4 * rew}, without=("augment",)
+        "robot",
+        ("reward too large",),
+        {"reward": lambda rew, terminated: 1e4 * rew},
+        without=("augment",),
     ),
-    "sensor is dead": Case("drone", ("still",), {"observe": lambda obs: (*(0 * o for o in obs[:4]), *obs[4:])}),
+    "sensor is dead": Case(
+        "drone", ("still",), {"observe": lambda obs: (*(0 * o for o in obs[:4]), *obs[4:])}
+    ),
     "millimetres, bounds in metres": Case(
         "robot",
         ("observation too large",),
@@ -253,7 +273,9 @@ FAULTS = {
         agent={"entropy_coef": 20.0, "learn_entropy_coef": False},
         samples=1800,
     ),
-    "actions do nothing": Case("robot", ("flat",), {"act": lambda action: 0.0 * action}, samples=3600),
+    "actions do nothing": Case(
+        "robot", ("flat",), {"act": lambda action: 0.0 * action}, samples=3600
+    ),
     "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.3}),
     "critics do not learn": Case("robot", ("critics stay",), agent={"lr_critic": 0.0}),
     "episodes are cut after three steps": Case("robot", ("short episodes",), {"limit": 3}),
@@ -262,10 +284,16 @@ FAULTS = {
     ),
     "memory of 40 samples": Case("robot", ("memory", "held out"), memory={"memory_size": 40}),
     "one training step in a hundred": Case(
-        "drone", ("few training steps",), schedule={"max_training_steps_per_env_step": 0.01, "steps": 1}, samples=2400
+        "drone",
+        ("few training steps",),
+        schedule={"max_training_steps_per_env_step": 0.01, "steps": 1},
+        samples=2400,
     ),
     "no policy is published": Case(
-        "robot", ("old policy",), schedule={"update_model_interval": 10**6, "rounds": 10**6}, samples=1800
+        "robot",
+        ("old policy",),
+        schedule={"update_model_interval": 10**6, "rounds": 10**6},
+        samples=1800,
     ),
     "actor ignores its observation": Case("robot", ("ignores",), actor_cls=Blind),
     "actor does not learn": Case("robot", ("policy stays",), agent={"lr_actor": 0.0}),
@@ -273,11 +301,21 @@ FAULTS = {
 }
 HEALTHY = {
     **{
-        f"drone {seed}": Case("drone", seed=seed, samples=samples) for seed, samples in ((1, 2400), (2, 2400), (3, 500))
+        f"drone {seed}": Case("drone", seed=seed, samples=samples)
+        for seed, samples in ((1, 2400), (2, 2400), (3, 500))
     },
-    **{f"robot {seed}": Case("robot", seed=seed, samples=samples) for seed, samples in ((1, 1200), (2, 800), (3, 500))},
-    **{f"pendulum {seed}": Case("pendulum", seed=seed, samples=samples) for seed, samples in ((1, 4000), (2, 2000))},
-    **{f"racing {seed}": Case("racing", seed=seed, samples=samples) for seed, samples in ((1, 1800), (2, 900))},
+    **{
+        f"robot {seed}": Case("robot", seed=seed, samples=samples)
+        for seed, samples in ((1, 1200), (2, 800), (3, 500))
+    },
+    **{
+        f"pendulum {seed}": Case("pendulum", seed=seed, samples=samples)
+        for seed, samples in ((1, 4000), (2, 2000))
+    },
+    **{
+        f"racing {seed}": Case("racing", seed=seed, samples=samples)
+        for seed, samples in ((1, 1800), (2, 900))
+    },
 }
 
 
@@ -291,9 +329,15 @@ def train(case: Case) -> list[Record]:
     memory_cls = partial(ReplayMemory, **memory | dict(task.memory) | dict(case.memory))
     actor_cls = partial(case.actor_cls, **SMALL | dict(task.actor))
     critic_cls = partial(EnsembleCritic, layer_norm=case.task not in ("drone", "robot"))
-    agent_cls = partial(SACAgent, actor_cls=actor_cls, critic_cls=critic_cls, **task.agent | dict(case.agent))
+    agent_cls = partial(
+        SACAgent, actor_cls=actor_cls, critic_cls=critic_cls, **task.agent | dict(case.agent)
+    )
     schedule = {"epochs": np.inf, "rounds": 10, "steps": 200, "max_training_steps_per_env_step": 3}
-    schedule |= {"update_model_interval": 20, "update_buffer_interval": 5} | dict(task.schedule) | dict(case.schedule)
+    schedule |= (
+        {"update_model_interval": 20, "update_buffer_interval": 5}
+        | dict(task.schedule)
+        | dict(case.schedule)
+    )
 
     class EndsInTime:
         """A sink that keeps the records, and ends the training after so many samples."""
@@ -337,15 +381,21 @@ def lines_of(records: list[Record]) -> list[str]:
 
 
 def sign_in(line: str) -> str:
-    """The name of the sign that a line names, or "flat" for returns that do not rise; empty: none."""
+    """The name of the sign that a line names, or "flat" for returns that do not rise; empty:
+    none.
+    """
     said = line.removeprefix(NOT_LEARNING)
     if said.startswith("the return does not rise"):
         return "flat"
-    return next((name for name, (_, text) in SIGNS.items() if said.startswith(text.partition("{")[0])), "")
+    return next(
+        (name for name, (_, text) in SIGNS.items() if said.startswith(text.partition("{")[0])), ""
+    )
 
 
 def verdict(case: Case, lines: list[str]) -> bool:
-    """Whether the fault was named at the end; of a healthy training, whether nothing was ever said against it."""
+    """Whether the fault was named at the end; of a healthy training, whether nothing was ever said
+    against it.
+    """
     if case.named:
         return sign_in(lines[-1]) in case.named
     return not any(line.startswith(NOT_LEARNING) for line in lines)

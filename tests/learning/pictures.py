@@ -1,10 +1,11 @@
 """The pictures of the environments' pages: what a person sees beside what an agent sees.
 
-    python tests/learning/pictures.py [drone robot racing doom desktop trackmania carla pendulum] [--folder FOLDER]
+    python tests/learning/pictures.py [drone robot racing doom …] [--folder FOLDER]
 
-Frames are the environments' own, in simulated time; the desktop game's is of a window on an X server (`xvfb-run`). Of
-TrackMania and CARLA, which do not run here, it draws what is measured of a road, and the stand-in of the tests.
-Needs the extras `mujoco`, `box2d`, `vizdoom`, `desktop`, `carla` and `plot`.
+Frames are the environments' own, in simulated time; the desktop game's is of a window on an X
+server (`xvfb-run`). Of TrackMania and CARLA, which do not run here, it draws what is measured of a
+road, and the stand-in of the tests. Needs the extras `mujoco`, `box2d`, `vizdoom`, `desktop`,
+`carla` and `plot`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def drone(figure: Any) -> None:
     import cv2
 
     def draw(position: Any, radius: int, colour: tuple[int, int, int], thickness: int) -> None:
-        place = int(200 * position[0]) + 200, int(200 * position[1]) + 200  # as the environment renders it
+        # as the environment renders it
+        place = int(200 * position[0]) + 200, int(200 * position[1]) + 200
         cv2.circle(image, place, radius, colour, thickness)
 
     env = curves.SimulatedDroneEnv(seed=2)
@@ -118,7 +120,9 @@ def desktop(figure: Any) -> None:
 
 
 def trackmania(figure: Any) -> None:
-    """A road drawn as the plane that a camera sees, between black borders, and the distances measured in it."""
+    """A road drawn as the plane that a camera sees, between black borders, and the distances
+    measured in it.
+    """
     from tmrl_like.envs.trackmania.trackmania_env import _LIDAR_ANGLES, _LIDAR_PLACE, Lidar
 
     width, height = _LIDAR_PLACE[2:]
@@ -135,7 +139,10 @@ def trackmania(figure: Any) -> None:
     row, column = height * 44 // 49, width // 2
     for length, angle in zip(Lidar()(frame), np.deg2rad(list(_LIDAR_ANGLES)), strict=True):
         axes.plot(
-            (column, column + length * np.sin(angle)), (row, row - length * np.cos(angle)), color="red", linewidth=1
+            (column, column + length * np.sin(angle)),
+            (row, row - length * np.cos(angle)),
+            color="red",
+            linewidth=1,
         )
 
 
@@ -145,9 +152,13 @@ def carla(figure: Any) -> None:
 
     from tmrl_like.envs.carla import CarlaSyncEnv, SensorOptions
 
-    simulator = Simulator(walls=[(100.0, 9.0, 2.0), (112.0, -12.0, 2.0), (92.0, -4.0, 1.5), (70.0, 8.0, 2.0)])
+    simulator = Simulator(
+        walls=[(100.0, 9.0, 2.0), (112.0, -12.0, 2.0), (92.0, -4.0, 1.5), (70.0, 8.0, 2.0)]
+    )
     env = CarlaSyncEnv(
-        0.1, sensors=SensorOptions(camera=None, lidar_bins=32), client_cls=lambda *where: Client(simulator=simulator)
+        0.1,
+        sensors=SensorOptions(camera=None, lidar_bins=32),
+        client_cls=lambda *where: Client(simulator=simulator),
     )
     obs, info = env.reset(seed=1)
     while info["position"][0] < 85.0:
@@ -157,7 +168,13 @@ def carla(figure: Any) -> None:
     axes = figure.subplots()
     for index, (angle, range_m) in enumerate(zip(angles, ranges, strict=True)):
         label = "ranges" if index == 0 else None
-        axes.plot((0, range_m * np.sin(angle)), (0, range_m * np.cos(angle)), color="0.7", linewidth=1, label=label)
+        axes.plot(
+            (0, range_m * np.sin(angle)),
+            (0, range_m * np.cos(angle)),
+            color="0.7",
+            linewidth=1,
+            label=label,
+        )
     axes.plot(ahead[1], ahead[0], "o-", color="C0", label="points on the route")
     axes.plot(0, 0, "^", color="C3", markersize=12, label="the car")
     axes.set(xlabel="m to the right", ylabel="m forward", aspect="equal")
@@ -187,9 +204,13 @@ SIZES = {  # inches
 
 def main() -> None:
     by_name = {function.__name__: function for function in SIZES}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", default=list(by_name))
-    parser.add_argument("--folder", type=Path, default=curves.ROOT / "docs" / "environments" / "figures")
+    parser.add_argument(
+        "--folder", type=Path, default=curves.ROOT / "docs" / "environments" / "figures"
+    )
     arguments = parser.parse_args()
     for name in arguments.names:
         figure = new_figure(*SIZES[by_name[name]])

@@ -1,11 +1,14 @@
-"""The racing game, learnt in real time as a user does it: share of the track and lap times over minutes.
+"""The racing game, learnt in real time as a user does it: share of the track and lap times over
+minutes.
 
-    python tests/learning/racing.py config/racing_iqn.yaml [--seeds 0 1 2] [--minutes 10] [--curves iqn.json]
-                                    [--video lap.mp4] [--picture iqn.png] [--agent.gamma 0.98 ...]
+    python tests/learning/racing.py config/racing_iqn.yaml [--seeds 0 1 2] [--minutes 10]
+                                    [--curves iqn.json] [--video lap.mp4] [--picture iqn.png]
+                                    [--agent.gamma 0.98 ...]
     python tests/learning/racing.py iqn.json sac.json --picture docs/figures/racing_iqn.png
 
-The whole product: `tmrl-like run`, then `tmrl-like test --video`. What it does not know itself is overridden in the
-experiment. The second form trains nothing: it draws curves that were kept. Needs the extras `box2d` and `plot`.
+The whole product: `tmrl-like run`, then `tmrl-like test --video`. What it does not know itself is
+overridden in the experiment. The second form trains nothing: it draws curves that were kept. Needs
+the extras `box2d` and `plot`.
 """
 
 from __future__ import annotations
@@ -68,7 +71,10 @@ class Learnt:
     @classmethod
     def read(cls, values: dict[str, Any]) -> Learnt:
         """From what `dataclasses.asdict` made of it."""
-        drives = {name: [Drive(**drive) for drive in values[name]] for name in ("training", "testing", "final")}
+        drives = {
+            name: [Drive(**drive) for drive in values[name]]
+            for name in ("training", "testing", "final")
+        }
         return cls(**values | drives)
 
     def summary(self) -> str:
@@ -80,7 +86,11 @@ class Learnt:
             f"seed {self.seed}: the first whole lap "
             + ("never" if first is None else f"in minute {first:.1f}")
             + f"; with the last policy {shares} of the track, {len(laps)} laps"
-            + (f" in {np.median(laps):.1f} s (median; {min(laps):.1f} to {max(laps):.1f})" if laps else "")
+            + (
+                f" in {np.median(laps):.1f} s (median; {min(laps):.1f} to {max(laps):.1f})"
+                if laps
+                else ""
+            )
             + f"; {self.steps} decisions, {self.overruns} too late"
         )
 
@@ -108,20 +118,44 @@ def learn(
     shown = command_line("config", experiment, *overrides, home=home)
     config = yaml.safe_load(shown)
     env = config["env"]["init_args"]
-    reward = {"reward_per_point": 0.01, "end_of_track_reward": 100.0, "constant_penalty": 0.0} | env["reward"]
+    reward = {
+        "reward_per_point": 0.01,
+        "end_of_track_reward": 100.0,
+        "constant_penalty": 0.0,
+    } | env["reward"]
     track = reward["reward_per_point"] * (len(demonstration(1)) - 1)
 
     def drive(return_: float, steps: int, minutes: float = 0.0) -> Drive:
         """Going back takes away what going there gave, and the lap's end gives more."""
         earned = return_ - steps * reward["constant_penalty"]
         is_lap = earned > track + 0.5 * reward["end_of_track_reward"]
-        return Drive(minutes, float(np.clip(earned / track, 0.0, 1.0)), steps * step_s if is_lap else None)
+        return Drive(
+            minutes, float(np.clip(earned / track, 0.0, 1.0)), steps * step_s if is_lap else None
+        )
 
     step_s = env.get("time_step_duration", 0.06)
-    command_line("run", experiment, "--trainer.max_minutes", str(minutes), "--seed", str(seed), *overrides, home=home)
-    words = [*overrides, *(("--video", str(video)) if video else ()), "--episodes", str(test_episodes)]
+    command_line(
+        "run",
+        experiment,
+        "--trainer.max_minutes",
+        str(minutes),
+        "--seed",
+        str(seed),
+        *overrides,
+        home=home,
+    )
+    words = [
+        *overrides,
+        *(("--video", str(video)) if video else ()),
+        "--episodes",
+        str(test_episodes),
+    ]
     tested = episodes_of(command_line("test", experiment, *words, home=home))
-    lines = (home / "runs" / config["run_name"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (home / "runs" / config["run_name"] / "metrics.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     episodes = [record for record in map(json.loads, lines) if record["kind"] == "episode"]
     began = episodes[0]["time_s"] - episodes[0]["duration_s"]
 
@@ -137,7 +171,9 @@ def learn(
 def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
     """Return, steps and whether it terminated, of each episode that `tmrl-like test` shows."""
     episodes = re.findall(r"^episode \d+: return (\S+) in (\d+) steps, .*, (\w+)$", printed, re.M)
-    return [(float(return_), int(steps), ending == "terminated") for return_, steps, ending in episodes]
+    return [
+        (float(return_), int(steps), ending == "terminated") for return_, steps, ending in episodes
+    ]
 
 
 def command_line(command: str, config: Path, *options: str, home: Path) -> str:
@@ -155,7 +191,9 @@ def command_line(command: str, config: Path, *options: str, home: Path) -> str:
 
 
 def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
-    """Training episodes as dots, test episodes of each seed as a line; below, how long whole laps took."""
+    """Training episodes as dots, test episodes of each seed as a line; below, how long whole laps
+    took.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5.5), layout="constrained")
@@ -163,8 +201,15 @@ def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
     for i, (name, seeds) in enumerate(curves.items()):
         for j, learnt in enumerate(seeds):
             for axes, what in ((shares, "share"), (laps, "lap_s")):
-                for drives, look in ((learnt.training, {"ls": "", "marker": ".", "alpha": 0.2}), (learnt.testing, {})):
-                    known = [(d.minutes, getattr(d, what)) for d in drives if getattr(d, what) is not None]
+                for drives, look in (
+                    (learnt.training, {"ls": "", "marker": ".", "alpha": 0.2}),
+                    (learnt.testing, {}),
+                ):
+                    known = [
+                        (d.minutes, getattr(d, what))
+                        for d in drives
+                        if getattr(d, what) is not None
+                    ]
                     label = name if drives is learnt.testing and j == 0 else None
                     axes.plot(*np.reshape(known, (-1, 2)).T, color=f"C{i}", label=label, **look)
     shares.set(ylabel="share of the track", ylim=(0, 1.02))
@@ -175,23 +220,35 @@ def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", help="an experiment, or curves that were kept")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "files", type=Path, nargs="+", help="an experiment, or curves that were kept"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="of training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--curves", type=Path, help="where the episodes of each seed are kept, as JSON")
+    parser.add_argument(
+        "--curves", type=Path, help="where the episodes of each seed are kept, as JSON"
+    )
     parser.add_argument("--picture", type=Path, help="where to draw the curves, as PNG")
-    parser.add_argument("--video", type=Path, help="where a test episode of the last seed goes, as MP4")
+    parser.add_argument(
+        "--video", type=Path, help="where a test episode of the last seed goes, as MP4"
+    )
     arguments, overrides = parser.parse_known_args()
     curves = {}
     for file in arguments.files:
         if file.suffix == ".json":
-            curves[file.stem] = [Learnt.read(values) for values in json.loads(file.read_text(encoding="utf-8"))]
+            curves[file.stem] = [
+                Learnt.read(values) for values in json.loads(file.read_text(encoding="utf-8"))
+            ]
             continue
         curves[file.stem] = []
         for seed in arguments.seeds:
             with tempfile.TemporaryDirectory() as home:
-                learnt = learn(file, arguments.minutes, seed, Path(home), arguments.video, overrides=overrides)
+                learnt = learn(
+                    file, arguments.minutes, seed, Path(home), arguments.video, overrides=overrides
+                )
             curves[file.stem].append(learnt)
             print(learnt.summary(), flush=True)
         if arguments.curves:

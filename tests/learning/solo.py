@@ -21,7 +21,10 @@ def drive(
     compress = DropHistory(act_buf_len)
     actor.reset()
     obs, info = env.reset()
-    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
+    resets = [
+        (act, obs, 0.0, False, False, Info(info, is_reset=True))
+        for act in actions_of_reset(env, obs)
+    ]
     samples = [compress(*reset) for reset in resets]
     total, terminated, truncated = 0.0, False, False
     while not (terminated or truncated):
@@ -33,9 +36,16 @@ def drive(
 
 
 def learn(
-    agent: Any, memory: ReplayMemory, collect: Callable[[], list[Any]], steps: int, first_steps: int, ratio: int
+    agent: Any,
+    memory: ReplayMemory,
+    collect: Callable[[], list[Any]],
+    steps: int,
+    first_steps: int,
+    ratio: int,
 ) -> None:
-    """Collect episodes until there are so many steps; after the first ones, train `ratio` times for each."""
+    """Collect episodes until there are so many steps; after the first ones, train `ratio` times for
+    each.
+    """
     collected = trained = 0
     while collected < steps:
         samples = collect()
@@ -47,7 +57,9 @@ def learn(
 
 
 def seen_alike(view: View, obs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the view makes of an observation; the same of a batch, in the observation's own shapes."""
+    """What the view makes of an observation; the same of a batch, in the observation's own
+    shapes.
+    """
     alone = view(obs)
     batch = view(tuple(torch.from_numpy(o)[None] for o in obs))
     assert [a.shape for a in alone] == [o.shape for o in obs]

@@ -1,8 +1,10 @@
 """Tasks that the agents must learn, without a network, and the curves of how they do.
 
-    python tests/learning/tasks.py [--tasks pendulum …] [--seeds 0 1 2] [--picture docs/figures/learning.png]
+    python tests/learning/tasks.py [--tasks pendulum …] [--seeds 0 1 2]
+                                   [--picture docs/figures/learning.png]
 
-Prints the returns of test episodes over environment steps and draws them. MuJoCo's task needs the extra `mujoco`.
+Prints the returns of test episodes over environment steps and draws them. MuJoCo's task needs the
+extra `mujoco`.
 """
 
 from __future__ import annotations
@@ -88,14 +90,22 @@ TASKS = {
         classes=CHOICES,
         steps=6000,
         goal=0.9,
-        agent={"polyak": 0.98, "gamma": 0.95, **FAST, "entropy_coef": 0.01, "learn_entropy_coef": False},
+        agent={
+            "polyak": 0.98,
+            "gamma": 0.95,
+            **FAST,
+            "entropy_coef": 0.01,
+            "learn_entropy_coef": False,
+        },
         first_steps=3000,
     ),
 }
 
 
 def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
-    """Train; yields environment steps so far and the returns of test episodes, ten times, at last when it is over."""
+    """Train; yields environment steps so far and the returns of test episodes, ten times, at last
+    when it is over.
+    """
     torch.manual_seed(seed)
     np.random.seed(seed)
     env = task.env(seed)
@@ -120,7 +130,10 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
             while task.first_steps < steps and trained < steps:
                 agent.train(memory.sample())
                 trained += 1
-            if steps >= task.steps * (evaluated + 1) // task.evaluations and evaluated < task.evaluations:
+            if (
+                steps >= task.steps * (evaluated + 1) // task.evaluations
+                and evaluated < task.evaluations
+            ):
                 evaluated += 1
                 yield steps, returns(task, agent.get_actor(), 1000 * (seed + 1))
 
@@ -159,7 +172,9 @@ def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> N
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(curves), 3.5), layout="constrained")
-    for axes, (name, seeds) in zip(np.atleast_1d(figure.subplots(1, len(curves))), curves.items(), strict=True):
+    for axes, (name, seeds) in zip(
+        np.atleast_1d(figure.subplots(1, len(curves))), curves.items(), strict=True
+    ):
         for seed, points in seeds.items():
             axes.plot(*zip(*points, strict=True), label=f"seed {seed}")
         axes.axhline(TASKS[name].goal, color="grey", linestyle="--", label="goal")

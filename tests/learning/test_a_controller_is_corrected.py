@@ -1,4 +1,6 @@
-"""The robot arm with a controller that misses some of its targets: an agent corrects it within a minute of practice."""
+"""The robot arm with a controller that misses some of its targets: an agent corrects it within a
+minute of practice.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +51,21 @@ def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_agent_reaches_what_the_controller_misses_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_reaches_what_the_controller_misses_after_a_minute(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     made = make_env(seed, monkeypatch)
     spaces = made.observation_space, made.action_space
     before = share_reached(Uncorrected(*spaces), monkeypatch)
-    env, view = make_env(seed, monkeypatch), robot.TargetUpClose()  # the arm whose clock counts is the newest
+    # the arm whose clock counts is the newest
+    env, view = make_env(seed, monkeypatch), robot.TargetUpClose()
     agent = arm_agent(*spaces)
-    memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
+    memory = ReplayMemory(
+        batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000
+    )
     memory.seed(seed)
 
     def collect() -> list[Any]:

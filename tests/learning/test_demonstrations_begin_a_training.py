@@ -1,4 +1,6 @@
-"""The robot arm from twenty demonstrations: cloned, and then half a minute of practice with them in the memory."""
+"""The robot arm from twenty demonstrations: cloned, and then half a minute of practice with them in
+the memory.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def share_reached(actor: ActorModule, monkeypatch: pytest.MonkeyPatch) -> float:
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twenty_demonstrations_and_half_a_minute_of_practice(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -47,10 +51,20 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, monkeypa
     made = ClocklessRobotEnv(seed, monkeypatch)
     spaces = made.observation_space, made.action_space
     demonstrator = Demonstrator(*spaces)
-    shown = [Buffer(drive(arm, demonstrator, ACTIONS, True)[0], f"shown {i}") for i, arm in enumerate(arms)]
-    memory_cls = partial(ReplayMemory, batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=VIEW, memory_size=10_000)
+    shown = [
+        Buffer(drive(arm, demonstrator, ACTIONS, True)[0], f"shown {i}")
+        for i, arm in enumerate(arms)
+    ]
+    memory_cls = partial(
+        ReplayMemory, batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=VIEW, memory_size=10_000
+    )
     observations, actions, episodes = zip(*shown_steps(shown, memory_cls, *spaces), strict=True)
-    data = Shown(stack(observations, "cpu"), stack(actions, "cpu"), torch.tensor(episodes), past_actions=ACTIONS)
+    data = Shown(
+        stack(observations, "cpu"),
+        stack(actions, "cpu"),
+        torch.tensor(episodes),
+        past_actions=ACTIONS,
+    )
     cloned = ARM_ACTOR(*spaces)
     [*_] = clone(cloned, *data.split(0.1), 2000)
     before = share_reached(cloned, monkeypatch)

@@ -16,6 +16,7 @@ def test_monsters_are_shot_after_the_training_that_ships(tmp_path: Path) -> None
     experiment = ROOT / "config" / "vizdoom_iqn.yaml"
     command_line("run", experiment, "--seed", "0", home=tmp_path)
     episodes = episodes_of(command_line("test", experiment, "--episodes", "20", home=tmp_path))
-    kills = [return_ + died for return_, _, died in episodes]  # the reward: 1 for a kill, -1 for the own death
+    # the reward: 1 for a kill, -1 for the own death
+    kills = [return_ + died for return_, _, died in episodes]
     assert len(kills) == 20
     assert np.mean(kills) >= KILLS, kills

@@ -1,4 +1,6 @@
-"""The learning doctor: at least eighteen of twenty faults are named, and none in ten healthy trainings."""
+"""The learning doctor: at least eighteen of twenty faults are named, and none in ten healthy
+trainings.
+"""
 
 from dataclasses import replace
 

@@ -87,12 +87,19 @@ CROSSQ = CrossQAgent, SquashedGaussianActor, partial(EnsembleCritic, layer_norm=
 
 @pytest.mark.parametrize(
     "tiny",
-    [TINY, dataclasses.replace(TINY, classes=CROSSQ, agent={k: v for k, v in TINY.agent.items() if k != "polyak"})],
+    [
+        TINY,
+        dataclasses.replace(
+            TINY, classes=CROSSQ, agent={k: v for k, v in TINY.agent.items() if k != "polyak"}
+        ),
+    ],
     ids=["SAC", "CrossQ"],
 )
 def test_a_policy_that_shall_be_smooth_changes_its_action_less_at_the_same_return(tiny):
     def learnt(smoothness):
-        """The mean return of 20 test episodes, and by how much an action differs from the one before."""
+        """The mean return of 20 test episodes, and by how much an action differs from the one
+        before.
+        """
         taken, agent = [], tiny.agent | {"smoothness": smoothness}
         task = dataclasses.replace(tiny, env=lambda seed: Blurred(taken), agent=agent, episodes=20)
         ((_, totals),) = learn(task, seed=1)

@@ -1,4 +1,6 @@
-"""The robot arm before a camera: what success looks like, learnt from ten simulated minutes of labelled play."""
+"""The robot arm before a camera: what success looks like, learnt from ten simulated minutes of
+labelled play.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,16 @@ def play(env: ClocklessRobotEnv, zero_rad: float, camera: Shrink) -> tuple[list[
 
 
 def labelled_play(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[JudgedEpisode]:
-    random, env, camera = np.random.default_rng(seed), ClocklessRobotEnv(seed, monkeypatch), Shrink(grey=False)
+    random, env, camera = (
+        np.random.default_rng(seed),
+        ClocklessRobotEnv(seed, monkeypatch),
+        Shrink(grey=False),
+    )
     episodes: list[JudgedEpisode] = []
     while sum(len(episode.pictures) for episode in episodes) * TIME_STEP_S < 60 * MINUTES:
-        zero_rad = random.choice((-1, 1)) * random.uniform(*MISSES_RAD) if len(episodes) % 2 else 0.0
+        zero_rad = (
+            random.choice((-1, 1)) * random.uniform(*MISSES_RAD) if len(episodes) % 2 else 0.0
+        )
         pictures, terminated = play(env, zero_rad, camera)
         episodes.append(JudgedEpisode(np.stack(pictures), terminated))
     return episodes
@@ -41,7 +49,9 @@ def labelled_play(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[JudgedEpis
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_success_is_seen_after_ten_minutes_of_labelled_play(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_is_seen_after_ten_minutes_of_labelled_play(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     learnt, held_out = split(labelled_play(seed, monkeypatch), 0.25)

@@ -18,7 +18,9 @@ from tmrl_like.replay import ReplayMemory
 @pytest.mark.learn
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_driving(seed: int) -> None:
+def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_driving(
+    seed: int,
+) -> None:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     simulator = stand_in.Simulator()
@@ -45,7 +47,14 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
     memory = ReplayMemory(batch_size=128, act_buf_len=2, memory_size=20_000)
     memory.seed(seed)
     env.reset(seed=seed)
-    learn(agent, memory, lambda: drive(env, agent.get_actor(), 2, False)[0], 4000, first_steps=500, ratio=2)
+    learn(
+        agent,
+        memory,
+        lambda: drive(env, agent.get_actor(), 2, False)[0],
+        4000,
+        first_steps=500,
+        ratio=2,
+    )
     drives = [drive(env, agent.get_actor(), 2, True) for _ in range(10)]
     env.close()
     simulator.close()

@@ -1,4 +1,6 @@
-"""The drone of config/drone.yaml, without its clock: memory, agent and preprocessor as they ship must learn it."""
+"""The drone of config/drone.yaml, without its clock: memory, agent and preprocessor as they ship
+must learn it.
+"""
 
 import numpy as np
 import pytest
@@ -40,8 +42,17 @@ def test_the_drone_reaches_its_target_after_half_a_minute_of_flight(seed: int) -
         memory_size=10_000,
     )
     memory.seed(seed)
-    learn(agent, memory, lambda: drive(env, agent.get_actor(), 4, False, view)[0], 600, first_steps=20, ratio=20)
-    flights = [drive(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), 4, True, view) for i in range(40)]
+    learn(
+        agent,
+        memory,
+        lambda: drive(env, agent.get_actor(), 4, False, view)[0],
+        600,
+        first_steps=20,
+        ratio=20,
+    )
+    flights = [
+        drive(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), 4, True, view) for i in range(40)
+    ]
     reached, total = (np.mean([flight[part] for flight in flights]) for part in (2, 1))
     print(f"seed {seed}: return {total:.2f}, reached {reached:.0%}")
     assert reached >= 0.95
@@ -49,7 +60,10 @@ def test_the_drone_reaches_its_target_after_half_a_minute_of_flight(seed: int) -
 
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
-    obs = tuple(np.array([v], np.float32) for v in (0.1, -0.2, 0.3, 0.4)) + (np.ones(2, np.float32),) * 4
+    obs = (
+        tuple(np.array([v], np.float32) for v in (0.1, -0.2, 0.3, 0.4))
+        + (np.ones(2, np.float32),) * 4
+    )
     alone = seen_alike(TargetInView(), obs)
     assert alone[2].item() == pytest.approx(0.1)
     assert alone[1].item() == pytest.approx(0.7 * 0.6 / 0.61**0.5)
@@ -57,12 +71,16 @@ def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mirrored_flight_is_a_flight(seed: int) -> None:
-    """The way to the target and all actions turn together: their lengths and the angles between them stay."""
+    """The way to the target and all actions turn together: their lengths and the angles between
+    them stay.
+    """
     generator = torch.Generator().manual_seed(seed)
     obs = tuple(torch.rand(5, 1, generator=generator) - 0.5 for _ in range(4))
     obs += tuple(torch.rand(5, 2, generator=generator) - 0.5 for _ in range(4))
     act, rew, flags = torch.rand(5, 2, generator=generator), torch.rand(5), torch.zeros(5)
-    new_obs, new_act, new_rew, new_next, *_ = MirroredFlights(seed)(obs, act, rew, obs, flags, flags)
+    new_obs, new_act, new_rew, new_next, *_ = MirroredFlights(seed)(
+        obs, act, rew, obs, flags, flags
+    )
     for way in (0, 2):
         before, after = torch.cat(obs[way : way + 2], -1), torch.cat(new_obs[way : way + 2], -1)
         assert torch.allclose(before.norm(dim=-1), after.norm(dim=-1))

@@ -1,4 +1,6 @@
-"""The robot of config/robot.yaml, without its clock: memory and agent as they ship must learn it."""
+"""The robot of config/robot.yaml, without its clock: memory and agent as they ship must learn
+it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class ClocklessArm:
 
 
 class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
-    """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the next."""
+    """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the
+    next.
+    """
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = ClocklessArm(seed)
@@ -115,7 +119,9 @@ def arm_agent(*spaces: Any, **options: Any) -> SACAgent:
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arm_reaches_its_targets_after_a_minute(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -137,17 +143,26 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
         return samples
 
     learn(agent, memory, collect, 1200, first_steps=40, ratio=20)
-    envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))  # each with its clock, when its turn comes
-    _, totals, reached, _ = zip(*[drive(one, agent.get_actor(), ACTIONS, True, view) for one in envs], strict=True)
+    # each with its clock, when its turn comes
+    envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))
+    _, totals, reached, _ = zip(
+        *[drive(one, agent.get_actor(), ACTIONS, True, view) for one in envs], strict=True
+    )
     change = np.concatenate(changes).mean()
-    print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of actions {change:.3f}")
+    print(
+        f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of "
+        f"actions {change:.3f}"
+    )
     assert change < 0.45  # with independent noise 0.56 and 0.66, seeds 2 and 1
     assert np.mean(reached) >= 0.95
     assert np.mean(totals) > -6.0
 
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
-    obs = tuple(np.array(v, np.float32) for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0)))
+    obs = tuple(
+        np.array(v, np.float32)
+        for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0))
+    )
     alone = seen_alike(robot.TargetUpClose(), obs)
     assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
 
@@ -155,10 +170,14 @@ def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share: float) -> None:
     """Against the interface's own arithmetic, for each transition of a batch."""
-    rng, interface = np.random.default_rng(0), robot.RobotInterface(ClocklessArm.__new__(ClocklessArm))
+    rng, interface = (
+        np.random.default_rng(0),
+        robot.RobotInterface(ClocklessArm.__new__(ClocklessArm)),
+    )
     size = 200
     targets, places, last_places = (
-        [rng.uniform(*np.transpose(robot.TARGETS_RAD)).astype(np.float32) for _ in range(size)] for _ in range(3)
+        [rng.uniform(*np.transpose(robot.TARGETS_RAD)).astype(np.float32) for _ in range(size)]
+        for _ in range(3)
     )
     targets_m = [robot.tip_m(target) for target in targets]
 
@@ -187,8 +206,12 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
         target_m = robot.tip_m(place) + axes @ obs[3][i].numpy()
         assert np.allclose(seen(last_places[i], target_m, 0.0)[3], last_obs[3][i], atol=1e-6)
         distance = np.linalg.norm(target_m - robot.tip_m(place))
-        assert rew[i] == pytest.approx(-9.0 if share == 0.0 else -distance - robot.STEP_COSTS, abs=1e-5)
-        assert terminated[i] == float(share == 1.0 and distance < robot.REACHED_M and speeds[i] == 0.0)
+        assert rew[i] == pytest.approx(
+            -9.0 if share == 0.0 else -distance - robot.STEP_COSTS, abs=1e-5
+        )
+        assert terminated[i] == float(
+            share == 1.0 and distance < robot.REACHED_M and speeds[i] == 0.0
+        )
         is_given = any(np.allclose(target_m, other, atol=1e-5) for other in targets_m)
         given += is_given
         close += not is_given and bool(distance < 0.15)  # five standard deviations
@@ -197,7 +220,9 @@ def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(shar
     assert torch.allclose(obs[2], 0.7 * obs[3] / (obs[3].abs() + 0.01) ** 0.5)
 
 
-def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("mujoco")
     env, real = ClocklessRobotEnv(0, monkeypatch), robot.RobotEnv()
     assert env.observation_space == real.observation_space

@@ -14,12 +14,20 @@ def write(folder, *records):
 
 def episode(minutes, return_, test=True):
     samples = int(100 * minutes)
-    return {"kind": "episode", "time_s": 60 * minutes, "env_steps_total": samples, "test": test, "return": return_}
+    return {
+        "kind": "episode",
+        "time_s": 60 * minutes,
+        "env_steps_total": samples,
+        "test": test,
+        "return": return_,
+    }
 
 
 def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path):
     round_ = {"kind": "round", "time_s": 60.0}
-    both = write(tmp_path / "both", round_, episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None))
+    both = write(
+        tmp_path / "both", round_, episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None)
+    )
     assert [values.tolist() for values in curve_of(both)] == [[2.0], [200.0], [7.0]]
     training = write(tmp_path / "training", episode(1, 5.0, test=False))
     assert curve_of(training).returns.tolist() == [5.0]
@@ -43,7 +51,9 @@ def test_one_run_several_and_none_are_drawn(tmp_path):
     a = write(tmp_path / "a", *(episode(n, float(n)) for n in range(5)))
     b = write(tmp_path / "b", *(episode(n, 2.0 * n) for n in range(2, 9)))
     picture = tmp_path / "new" / "p.png"
-    assert plot_returns(picture, {"both": [a, b], "one": [a], "none": [tmp_path]}, {"untrained": (1.0, 0.5)})
+    assert plot_returns(
+        picture, {"both": [a, b], "one": [a], "none": [tmp_path]}, {"untrained": (1.0, 0.5)}
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="Format 'nothing' is not supported"):
         plot_returns(tmp_path / "p.nothing", {"one": [a]})

@@ -65,11 +65,13 @@ def test_the_console_says_at_the_end_what_was_reached(capsys):
     sink = ConsoleSink()
     for number in range(30):
         for test in (True, False)[number % 5 > 0 :]:
-            sink.write({"kind": "episode", "time_s": 10.0 * number, "test": test, "return": float(number)})
+            sink.write(
+                {"kind": "episode", "time_s": 10.0 * number, "test": test, "return": float(number)}
+            )
     sink.close()
     assert capsys.readouterr().err == (
-        "trained for 4:50: test return 5.00 at first, 20.00 in the end (means of 3 episodes); 6 test and 30 training "
-        "episodes\n"
+        "trained for 4:50: test return 5.00 at first, 20.00 in the end (means of 3 episodes); 6 "
+        "test and 30 training episodes\n"
     )
     ConsoleSink().close()
     assert capsys.readouterr().err == ""
@@ -79,7 +81,9 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    sink = TensorBoardSink(tmp_path, {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True})
+    sink = TensorBoardSink(
+        tmp_path, {"agent.lr_actor": 1e-3, "agent": "SACAgent", "worker.synchronous": True}
+    )
     sink.write(ROUND | {"loss_critic": 0.5, "gradient_norm": 1.0})
     sink.write(ROUND | {"kind": "episode", "training_steps_total": 8})
     sink.close()
@@ -89,9 +93,15 @@ def test_tensorboard_gets_the_scalars_of_each_round_and_the_experiment(tmp_path)
     tags = set(found.Tags()["scalars"])
     assert {"losses/loss_critic", "agent/gradient_norm", "schedule/epoch"} <= tags
     assert not any("kind" in tag for tag in tags)
-    parts = [HParamsPluginData.FromString(data) for data in found.PluginTagToContent("hparams").values()]
-    assert "episodes/return_test_mean" in {metric.name.tag for part in parts for metric in part.experiment.metric_infos}
-    (given,) = [part.session_start_info.hparams for part in parts if part.HasField("session_start_info")]
+    parts = [
+        HParamsPluginData.FromString(data) for data in found.PluginTagToContent("hparams").values()
+    ]
+    assert "episodes/return_test_mean" in {
+        metric.name.tag for part in parts for metric in part.experiment.metric_infos
+    }
+    (given,) = [
+        part.session_start_info.hparams for part in parts if part.HasField("session_start_info")
+    ]
     assert (given["agent.lr_actor"].number_value, given["agent"].string_value) == (1e-3, "SACAgent")
 
 

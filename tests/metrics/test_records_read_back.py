@@ -16,7 +16,11 @@ def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_ther
         file.write(": 2}\n")
         file.flush()
         assert list(tail.records()) == [{"a": 2}]
-    assert list(Tail(path, math.inf).records()) == list(read_records(path)) == [{"a": 0}, {"a": 1}, {"a": 2}]
+    assert (
+        list(Tail(path, math.inf).records())
+        == list(read_records(path))
+        == [{"a": 0}, {"a": 1}, {"a": 2}]
+    )
 
 
 def test_what_a_kill_cut_off_costs_the_records_of_its_line_alone(tmp_path):

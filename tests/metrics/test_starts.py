@@ -31,8 +31,16 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
     commit(".")
     (work / "code.py").write_text("2")
     start = describe_start(task="Drone", command="train.py")
-    assert (start.git_commit, start.git_changed, start.folder) == (git("rev-parse", "HEAD"), True, str(work))
-    assert (start.task, start.command, start.tmrl_like) == ("Drone", "train.py", tmrl_like.__version__)
+    assert (start.git_commit, start.git_changed, start.folder) == (
+        git("rev-parse", "HEAD"),
+        True,
+        str(work),
+    )
+    assert (start.task, start.command, start.tmrl_like) == (
+        "Drone",
+        "train.py",
+        tmrl_like.__version__,
+    )
     assert start.python == platform.python_version()
     assert start.packages["numpy"]
 
@@ -40,7 +48,8 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="the program is a shell script")
 def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, value in {"COUNT": "1", "KEY_0": "core.abbrev", "VALUE_0": "12"}.items():  # of the user's own
+    # of the user's own
+    for name, value in {"COUNT": "1", "KEY_0": "core.abbrev", "VALUE_0": "12"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-$1\ncat\n")
@@ -48,10 +57,15 @@ def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
     (tmp_path / "code.py").write_text("1")
     (tmp_path / ".gitattributes").write_text("*.py filter=o=s\n")
     commit("code.py", ".gitattributes")
-    settings = {"core.fsmonitor": program, "filter.o=s.clean": f"{program} clean", "filter.o=s.required": "true"}
+    settings = {
+        "core.fsmonitor": program,
+        "filter.o=s.clean": f"{program} clean",
+        "filter.o=s.required": "true",
+    }
     for name, value in settings.items():
         git("config", name, str(value))
-    os.utime(tmp_path / "code.py", (1, 1))  # git looks at the file again, and would note in its index what it saw
+    # git looks at the file again, and would note in its index what it saw
+    os.utime(tmp_path / "code.py", (1, 1))
     index = (tmp_path / ".git" / "index").read_bytes()
     assert not describe_start().git_changed
     assert describe_start().git_commit
@@ -61,9 +75,13 @@ def test_nothing_of_a_repository_runs_or_is_written(tmp_path, monkeypatch):
 
 def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path):
     assert read_starts(tmp_path) == []
-    starts = [msgspec.structs.replace(describe_start(), command=str(number)) for number in range(102)]
+    starts = [
+        msgspec.structs.replace(describe_start(), command=str(number)) for number in range(102)
+    ]
     write_starts(tmp_path, starts)
-    assert [start.command for start in read_starts(tmp_path)] == [str(number) for number in range(2, 102)]
+    assert [start.command for start in read_starts(tmp_path)] == [
+        str(number) for number in range(2, 102)
+    ]
     text = (tmp_path / "run.json").read_text()
     assert text.count("\n") > 1000
     assert json.loads(text)[-1]["command"] == "101"

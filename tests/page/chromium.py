@@ -10,7 +10,9 @@ import sys
 
 from kit.waiting import until
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PROGRAM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 _AT_3_AND_4 = """
 import fcntl, os, sys
@@ -34,7 +36,13 @@ class Chromium:
             "--disable-dev-shm-usage",
             f"--user-data-dir={folder}",
         ]
-        command = [str(PROGRAM), "--remote-debugging-pipe", *flags, f"--window-size={width},{height}", "about:blank"]
+        command = [
+            str(PROGRAM),
+            "--remote-debugging-pipe",
+            *flags,
+            f"--window-size={width},{height}",
+            "about:blank",
+        ]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _AT_3_AND_4, str(theirs_in), str(theirs_out), *command],
             pass_fds=(theirs_in, theirs_out),
@@ -49,7 +57,9 @@ class Chromium:
         self.said = []  # events
         self._session = ""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log"):
             self._call(f"{domain}.enable")
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -76,7 +86,9 @@ class Chromium:
 
     def value(self, expression):
         """What JavaScript makes of it."""
-        result = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        result = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -91,7 +103,10 @@ class Chromium:
             json.dumps(event["params"])
             for event in self.said
             if event.get("method") == "Runtime.exceptionThrown"
-            or (event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error")
+            or (
+                event.get("method") == "Log.entryAdded"
+                and event["params"]["entry"]["level"] == "error"
+            )
         ]
 
     def __enter__(self):

@@ -10,7 +10,10 @@ from tmrl_like.page.watcher import Browser, Watcher
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.condition import Condition
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(PROGRAM is None, reason="no Chromium (apt-get install chromium)")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium (apt-get install chromium)"),
+]
 
 
 def view(watcher, number, *beats):
@@ -20,15 +23,29 @@ def view(watcher, number, *beats):
 
 def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until):
     records = [
-        {"kind": "round", "time_s": float(i), "q_mean": i / 10, "learning": "learning", "env_steps_total": 100 * i}
+        {
+            "kind": "round",
+            "time_s": float(i),
+            "q_mean": i / 10,
+            "learning": "learning",
+            "env_steps_total": 100 * i,
+        }
         for i in range(1, 50)
     ]
     watcher = Watcher(quiet_ring(), {"title": "drone", "asked_ratio": 4.0}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
-        condition = Condition(env_steps=100, late_steps=(9, 5, 0, 0, 0, 0, 0, 1), returns=(1.5, 2.25), time_step_s=0.05)
+        condition = Condition(
+            env_steps=100,
+            late_steps=(9, 5, 0, 0, 0, 0, 0, 1),
+            returns=(1.5, 2.25),
+            time_step_s=0.05,
+        )
         fleet = [
-            m.Beat(f"w{i}", msgspec.structs.replace(condition, alarm="<b>no</b> disk" if i == 250 else ""))
+            m.Beat(
+                f"w{i}",
+                msgspec.structs.replace(condition, alarm="<b>no</b> disk" if i == 250 else ""),
+            )
             for i in range(300)
         ]
         until(lambda: watcher.browsers)
@@ -39,7 +56,10 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until)
         assert browser.value(f"{first}.cells[1].textContent") == "alarm: <b>no</b> disk"
         assert browser.value(f"{first}.cells[10].textContent").split() == ["1.5", "2.25"]
         assert browser.value(f"{first}.querySelectorAll('i').length") == 8
-        assert browser.value("document.getElementById('more').textContent") == "200 more: filter by name or state"
+        assert (
+            browser.value("document.getElementById('more').textContent")
+            == "200 more: filter by name or state"
+        )
         assert "3 of" not in browser.value("document.getElementById('cards').textContent")
         browser.value("$('filter').value = 'w12'; $('filter').dispatchEvent(new Event('input'))")
         assert browser.value("document.querySelectorAll('#workers tr').length") == 11

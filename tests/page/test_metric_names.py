@@ -1,4 +1,6 @@
-"""Names of metrics and of a worker's figures: those that the page and the console use are those that are explained."""
+"""Names of metrics and of a worker's figures: those that the page and the console use are those
+that are explained.
+"""
 
 import re
 from pathlib import Path
@@ -27,9 +29,15 @@ def test_the_browsers_figures_of_a_worker_are_those_that_it_is_sent():
 
 def test_metrics_that_are_shown_are_metrics_that_are_explained():
     charts = PAGE.partition("const CHARTS")[2].partition("];")[0]
-    drawn = {name for names in re.findall(r"names: \[(.*?)\]", charts) for name in re.findall(r'"(\w+)"', names)}
+    drawn = {
+        name
+        for names in re.findall(r"names: \[(.*?)\]", charts)
+        for name in re.findall(r'"(\w+)"', names)
+    }
     assert all(name.startswith(history.DRAWN) for name in drawn)
-    used = drawn | set(re.findall(r"\br\.(\w+)", PAGE.partition("function drawCards")[2].partition("\n}")[0]))
+    used = drawn | set(
+        re.findall(r"\br\.(\w+)", PAGE.partition("function drawCards")[2].partition("\n}")[0])
+    )
     used |= {*sinks.SHOWN, *sinks.SHOWN_IF_ANY, *sinks.COMPARED}
     assert used - explained() == {"return_test"}  # a curve of "return", of episodes
     for begin in history.DRAWN:

@@ -56,13 +56,24 @@ def test_the_page_brings_all_that_it_needs_and_nobody_else_may_have_it(page):
     assert get(page, "/metrics", "POST")[0] == 501
 
 
-def test_an_address_and_this_machines_names_are_answered_and_what_another_site_calls_it_is_not(page):
+def test_an_address_and_this_machines_names_are_answered_and_what_another_site_calls_it_is_not(
+    page,
+):
     for host in ("localhost", "127.0.0.1:7791", "[::1]:7791", "192.168.1.7", socket.gethostname()):
         assert get(page, "/metrics", Host=host)[0] == 200
-    for host in ("evil.example", "evil.example:7791", "127.0.0.1.evil.example", "localhost.evil", ""):
+    for host in (
+        "evil.example",
+        "evil.example:7791",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "",
+    ):
         for path in ("/", "/events", "/metrics"):
             status, text, _ = get(page, path, Host=host)
-            assert (status, text) == (421, "this page answers to localhost, this machine's name or an address\n")
+            assert (status, text) == (
+                421,
+                "this page answers to localhost, this machine's name or an address\n",
+            )
 
 
 def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(page, until):
@@ -80,7 +91,8 @@ def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(page, 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):
     watcher = Watcher(quiet_ring(), {}, ())
     with pytest.raises(
-        AddressInUseError, match=r"port \d+ on 127.0.0.1 is taken: give the page another one \(--port\)"
+        AddressInUseError,
+        match=r"port \d+ on 127.0.0.1 is taken: give the page another one \(--port\)",
     ):
         Page(watcher, port=page.address[1])
     with socket.socket() as taken:
@@ -104,13 +116,17 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
     worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
     zmq_house.start(worker.run, verbose=False)
     trainer.run()
-    link = connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", KeyFolder(default_keys_folder()))
+    link = connect_to_one(
+        "zmq", [f"127.0.0.1:{server.address[1]}"], "", KeyFolder(default_keys_folder())
+    )
     watcher = Watcher(link, {"title": "run", "asked_ratio": 1.0}, ())
     with Page(watcher, port=0) as page:
         told = events(page)
         until(lambda: watcher.session.connected)
         runs, fleets = [], []
-        while not (fleets and fleets[-1] and runs and runs[-1]["round"] and fleets[-1][0]["returns"]):
+        while not (
+            fleets and fleets[-1] and runs and runs[-1]["round"] and fleets[-1][0]["returns"]
+        ):
             kind, content = next(told)
             (runs if kind == "run" else fleets).append(content)
         (seen,) = fleets[-1]
@@ -133,8 +149,13 @@ def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path)
     here = KeyFolder(default_keys_folder())
     elsewhere = KeyFolder(tmp_path / "keys")
     elsewhere.join(here.invite("robot"))
-    watcher = Watcher(connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ())
-    with Page(watcher, port=0) as page, pytest.raises(RefusedError, match="the key 'robot' is not for a watcher"):
+    watcher = Watcher(
+        connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ()
+    )
+    with (
+        Page(watcher, port=0) as page,
+        pytest.raises(RefusedError, match="the key 'robot' is not for a watcher"),
+    ):
         page.serve_forever()
 
 
@@ -142,12 +163,16 @@ def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
     server = zmq_house.server()
     elsewhere = KeyFolder(tmp_path / "keys")
     elsewhere.join(KeyFolder(default_keys_folder()).invite("tablet", ("watcher",)))
-    watcher = Watcher(connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ())
+    watcher = Watcher(
+        connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ()
+    )
     until(lambda: watcher.sight is not None)
     watcher.session.close(0.0)
 
 
-def test_a_connection_that_gets_no_thread_is_closed_with_one_line_and_takes_no_room(page, monkeypatch, caplog):
+def test_a_connection_that_gets_no_thread_is_closed_with_one_line_and_takes_no_room(
+    page, monkeypatch, caplog
+):
     def no_thread(run, name):
         raise ShortageError(f"the thread {name} cannot be started")
 
@@ -157,4 +182,6 @@ def test_a_connection_that_gets_no_thread_is_closed_with_one_line_and_takes_no_r
             with pytest.raises(OSError):
                 get(page, "/")
     assert get(page, "/")[0] == 200
-    assert {record.message for record in caplog.records} == {"the thread tmrl-page-answer cannot be started"}
+    assert {record.message for record in caplog.records} == {
+        "the thread tmrl-page-answer cannot be started"
+    }

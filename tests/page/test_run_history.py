@@ -34,7 +34,9 @@ def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
 def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
     history = RunHistory()
     for time_s, value in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (2.0, 20.0)):
-        history.add_record({"kind": "round", "time_s": time_s, "q_mean": value, "held_by": "bound", "is_on": True})
+        history.add_record(
+            {"kind": "round", "time_s": time_s, "q_mean": value, "held_by": "bound", "is_on": True}
+        )
     assert history.curves["q_mean"].columns()[:2] == ([1.5, 2.5], [1.0, 20.0])
     assert "is_on" not in history.curves
     assert history.round["q_mean"] == 20.0
@@ -53,8 +55,18 @@ def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_
 def test_there_are_so_many_curves_and_each_of_them_goes_on():
     history = RunHistory()
     for time_s in range(40):
-        history.add_record({"kind": "round", "time_s": time_s, "loss": 2.0, "loss_actor": 2.0, f"loss_{time_s}": 1.0})
-        history.add_record({"kind": "round", "time_s": time_s} | {f"q_{time_s}_{i}": 0 for i in range(99)})
+        history.add_record(
+            {
+                "kind": "round",
+                "time_s": time_s,
+                "loss": 2.0,
+                "loss_actor": 2.0,
+                f"loss_{time_s}": 1.0,
+            }
+        )
+        history.add_record(
+            {"kind": "round", "time_s": time_s} | {f"q_{time_s}_{i}": 0 for i in range(99)}
+        )
     assert len(history.curves) == 100
     assert "loss" not in history.curves  # which is in no chart
     assert len(history.curves["loss_actor"].columns()[1]) == 40
@@ -79,7 +91,10 @@ def test_there_are_so_many_curves_and_each_of_them_goes_on():
     ],
 )
 def test_what_changes_in_a_worker_is_told_once(before, after, told):
-    assert seen(*(([], Beat("w1", Condition(**condition))) for condition in (before, after, after))) == told
+    assert (
+        seen(*(([], Beat("w1", Condition(**condition))) for condition in (before, after, after)))
+        == told
+    )
 
 
 def test_who_comes_and_goes_is_told_and_many_are_one_line():
@@ -98,7 +113,14 @@ def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
     history = RunHistory()
     verdicts = ("too early to say", "learning", "learning", "not learning because entropy is 0")
     for time_s, learning in enumerate(verdicts):
-        history.add_record({"kind": "round", "time_s": time_s, "learning": learning, "rejected_workers_total": time_s})
+        history.add_record(
+            {
+                "kind": "round",
+                "time_s": time_s,
+                "learning": learning,
+                "rejected_workers_total": time_s,
+            }
+        )
     told = [(kind, text) for _, kind, text in history.incidents if "samples" not in text]
     assert told == [("good", verdicts[0]), ("good", verdicts[1]), ("bad", verdicts[3])]
     assert len(history.incidents) == 3 + 3
@@ -106,10 +128,21 @@ def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
 
 def test_the_figures_for_prometheus_have_names_kinds_and_labels():
     late = (3, 2, 0, 0, 0, 0, 0, 1)
-    worker = Beat('a"b', Condition(env_steps=12, late_steps=late, alarm="no disk", expert=True, driver="human"))
-    counters = dict.fromkeys(("samples", "packets", "policies", "malformed", "refused", "dropped"), 4)
+    worker = Beat(
+        'a"b',
+        Condition(env_steps=12, late_steps=late, alarm="no disk", expert=True, driver="human"),
+    )
+    counters = dict.fromkeys(
+        ("samples", "packets", "policies", "malformed", "refused", "dropped"), 4
+    )
     sight = Sight(["t"], counters, [(0.25, worker)], [])
-    record = {"training_steps_total": 9, "q_mean": -1.5, "agent.lr": 0.1, "held_by": "bound", "is_on": True}
+    record = {
+        "training_steps_total": 9,
+        "q_mean": -1.5,
+        "agent.lr": 0.1,
+        "held_by": "bound",
+        "is_on": True,
+    }
     lines = exposition(sight, 2.0, record).splitlines()
     for expected in (
         "tmrl_page_view_age_s 2.0",
@@ -128,4 +161,7 @@ def test_the_figures_for_prometheus_have_names_kinds_and_labels():
         assert expected in lines
     assert not any("held_by" in line or "is_on" in line for line in lines)
     assert exposition(None, math.inf, {}) == ""
-    assert exposition(None, math.inf, {"loss/actor": 1.0, "b": 2.0}) == "tmrl_b 2.0\ntmrl_loss_actor 1.0\n"
+    assert (
+        exposition(None, math.inf, {"loss/actor": 1.0, "b": 2.0})
+        == "tmrl_b 2.0\ntmrl_loss_actor 1.0\n"
+    )

@@ -55,21 +55,42 @@ def test_what_is_not_in_a_space_is_reported(action, space):
 VECTORS = spaces.Tuple((BOX, spaces.Box(-1.0, 1.0, (3,))))
 IMAGE = spaces.Box(0, 255, (8, 8), np.uint8)
 NESTED = spaces.Dict({"a": spaces.Tuple((BOX,)), "'": IMAGE})
-LARGE = [np.full(2, np.finfo(dtype).max) for dtype in (np.float16, np.float32, np.float64, np.complex64)]
+LARGE = [
+    np.full(2, np.finfo(dtype).max) for dtype in (np.float16, np.float32, np.float64, np.complex64)
+]
 
 
-@pytest.mark.parametrize("space", [None, BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, NESTED])
+@pytest.mark.parametrize(
+    "space", [None, BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, NESTED]
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_found_whatever_a_check_is_given_and_what_is_large_is_not_mistaken_for_it(space, bad):
+def test_what_is_not_finite_is_found_and_what_is_large_is_not_mistaken_for_it(space, bad):
     is_fine = is_finite if space is None else finite_check(space)
     if space is not None:
         assert is_fine(space.sample())
-    for value in (*LARGE, np.arange(3), np.zeros((2, 2)), 0.5, 3, np.zeros(100), np.zeros(0), "text", None):
+    for value in (
+        *LARGE,
+        np.arange(3),
+        np.zeros((2, 2)),
+        0.5,
+        3,
+        np.zeros(100),
+        np.zeros(0),
+        "text",
+        None,
+    ):
         assert is_fine(value)
         assert is_fine((value, value))
         assert is_fine({"a": [value]})
     wrong = [np.full_like(large, bad) for large in LARGE]
-    wrong += [np.array([bad, -bad]), np.full((2, 2), bad), np.array(bad), np.full(100, bad), bad, np.float32(bad)]
+    wrong += [
+        np.array([bad, -bad]),
+        np.full((2, 2), bad),
+        np.array(bad),
+        np.full(100, bad),
+        bad,
+        np.float32(bad),
+    ]
     for value in wrong:
         assert not is_fine(value)
         assert not is_fine((np.zeros(2), np.zeros(2), value))

@@ -24,7 +24,9 @@ OBS = spaces.Dict(
 BOX = spaces.Box(np.float32([[-2.0, 0.0], [-1.0, 5.0]]), np.float32([[2.0, 1.0], [1.0, 6.0]]))
 
 
-PICTURES = spaces.Dict({"camera": spaces.Box(0, 255, (4, 16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 1.0, (1,))})
+PICTURES = spaces.Dict(
+    {"camera": spaces.Box(0, 255, (4, 16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 1.0, (1,))}
+)
 
 
 class Steering(ActorModule):
@@ -69,13 +71,27 @@ def session_of(policy, path):
     [
         (SquashedGaussianActor, OBS, BOX, {"layer_norm": True}),
         pytest.param(
-            *(SquashedGaussianActor, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"obs_range": 0.0}),
+            *(
+                SquashedGaussianActor,
+                spaces.Box(-1.0, 1.0, (7,)),
+                spaces.Box(-1.0, 1.0, (1,)),
+                {"obs_range": 0.0},
+            ),
             marks=pytest.mark.long,
         ),
-        pytest.param(SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}, marks=pytest.mark.long),
-        pytest.param(CategoricalActor, OBS, spaces.Discrete(5, start=2), {}, marks=pytest.mark.long),
         pytest.param(
-            *(CategoricalActor, OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
+            SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            CategoricalActor, OBS, spaces.Discrete(5, start=2), {}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            *(
+                CategoricalActor,
+                OBS,
+                spaces.MultiDiscrete([3, 4], start=[1, 0]),
+                {"layer_norm": True},
+            ),
             marks=pytest.mark.long,
         ),
         (IQNActor, PICTURES, spaces.Discrete(3), {"width": 32, "hidden_size": 16}),
@@ -88,11 +104,16 @@ def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_pat
     with torch.no_grad():
         for name, values in actor.state_dict().items():  # as if it had been trained
             if name != "behaviour":
-                values.add_(0.1 * torch.randn_like(values)) if "rescale" not in name else values.mul_(1.3).add_(0.1)
+                values.add_(
+                    0.1 * torch.randn_like(values)
+                ) if "rescale" not in name else values.mul_(1.3).add_(0.1)
     obs_space.seed(0)
     observations = [obs_space.sample() for _ in range(200)]
     if isinstance(actor, IQNActor):  # no action is to be always the best one
-        seen = {name: torch.from_numpy(np.stack([obs[name] for obs in observations])) for name in PICTURES}
+        seen = {
+            name: torch.from_numpy(np.stack([obs[name] for obs in observations]))
+            for name in PICTURES
+        }
         actor.advantage.bias.data -= actor(seen).mean(dim=0).detach()
     policy = load_policy(written(tmp_path / "p", actor), allow=(__name__,))
     session = session_of(policy, tmp_path / "p.onnx")
@@ -107,7 +128,11 @@ def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_pat
 @pytest.mark.parametrize(
     ("cls", "problem"),
     [
-        (Halting, r"a Halting cannot be written as ONNX: give it a method best_actions\(obs\), which makes actions"),
+        (
+            Halting,
+            r"a Halting cannot be written as ONNX: give it a method best_actions\(obs\), which "
+            r"makes actions",
+        ),
         (Branching, "torch cannot write Branching.best_actions as ONNX: "),
     ],
 )
@@ -120,8 +145,12 @@ def test_an_actor_that_cannot_be_written_is_refused(cls, problem, tmp_path):
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
-    policy = load_policy(written(tmp_path / "p", SquashedGaussianActor(OBS, BOX, hidden_sizes=(8,))))
+    policy = load_policy(
+        written(tmp_path / "p", SquashedGaussianActor(OBS, BOX, hidden_sizes=(8,)))
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r'writing ONNX needs the extra "onnx": pip install'):
+    with pytest.raises(
+        MissingExtraError, match=r'writing ONNX needs the extra "onnx": pip install'
+    ):
         write_onnx(policy, tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()

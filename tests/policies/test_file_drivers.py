@@ -19,14 +19,18 @@ PARTS = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (2,))))
 
 
 def test_a_policy_file_drives_with_its_best_actions(tmp_path):
-    path = written(tmp_path / "policy.safetensors", SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,)))
+    path = written(
+        tmp_path / "policy.safetensors", SquashedGaussianActor(OBS, ACT, hidden_sizes=(8,))
+    )
     driver = PolicyDriver(ACT, REST, str(path))
     obs = np.float32([0.1, -0.2, 0.3])
     driver.reset()
     assert np.array_equal(driver(obs), load_policy(path).act(obs))
     assert driver.is_program
     driver.close()
-    with pytest.raises(ConfigError, match=r"policy.safetensors is for .*; the environment has Box\(-1"):
+    with pytest.raises(
+        ConfigError, match=r"policy.safetensors is for .*; the environment has Box\(-1"
+    ):
         PolicyDriver(spaces.Box(-1.0, 1.0, (2,)), REST, str(path))
     with pytest.raises(ConfigError, match=r"policy.safetensors is for"):
         PolicyDriver(ACT, REST, str(path), observation_space=PARTS)
@@ -35,14 +39,18 @@ def test_a_policy_file_drives_with_its_best_actions(tmp_path):
 
 
 def test_an_onnx_file_of_ours_drives_part_by_part(tmp_path):
-    path = written(tmp_path / "policy.safetensors", SquashedGaussianActor(PARTS, ACT, hidden_sizes=(8,)))
+    path = written(
+        tmp_path / "policy.safetensors", SquashedGaussianActor(PARTS, ACT, hidden_sizes=(8,))
+    )
     policy = load_policy(path)
     write_onnx(policy, tmp_path / "policy.onnx")
     driver = OnnxDriver(ACT, REST, str(tmp_path / "policy.onnx"))
     obs = np.float32([0.1]), np.float32([-0.2, 0.3])
     assert np.allclose(to_action(driver(obs), ACT, "its action"), policy.act(obs), atol=1e-5)
     driver.close()
-    with pytest.raises(ConfigError, match=r"the inputs observation.0, observation.1; the observation has 1 part"):
+    with pytest.raises(
+        ConfigError, match=r"the inputs observation.0, observation.1; the observation has 1 part"
+    ):
         driver(np.zeros(3, np.float32))
 
 

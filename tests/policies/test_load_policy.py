@@ -60,7 +60,10 @@ ONE_OF_FOUR = spaces.Discrete(4, start=2)
     ("actor", "kind"),
     [
         (SquashedGaussianActor(PICTURES, ACT, hidden_sizes=(8,)), in_numpy.NumpyGaussianActor),
-        (CategoricalActor(spaces.Tuple((OBS, ONE_OF_FOUR)), ONE_OF_FOUR), in_numpy.NumpyCategoricalActor),
+        (
+            CategoricalActor(spaces.Tuple((OBS, ONE_OF_FOUR)), ONE_OF_FOUR),
+            in_numpy.NumpyCategoricalActor,
+        ),
         (IQNActor(PICTURES, ONE_OF_FOUR, width=16, picture_encoder=ENCODER), IQNActor),
     ],
 )
@@ -84,7 +87,9 @@ print(load_policy(sys.argv[1]).act(np.float32([0.1, 0.2, 0.3])).tolist())
 
 def test_a_policy_of_an_actor_that_ships_is_loaded_without_torch(actor, tmp_path):
     printed, _ = python("-c", ACT_ALONE, written(tmp_path / "p", actor))
-    np.testing.assert_allclose(json.loads(printed), actor.act_(np.float32([0.1, 0.2, 0.3]), test=True), **NEAR)
+    np.testing.assert_allclose(
+        json.loads(printed), actor.act_(np.float32([0.1, 0.2, 0.3]), test=True), **NEAR
+    )
 
 
 def test_what_is_in_front_of_the_actor_is_loaded_too_where_it_is_allowed(actor, tmp_path):
@@ -97,7 +102,8 @@ def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
     path = written(tmp_path / "p", Own(OBS, ACT, hidden_sizes=(8,)))
     assert isinstance(load_policy(path, allow=HERE).actor, Own)
     with pytest.raises(
-        PolicyError, match=rf"it names {__name__}.Own, and code of {__name__} is not imported for a fil"
+        PolicyError,
+        match=rf"it names {__name__}.Own, and code of {__name__} is not imported for a fil",
     ):
         load_policy(path)
 
@@ -106,12 +112,15 @@ def test_what_the_file_could_not_say_may_be_given(tmp_path):
     actor = LinearActor(OBS, spaces.Box(-1.0, 1.0, (1,)))
     path = written(tmp_path / "p", actor, lambda obs: obs, actor="its argument table is an array")
     with pytest.raises(
-        PolicyError, match=r"the actor could not be written down \(its argument table .*give load_policy"
+        PolicyError,
+        match=r"the actor could not be written down \(its argument table .*give load_policy",
     ):
         load_policy(path)
     with pytest.raises(PolicyError, match=r"the obs_preprocessor could not be written down"):
         load_policy(path, actor=LinearActor)
-    assert load_policy(path, actor=LinearActor, obs_preprocessor=doubled).act(OBS.sample()).shape == (1,)
+    assert load_policy(path, actor=LinearActor, obs_preprocessor=doubled).act(
+        OBS.sample()
+    ).shape == (1,)
 
 
 SHIPPED = "tmrl_like.agents.SquashedGaussianActor"
@@ -121,20 +130,44 @@ STRANGER = {"x": {"class_path": "os.system"}}
 @pytest.mark.parametrize(
     ("card", "message"),
     [
-        ({"actor": Code("os.system")}, "it names os.system, and code of os is not imported for a file"),
+        (
+            {"actor": Code("os.system")},
+            "it names os.system, and code of os is not imported for a file",
+        ),
         ({"actor": Code("tmrl_like.agents.SAC")}, "agents has no SAC; known are CategoricalActor"),
-        ({"actor": Code("tmrl_like.agents.SACAgent")}, "SACAgent is no actor: expected a subclass of ActorModule"),
-        ({"actor": Code("tmrl_like.agents.CategoricalActor", STRANGER)}, "it names os.system, and code of os"),
-        ({"obs_preprocessor": Code("tmrl_like.agents.in_numpy.np.save")}, "it names tmrl_like.agents.in_numpy.np.save"),
+        (
+            {"actor": Code("tmrl_like.agents.SACAgent")},
+            "SACAgent is no actor: expected a subclass of ActorModule",
+        ),
+        (
+            {"actor": Code("tmrl_like.agents.CategoricalActor", STRANGER)},
+            "it names os.system, and code of os",
+        ),
+        (
+            {"obs_preprocessor": Code("tmrl_like.agents.in_numpy.np.save")},
+            "it names tmrl_like.agents.in_numpy.np.save",
+        ),
         (
             {"actor": Code(SHIPPED, {"widths": [1]})},
             "cannot be what it says: .*widths",
         ),
-        ({"obs_preprocessor": Code("tmrl_like.base.importing.import_object")}, "code of tmrl_like is not imported"),
-        ({"actor": Code("tmrl_like.no_such_room.Actor")}, "it names tmrl_like.no_such_room.Actor, and code of"),
-        ({"observation_space": SmallBox((1,), "uint8", (0,), (300,))}, "cannot be what it says: OverflowError"),
+        (
+            {"obs_preprocessor": Code("tmrl_like.base.importing.import_object")},
+            "code of tmrl_like is not imported",
+        ),
+        (
+            {"actor": Code("tmrl_like.no_such_room.Actor")},
+            "it names tmrl_like.no_such_room.Actor, and code of",
+        ),
+        (
+            {"observation_space": SmallBox((1,), "uint8", (0,), (300,))},
+            "cannot be what it says: OverflowError",
+        ),
         ({"actor": Code(SHIPPED, {"hidden_sizes": [1 << 50]})}, "cannot be what it says: "),
-        ({"observation_space": "the space Text is of a kind"}, "the space could not be written down"),
+        (
+            {"observation_space": "the space Text is of a kind"},
+            "the space could not be written down",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_what_it_says_is_refused_in_one_line(card, message, actor, tmp_path):

@@ -46,10 +46,20 @@ class Picky(LinearActor):
 
 def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
     actor = SquashedGaussianActor(*SPACES, hidden_sizes=(8, 8), layer_norm=True)
-    card = read_card(written(tmp_path / "p", actor, run="drone", version=7, return_=1.5, episodes=2))
-    assert card.actor == Code("tmrl_like.agents.SquashedGaussianActor", {"hidden_sizes": [8, 8], "layer_norm": True})
+    card = read_card(
+        written(tmp_path / "p", actor, run="drone", version=7, return_=1.5, episodes=2)
+    )
+    assert card.actor == Code(
+        "tmrl_like.agents.SquashedGaussianActor", {"hidden_sizes": [8, 8], "layer_norm": True}
+    )
     assert (card.observation_space, card.action_space) == tuple(map(spec_of, SPACES))
-    assert (card.run, card.version, card.return_, card.episodes, card.obs_preprocessor) == ("drone", 7, 1.5, 2, None)
+    assert (card.run, card.version, card.return_, card.episodes, card.obs_preprocessor) == (
+        "drone",
+        7,
+        1.5,
+        2,
+        None,
+    )
 
 
 def test_whoever_reads_weights_reads_them_from_a_policy_file_as_well(tmp_path):
@@ -80,7 +90,8 @@ def test_arguments_are_written_as_an_experiment_has_them():
     actor = Picky(*SPACES, {"a": (1, np.float32(0.5))}, act=functools.partial(Scaled, by=2.0))
     path = f"{__name__}.Scaled"
     assert describe(actor).actor == Code(
-        f"{__name__}.Picky", {"table": {"a": [1, 0.5]}, "act": {"class_path": path, "init_args": {"by": 2.0}}}
+        f"{__name__}.Picky",
+        {"table": {"a": [1, 0.5]}, "act": {"class_path": path, "init_args": {"by": 2.0}}},
     )
 
 
@@ -92,8 +103,14 @@ def test_an_argument_that_no_text_says_is_named(value):
 @pytest.mark.parametrize(
     ("card", "message"),
     [
-        ('{"format": 2, "all": "else"}', "has the format 2, this tmrl_like reads 1: upgrade tmrl_like"),
-        ('{"format": 1}', "does not say what it is in a way that can be read: .*required field `actor`"),
+        (
+            '{"format": 2, "all": "else"}',
+            "has the format 2, this tmrl_like reads 1: upgrade tmrl_like",
+        ),
+        (
+            '{"format": 1}',
+            "does not say what it is in a way that can be read: .*required field `actor`",
+        ),
         ("[" * 100_000, "does not say what it is in a way that can be read"),
     ],
 )

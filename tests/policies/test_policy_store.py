@@ -38,11 +38,19 @@ def test_a_version_is_found_by_its_number_by_a_tag_and_as_the_newest(store):
     store.tag("2", "good")
     assert [version_of(store.find(which)) for which in ("1", "good", "newest")] == [1, 2, 10]
     assert (store.versions(), store.tags()) == ([1, 2, 10], ["good"])
-    assert [(name, card.version) for name, card in store.cards()] == [("1", 1), ("2", 2), ("10", 10), ("good", 2)]
+    assert [(name, card.version) for name, card in store.cards()] == [
+        ("1", 1),
+        ("2", 2),
+        ("10", 10),
+        ("good", 2),
+    ]
 
 
 def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
-    with pytest.raises(PolicyError, match=r"no policy newest in .*policies, but no versions; tags: none. It is on the"):
+    with pytest.raises(
+        PolicyError,
+        match=r"no policy newest in .*policies, but no versions; tags: none. It is on the",
+    ):
         store.find("newest")
     add(store, 3, 4)
     store.tag("3", "good")
@@ -122,7 +130,10 @@ def test_the_best_stays_when_its_version_goes_and_when_the_run_is_resumed(store)
     resumed.collect(at_most=1)
     assert resumed.versions() == [3]
     assert not resumed.add_return(1, 4.0)
-    assert (read_card(resumed.find("best")).worst, read_card(resumed.find("best")).episodes) == (4.0, 4)
+    assert (read_card(resumed.find("best")).worst, read_card(resumed.find("best")).episodes) == (
+        4.0,
+        4,
+    )
     assert [resumed.add_return(3, return_) for return_ in (4.5, 4.75, 4.5)] == [False, False, True]
     assert version_of(resumed.find("best")) == 3
     with pytest.raises(PolicyError, match="no policy 2"):
@@ -160,7 +171,10 @@ def test_it_is_read_while_it_is_written_and_collected(store):
     while not done.is_set():
         for name in ("good", "best"):
             if store.path(name).exists():
-                assert read_weights(store.path(name))[1].manifest.keys() == {"layer.weight", "layer.bias"}
+                assert read_weights(store.path(name))[1].manifest.keys() == {
+                    "layer.weight",
+                    "layer.bias",
+                }
         seen.append(version_of(store.find("good")))
         assert [card.version for _, card in store.cards()]
     writer.join()
@@ -188,7 +202,8 @@ def test_a_folder_whose_name_has_the_sign_in_it_is_found(tmp_path):
 def test_a_run_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
     with pytest.raises(
-        PolicyError, match=r"there are no policies at drone@best: .*looked for drone.policies and .*runs"
+        PolicyError,
+        match=r"there are no policies at drone@best: .*looked for drone.policies and .*runs",
     ):
         find_policy("drone@best")
 

@@ -34,7 +34,13 @@ BOTH = spaces.Dict({"a": BOX, "b": spaces.Box(-1.0, 1.0, (2, 2))})
 CASES = [
     ("SAC", "MlpPolicy", BOX, WIDE, SMALL),
     ("TD3", "MlpPolicy", BOX, WIDE, SMALL | {"activation_fn": torch.nn.ELU}),
-    ("A2C", "MlpPolicy", spaces.Discrete(30), spaces.Discrete(9), SMALL | {"activation_fn": torch.nn.ReLU}),
+    (
+        "A2C",
+        "MlpPolicy",
+        spaces.Discrete(30),
+        spaces.Discrete(9),
+        SMALL | {"activation_fn": torch.nn.ReLU},
+    ),
     ("DQN", "MlpPolicy", BOX, spaces.Discrete(5), SMALL),
     ("SAC", "MultiInputPolicy", BOTH, WIDE, SMALL),
 ]
@@ -48,7 +54,8 @@ def made(algorithm, policy, observed, actions, kwargs):
     model = make(policy, env, policy_kwargs=dict(kwargs), seed=1, device="cpu", **small)
     torch.manual_seed(0)
     for parameter in model.policy.parameters():
-        parameter.data.normal_().mul_(parameter.ndim > 1)  # untrained it would do much the same whatever it sees
+        # untrained it would do much the same whatever it sees
+        parameter.data.normal_().mul_(parameter.ndim > 1)
     return model
 
 

@@ -28,7 +28,10 @@ def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path):
 
 
 def test_a_file_that_another_one_replaces_is_read_whole(tmp_path, monkeypatch):
-    path, (one, other) = tmp_path / "p", ({name: t + n for name, t in TENSORS.items()} for n in (0, 1))
+    path, (one, other) = (
+        tmp_path / "p",
+        ({name: t + n for name, t in TENSORS.items()} for n in (0, 1)),
+    )
     write_weights(path, weights_of(one), "one")
     opened = Path.open
 
@@ -71,7 +74,8 @@ def test_a_header_that_does_not_fit_its_file_is_refused(header, body, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
+    "data",
+    [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8],
 )
 def test_what_is_not_a_weights_file_is_refused(data, tmp_path):
     (tmp_path / "p").write_bytes(data)
@@ -82,7 +86,10 @@ def test_what_is_not_a_weights_file_is_refused(data, tmp_path):
 
 @pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
 def test_a_file_that_is_cut_or_changed_anywhere_is_refused_or_as_it_was(tmp_path):
-    path, weights = tmp_path / "p", weights_of({name: TENSORS[name] for name in ("torch.float32", "torch.int8")})
+    path, weights = (
+        tmp_path / "p",
+        weights_of({name: TENSORS[name] for name in ("torch.float32", "torch.int8")}),
+    )
     write_weights(path, weights, "what it is")
     whole, refused = path.read_bytes(), 0
     for i in range(len(whole)):

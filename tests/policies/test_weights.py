@@ -1,4 +1,6 @@
-"""Weights in memory: what they are, whether they fit, whether they are finite, and how they are copied."""
+"""Weights in memory: what they are, whether they fit, whether they are finite, and how they are
+copied.
+"""
 
 from types import SimpleNamespace
 
@@ -37,7 +39,9 @@ def test_every_dtype_and_shape_comes_back():
 
 
 def test_a_dtype_that_no_file_knows_is_refused_by_name():
-    with pytest.raises(PolicyError, match=r"w has dtype torch.complex64, which weights cannot have"):
+    with pytest.raises(
+        PolicyError, match=r"w has dtype torch.complex64, which weights cannot have"
+    ):
         manifest_of({"w": torch.zeros(1, dtype=torch.complex64)})
 
 
@@ -54,7 +58,9 @@ def test_every_dtype_is_read_without_a_copy():
 
 
 def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides():
-    strided = {name: (t.T.contiguous().T if t.dim() == 2 else t).clone() for name, t in TENSORS.items()}
+    strided = {
+        name: (t.T.contiguous().T if t.dim() == 2 else t).clone() for name, t in TENSORS.items()
+    }
     copy = WeightsCopy(TENSORS)
     for tensors in ({name: torch.zeros_like(t) for name, t in TENSORS.items()}, strided):
         copy.fill(tensors)
@@ -78,7 +84,9 @@ def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch):
         foreach_copy(own, others)
 
     monkeypatch.setattr(
-        torch, "empty", lambda *shape, pin_memory, **of: done.append(f"{pin_memory=}") or empty(*shape, **of)
+        torch,
+        "empty",
+        lambda *shape, pin_memory, **of: done.append(f"{pin_memory=}") or empty(*shape, **of),
     )
     monkeypatch.setattr(torch, "_foreach_copy_", copy_later)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: Stream())
@@ -117,5 +125,7 @@ def test_what_does_not_fit_is_said():
     }.items():
         with pytest.raises(PolicyError) as caught:
             refuse_misfit("Walker", own, other)
-        expected = f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
+        expected = (
+            f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
+        )
         assert str(caught.value).startswith(expected)

@@ -1,4 +1,6 @@
-"""A byte that has changed on the disk, anywhere in a file that is kept: it is found, and nothing wrong is loaded."""
+"""A byte that has changed on the disk, anywhere in a file that is kept: it is found, and nothing
+wrong is loaded.
+"""
 
 import logging
 
@@ -58,7 +60,9 @@ def test_a_small_file_comes_back_as_it_was_or_not_at_all(name, numbers, data):
     kept = Kept(name, numbers)
     text = checked_json(kept)
     assert read_checked(text, Kept) == kept
-    assert read_checked(msgspec.json.encode(kept), Kept) == kept, "of a version that wrote no checksum"
+    assert read_checked(msgspec.json.encode(kept), Kept) == kept, (
+        "of a version that wrote no checksum"
+    )
     at = data.draw(st.integers(0, len(text) - 1))
     changed = text[:at] + bytes((data.draw(st.integers(0, 255)),)) + text[at + 1 :]
     if changed != text:
@@ -104,11 +108,15 @@ def test_weights_that_others_wrote_without_checksums_are_taken(tmp_path):
     assert ACTOR.load(tmp_path / "p").layer.weight[0, 0] == 3.0
 
 
-@pytest.mark.fault("disk", "the newest policy in the store is damaged", "the one before is taken, one line says so")
+@pytest.mark.fault(
+    "disk", "the newest policy in the store is damaged", "the one before is taken, one line says so"
+)
 def test_the_newest_policy_that_is_whole_is_taken(tmp_path, caplog):
     store = PolicyStore(tmp_path)
     for version in (1, 2, 3):
-        store.add(actor_of(float(version)), msgspec.structs.replace(describe(ACTOR), version=version))
+        store.add(
+            actor_of(float(version)), msgspec.structs.replace(describe(ACTOR), version=version)
+        )
     for version in (3, 2):
         data = store.path(version).read_bytes()
         store.path(version).write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
@@ -142,7 +150,9 @@ def steps_in(folder):
     return one.total_updates
 
 
-@pytest.mark.fault("disk", "any byte of a checkpoint is damaged", "the checkpoint before is taken, in one line")
+@pytest.mark.fault(
+    "disk", "any byte of a checkpoint is damaged", "the checkpoint before is taken, in one line"
+)
 def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog):
     path = folder / "checkpoint-2"
     head, size = path.read_bytes().index(b"\n"), path.stat().st_size
@@ -160,7 +170,9 @@ def test_a_damaged_checkpoint_costs_itself_and_not_the_one_before(folder, caplog
 
 
 @pytest.mark.fault("people", "somebody damages one peer's key file", "the others get in")
-@pytest.mark.fault("disk", "any byte of a key file is damaged", "one line names it; that key alone is refused")
+@pytest.mark.fault(
+    "disk", "any byte of a key file is damaged", "one line names it; that key alone is refused"
+)
 def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     keys = KeyFolder(tmp_path / "keys")
     server = keys.server_keys()
@@ -178,6 +190,8 @@ def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     assert before == {"local", "robot"}
     for where in damaged(path, range(0, path.stat().st_size, 11)):
         caplog.clear()
-        assert {identity.name for identity in AuthorizedKeys(keys).identities.values()} == {"local"}, where
+        assert {identity.name for identity in AuthorizedKeys(keys).identities.values()} == {
+            "local"
+        }, where
         (record,) = caplog.records
         one_line(record.getMessage(), path, "this key is refused")

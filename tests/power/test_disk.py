@@ -1,4 +1,6 @@
-"""The disk that tests cut the power of: what is synced stays, and what is not may be lost in any way."""
+"""The disk that tests cut the power of: what is synced stays, and what is not may be lost in any
+way.
+"""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Keys, policies and checkpoints, ended at each operation on the disk: the next process has what was promised.
+"""Keys, policies and checkpoints, ended at each operation on the disk: the next process has what
+was promised.
 
 Samples alone are in tests/delivery/test_sample_store.py, and in the histories of tests/simulation.
 """
@@ -73,7 +74,11 @@ class Policies:
         store = PolicyStore(root / "policies")
         for name in [*map(str, store.versions()), *store.tags()]:
             card, weights = read_policy(store.path(name))
-            assert card.version == weights.arrays()["layer.bias"][0] == (2 if name == "kept" else int(name))
+            assert (
+                card.version
+                == weights.arrays()["layer.bias"][0]
+                == (2 if name == "kept" else int(name))
+            )
         assert set(promised) <= set(store.tags())
         self._add(store, LATE)
 
@@ -82,9 +87,15 @@ class CheckpointsOfARun:
     """Three packets of samples come, and after each a checkpoint is written."""
 
     def work(self, root, promise, packets=3):
-        with closing(Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: AtOnce())) as kept:
-            training = kept.build(partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all")
-            assert [int(sample.obs) for sample in training.memory.data] == [*range(training.total_samples)]
+        with closing(
+            Checkpoints(root / "training", sync_every_s=0.25, beside=lambda name: AtOnce())
+        ) as kept:
+            training = kept.build(
+                partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent), "all"
+            )
+            assert [int(sample.obs) for sample in training.memory.data] == [
+                *range(training.total_samples)
+            ]
             promise((training.total_updates, training.total_samples))
             for now in range(packets):
                 self._take(kept.receiver, training, float(now))
@@ -123,7 +134,9 @@ class CheckpointsOfARun:
 )
 @pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
 @pytest.mark.parametrize("kind", [Keys, Policies, CheckpointsOfARun])
-def test_ended_at_any_operation_all_that_was_promised_is_there_and_no_draft_stays(tmp_path, kind, is_cut):
+def test_ended_at_any_operation_all_that_was_promised_is_there_and_no_draft_stays(
+    tmp_path, kind, is_cut
+):
     kept = kind()
 
     def check(root, promised):

@@ -46,7 +46,7 @@ def changing(change):
     return Changing
 
 
-# -- batches -----------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 def test_a_round_is_nb_steps_batches_on_the_device():
@@ -54,7 +54,14 @@ def test_a_round_is_nb_steps_batches_on_the_device():
     assert len(batches) == 3
     for batch in batches:
         assert type(batch) is Batch
-        assert [tuple(field.shape) for field in batch] == [(32, 2), (32, 1), (32,), (32, 2), (32,), (32,)]
+        assert [tuple(field.shape) for field in batch] == [
+            (32, 2),
+            (32, 1),
+            (32,),
+            (32, 2),
+            (32,),
+            (32,),
+        ]
         assert {field.dtype for field in batch} == {torch.float32}
 
 
@@ -79,7 +86,9 @@ def test_draws_are_uniform_among_transitions_that_do_not_end_in_a_reset():
 @pytest.mark.parametrize("info", [{}, None, "gone"])
 def test_a_dropped_info_is_refused_with_the_way_out(info):
     forgetful = changing(lambda transition: (*transition[:6], info))
-    with pytest.raises(MemoryContractError, match=r"Changing.get_transition.*handles_resets = True"):
+    with pytest.raises(
+        MemoryContractError, match=r"Changing.get_transition.*handles_resets = True"
+    ):
         filled(cls=forgetful).sample()
     forgetful.handles_resets = True
     filled(cls=forgetful).sample()
@@ -88,7 +97,10 @@ def test_a_dropped_info_is_refused_with_the_way_out(info):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda t: (*t[:5], t[6]), r"Changing.get_transition returned 6 items.*`done`.*`terminated`"),
+        (
+            lambda t: (*t[:5], t[6]),
+            r"Changing.get_transition returned 6 items.*`done`.*`terminated`",
+        ),
         (lambda t: (1, 2), r"expected \(last_obs, act"),
         (lambda t: None, r"expected \(last_obs, act"),
         (lambda t: 7, r"expected \(last_obs, act"),
@@ -179,7 +191,7 @@ def test_a_memory_without_trainable_transition_is_not_ready_and_says_so():
     memory.sample()
 
 
-# -- CRC debugging -----------------------------------------------------------------------------------------
+# -- CRC debugging ---------------------------------------------------------------------------------
 
 
 def test_crc_debugging_needs_the_worker_to_take_part():
@@ -188,10 +200,18 @@ def test_crc_debugging_needs_the_worker_to_take_part():
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 1), (logging.DEBUG, 201)])
-def test_crc_debugging_says_that_it_passed_now_and_then_and_at_debug_level_for_each_transition(caplog, level, lines):
+def test_crc_debugging_says_that_it_passed_now_and_then_and_at_debug_level_for_each_transition(
+    caplog, level, lines
+):
     found = samples(50)
     for sample, before in zip(found, [None, *found[:-1]], strict=True):
-        sample.info.original = (before and before.obs, sample.act, sample.rew, *sample[1:2], *sample[3:5])
+        sample.info.original = (
+            before and before.obs,
+            sample.act,
+            sample.rew,
+            *sample[1:2],
+            *sample[3:5],
+        )
     memory = ListMemory(crc_debug=True, batch_size=200)
     memory.append(Buffer(found, "a"))
     with caplog.at_level(level):
@@ -201,7 +221,7 @@ def test_crc_debugging_says_that_it_passed_now_and_then_and_at_debug_level_for_e
     assert all(r.message.startswith("CRC check") for r in caplog.records)
 
 
-# -- several workers ---------------------------------------------------------------------------------------
+# -- several workers -------------------------------------------------------------------------------
 
 
 def test_one_stream_passes_through_at_once():
@@ -213,7 +233,9 @@ def test_one_stream_passes_through_at_once():
 
 
 @pytest.mark.parametrize(("episode", "packets"), [(ONE_EPISODE, (40, 30)), (10, (11, 5))])
-def test_another_stream_is_held_until_it_or_an_episode_of_it_outweighs_its_context(episode, packets):
+def test_another_stream_is_held_until_it_or_an_episode_of_it_outweighs_its_context(
+    episode, packets
+):
     memory, (first, more) = filled(20), packets
     memory.append(Buffer(samples(first, 1, episode=episode), "b"))
     assert len(memory.data) == 20
@@ -262,7 +284,9 @@ def test_the_context_length_can_be_set_on_class_and_instance():
     memory.context_length, memory.min_run = 2, 3
     for k in range(4):
         for worker in (0, 1):
-            memory.append(Buffer(samples(3, worker, first=3 * k, episode=ONE_EPISODE), f"w{worker}"))
+            memory.append(
+                Buffer(samples(3, worker, first=3 * k, episode=ONE_EPISODE), f"w{worker}")
+            )
     contexts = [(worker, k) for worker, k, is_context in held_by(memory) if is_context]
     assert contexts[:6] == [(1, 0), (1, 1), (0, 1), (0, 2), (1, 1), (1, 2)]
 
@@ -276,7 +300,7 @@ def test_a_memory_that_handles_streams_gets_every_buffer_as_it_comes():
     assert len(memory.data) == 6
 
 
-# -- data sets ---------------------------------------------------------------------------------------------
+# -- data sets -------------------------------------------------------------------------------------
 
 
 def test_a_data_set_is_read_by_folder_or_file(tmp_path):
@@ -299,7 +323,10 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
 
 
 def test_streams_of_a_data_set_are_kept_apart_and_what_follows_begins_with_context(tmp_path):
-    write_data_set(tmp_path, [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)])
+    write_data_set(
+        tmp_path,
+        [Buffer(samples(70, worker, episode=ONE_EPISODE), f"w{worker}") for worker in (0, 1)],
+    )
     memory = ListMemory(dataset_path=tmp_path)
     expected = [(0, k, False) for k in range(70)] + [(1, k, k < 16) for k in range(70)]
     assert held_by(memory) == expected
@@ -334,5 +361,7 @@ def test_a_data_set_of_another_wire_version_is_one_clear_line(tmp_path, monkeypa
 
 def test_a_data_set_that_does_not_fit_is_one_clear_line(tmp_path):
     write_data_set(tmp_path, [Buffer([Sample("left", 0.0, 0.0, False, False, Info())] * 2, "a")])
-    with pytest.raises(CheckpointError, match="does not fit this ReplayMemory: act is a Python str"):
+    with pytest.raises(
+        CheckpointError, match="does not fit this ReplayMemory: act is a Python str"
+    ):
         ReplayMemory(dataset_path=tmp_path)

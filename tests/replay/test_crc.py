@@ -25,7 +25,9 @@ def test_arrays_that_differ_only_in_the_middle_are_found():
     other = big.copy()
     other[50, 100] = 1e-30
     assert str(big) == str(other), "the text of the arrays does not show the difference"
-    with pytest.raises(PipelineMismatchError, match=r"last_obs\[1\] at element \(50, 100\).*1 of 20000 elements"):
+    with pytest.raises(
+        PipelineMismatchError, match=r"last_obs\[1\] at element \(50, 100\).*1 of 20000 elements"
+    ):
         check_transition(transition((1, big)), transition((1, other)))
 
 

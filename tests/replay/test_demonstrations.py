@@ -84,7 +84,10 @@ def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():
 
 def test_single_samples_tell_their_source_too():
     timing = by(ActionSource.EXPERT)
-    samples = [Sample(0, np.float32(k), 0.0, False, False, Info(is_reset=k == 0, timing=timing)) for k in range(5)]
+    samples = [
+        Sample(0, np.float32(k), 0.0, False, False, Info(is_reset=k == 0, timing=timing))
+        for k in range(5)
+    ]
     memory = WithDemonstrations(ReplayMemory)
     memory.append(Buffer(samples, "w"))
     assert (len(memory.own), len(memory.demonstrations)) == (0, 4)
@@ -98,7 +101,9 @@ def test_a_data_set_is_a_demonstration(tmp_path):
 
 
 def test_the_compressor_is_that_of_the_memories_inside():
-    assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropHistory(2)
+    assert compressor_of(
+        partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))
+    ) == DropHistory(2)
     with pytest.raises(ConfigError, match="share is 2"):
         make(share=2)
 
@@ -118,7 +123,9 @@ def test_what_may_change_while_training_changes_in_both():
 
 
 def taken_over(by_whom, sizes=(100,)):
-    """A stream of 100 steps in packets of these sizes; `by_whom` says who took over in which of them."""
+    """A stream of 100 steps in packets of these sizes; `by_whom` says who took over in which of
+    them.
+    """
     sources = np.zeros(100, np.uint8)
     for source, (first, end) in by_whom.items():
         sources[first:end] = source
@@ -134,19 +141,25 @@ def taken_over(by_whom, sizes=(100,)):
 @pytest.mark.parametrize("sizes", [(100,), (3,), (25,)])
 def test_steps_of_who_takes_over_are_demonstrations_as_well(sizes, inner):
     options = {"act_buf_len": 4} if inner is ReplayMemory else {}
-    memory = WithDemonstrations(partial(inner, batch_size=10, **options), crc_debug=inner is ReplayMemory)
+    memory = WithDemonstrations(
+        partial(inner, batch_size=10, **options), crc_debug=inner is ReplayMemory
+    )
     by_whom = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
     for buffer in taken_over(by_whom, sizes):
         memory.append(buffer)
     memory.flush()
     steps = steps_of(OWN)
-    driven = [k for first, end in by_whom.values() for k in range(first, end) if not steps[k].is_reset]
+    driven = [
+        k for first, end in by_whom.values() for k in range(first, end) if not steps[k].is_reset
+    ]
     assert len(driven) == 4 + 6
     if inner is ReplayMemory:
         assert len(memory.own) == sum(not step.is_reset for step in steps)
     found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
     found = [t for t in found if memory.demonstrations.is_trainable(t)]
-    assert sorted(int(t[3][0][1]) for t in found) == sorted(int(steps[k].sample.obs[0][1]) for k in driven)
+    assert sorted(int(t[3][0][1]) for t in found) == sorted(
+        int(steps[k].sample.obs[0][1]) for k in driven
+    )
     for item in range(len(memory) if memory.crc_debug else 0):
         memory[item]
 

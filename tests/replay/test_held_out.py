@@ -34,7 +34,9 @@ def begun_in(batch):
 
 
 def trained_and_held_out(memory):
-    """(worker, step) of the observations that training draws transitions from, and of those that are held out."""
+    """(worker, step) of the observations that training draws transitions from, and of those that
+    are held out.
+    """
     memory.batch_size = 20_000  # none is left out
     held_out = memory.sample_held_out()
     memory.batch_size = 32
@@ -54,7 +56,12 @@ def test_which_episodes_are_held_out_is_a_matter_of_their_numbers(share):
             is_held_out = np.floor((n + 1) * share + 0.5) > np.floor(n * share + 0.5)
             assert identity not in (trained if is_held_out else held_out)
     if share == 0.05:
-        numbers = {step.episode for _, steps in packets for step in steps if tuple(step.sample.obs[0]) in held_out}
+        numbers = {
+            step.episode
+            for _, steps in packets
+            for step in steps
+            if tuple(step.sample.obs[0]) in held_out
+        }
         assert numbers == {9, 29, 49}
 
 
@@ -71,7 +78,9 @@ def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothin
         assert held_out
 
 
-@pytest.mark.parametrize("arguments", [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": MiniRaces(steps=5)}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": MiniRaces(steps=5)}]
+)
 def test_batches_of_both_kinds_are_drawn_beside_each_other(arguments):
     packets = of_workers()
     memory, other = filled(packets, **arguments), filled(packets, **arguments)
@@ -104,7 +113,11 @@ def test_data_sets_have_numbers_whoever_wrote_them(tmp_path):
         for sample in buffer.memory:
             sample.info.episode = 0
     write_data_set(tmp_path / "log", [Buffer(buffer.memory, "w") for buffer in buffers])
-    found = [sample.info.episode for buffer in read_data_set(tmp_path / "log") for sample in buffer.memory]
+    found = [
+        sample.info.episode
+        for buffer in read_data_set(tmp_path / "log")
+        for sample in buffer.memory
+    ]
     assert found == [step.episode for step in steps]
     memory = ReplayMemory(held_out=0.25, dataset_path=tmp_path / "log")
     assert memory.sample_held_out() is not None

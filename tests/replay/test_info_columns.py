@@ -35,7 +35,11 @@ def check(memory):
         transition = memory.get_transition(item)
         assert transition.info["progress"] == transition.obs
         assert type(transition.info["progress"]) is np.float32
-        assert transition.info["values"].tolist() == [transition.obs, transition.obs + 1, transition.obs + 2]
+        assert transition.info["values"].tolist() == [
+            transition.obs,
+            transition.obs + 1,
+            transition.obs + 2,
+        ]
         assert set(transition.info) == set(NAMES)
     for _ in range(5):  # later ones are drawn together
         batch = memory.sample()
@@ -70,7 +74,9 @@ def test_a_reset_that_brings_no_potential_counts_as_zero_in_a_ring_that_was_full
     def episode(*potentials):
         yield Sample(0, np.float32(0), 0.0, False, False, Info(is_reset=True))
         for k, potential in enumerate(potentials, start=1):
-            yield Sample(0, np.float32(k), 0.0, False, False, Info({"potential": np.float32(potential)}))
+            yield Sample(
+                0, np.float32(k), 0.0, False, False, Info({"potential": np.float32(potential)})
+            )
 
     memory = ReplayMemory(memory_size=4, gamma=0.5, shaping=1.0)
     for potentials in ((8.0,) * 7, (2.0,)):
@@ -84,7 +90,10 @@ def test_a_step_that_lacks_an_item_is_refused_by_its_name(first):
     if not first:
         memory.append(Buffer(list(samples()), "w"))
     before = len(memory)
-    with pytest.raises(MemoryContractError, match="info has no 'progress', which the memory keeps in a column; it has"):
+    with pytest.raises(
+        MemoryContractError,
+        match="info has no 'progress', which the memory keeps in a column; it has",
+    ):
         memory.append(Buffer(list(samples(name="other")), "w"))
     assert len(memory) == before
 
@@ -96,7 +105,9 @@ def test_an_item_that_is_no_number_or_changes_its_form_is_refused(bad):
 
 
 def test_a_flag_that_rewards_depend_on_is_a_single_number():
-    steps = [step.sample._replace(info={"greedy": np.zeros(2)}) for step in ActionBufferEnv(1, 0).take(9)]
+    steps = [
+        step.sample._replace(info={"greedy": np.zeros(2)}) for step in ActionBufferEnv(1, 0).take(9)
+    ]
     with pytest.raises(MemoryContractError, match="greedy'\\] is not a single number"):
         ReplayMemory(greedy_only=True).append(Buffer(steps, "w"))
 

@@ -11,12 +11,18 @@ from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_label
 from tmrl_like.types import Buffer, Info, Sample
 
 
-def an_episode(shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)) -> list[Sample]:
+def an_episode(
+    shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)
+) -> list[Sample]:
     samples = []
     for step, shade in enumerate(shades):
         obs = (np.zeros(2, np.float32), np.full(shape, shade, np.uint8))
         ends = step == len(shades) - 1
-        samples.append(Sample(0, obs, 0.0, ends and terminated, ends and not terminated, Info(is_reset=step == 0)))
+        samples.append(
+            Sample(
+                0, obs, 0.0, ends and terminated, ends and not terminated, Info(is_reset=step == 0)
+            )
+        )
     return samples
 
 
@@ -33,14 +39,19 @@ def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:
     [
         ("", "line 1: expected episode,success"),
         ("0,true\n", "line 1: expected episode,success"),
-        ("episode,success\n0,perhaps\n", "line 2: '0,perhaps'; expected an episode's number, and true or false"),
+        (
+            "episode,success\n0,perhaps\n",
+            "line 2: '0,perhaps'; expected an episode's number, and true or false",
+        ),
         ("episode,success\n-1,true\n", "line 2: '-1,true'"),
         ("episode,success\n0\n", "line 2: '0'"),
         ("episode,success\n0,1\n0,0\n", "line 3: episode 0 has a label already"),
         ("episode,success\n4,true\n", "line 2: there is no episode 4, the data set has 0 to 3"),
     ],
 )
-def test_a_mistake_in_labels_is_one_line_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_in_labels_is_one_line_with_its_place(
+    tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_labels(tmp_path / "labels.csv", 4)
@@ -72,7 +83,10 @@ def without_pictures() -> list[Any]:
         (without_pictures(), "the data set has no pictures"),
         (an_episode([0, 1], True, (7, 9)), "the data set has no pictures"),
         (an_episode([0], True), "the data set has no step"),
-        ([*an_episode([0, 1], True), *an_episode([0, 1], True, (9, 9))], "pictures of several shapes"),
+        (
+            [*an_episode([0, 1], True), *an_episode([0, 1], True, (9, 9))],
+            "pictures of several shapes",
+        ),
     ],
 )
 def test_what_has_no_pictures_is_one_line(samples: list[Any], said: str) -> None:

@@ -33,17 +33,22 @@ def filled(steps=200, **options):
 
 def rows(samples, reset_at=(0,), stream=""):
     """A buffer of plain samples: (act, obs, rew)."""
-    found = [Sample(a, o, r, False, False, Info(is_reset=k in reset_at)) for k, (a, o, r) in enumerate(samples)]
+    found = [
+        Sample(a, o, r, False, False, Info(is_reset=k in reset_at))
+        for k, (a, o, r) in enumerate(samples)
+    ]
     return Buffer(found, stream)
 
 
-# -- what comes back ---------------------------------------------------------------------------------------
+# -- what comes back -------------------------------------------------------------------------------
 
 
 def whole_transitions(kept, history, after_reset):
-    """What the steps, of those still in the ring, began with that end a transition whose history is certainly there.
+    """What the steps, of those still in the ring, began with that end a transition whose history is
+    certainly there.
 
-    Counted the slow way: a row more is known after each, and `after_reset` rows at least after a reset.
+    Counted the slow way: a row more is known after each, and `after_reset` rows at least after a
+    reset.
     """
     begun, known = set(), {}
     for stream, step in kept:
@@ -106,7 +111,10 @@ def n_step_returns(arrived, n_steps, greedy_only):
 def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
     sizes, workers, first, lost, packets, options, env
 ):
-    history = {"act_buf_len": env["act_buf_len"], "frame_stack": {1: env["frame_stack"]} if env["frame_stack"] else 0}
+    history = {
+        "act_buf_len": env["act_buf_len"],
+        "frame_stack": {1: env["frame_stack"]} if env["frame_stack"] else 0,
+    }
     padding = {"frame_padding": env["frame_padding"]}
     memory = ReplayMemory(**history, **padding, **options, gamma=GAMMA, columns=("speed",))
     compress, arrived, breaks = DropHistory(**history), [], [0] * workers
@@ -132,10 +140,16 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
                 rew += GAMMA**k * float(step.sample.rew)
             assert batch.discount[item] == np.float32(GAMMA ** len(steps))
         check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
-        assert transition.info["speed"] == batch.columns["speed"][item] == steps[0].sample.info["speed"]
+        assert (
+            transition.info["speed"]
+            == batch.columns["speed"][item]
+            == steps[0].sample.info["speed"]
+        )
         memory[item]
     kept = arrived[-options["memory_size"] :]
-    whole = whole_transitions(kept, env["act_buf_len"], 1) & whole_transitions(kept, env["frame_stack"], 10**6)
+    whole = whole_transitions(kept, env["act_buf_len"], 1) & whole_transitions(
+        kept, env["frame_stack"], 10**6
+    )
     assert sorted(found) == sorted(whole)
 
 
@@ -143,8 +157,15 @@ def test_dtypes_and_structure_reach_the_batch():
     batch = filled().sample()
     kinds = [(leaf.dtype, tuple(leaf.shape)) for leaf in batch.next_obs]
     actions = [(torch.float32, (50, 2))] * LENGTH
-    assert kinds == [(torch.float32, (50, 2)), (torch.uint8, (50, 2, 3)), (torch.float64, (50,)), *actions]
-    assert [field.dtype for field in (batch.rew, batch.terminated, batch.truncated)] == [torch.float32] * 3
+    assert kinds == [
+        (torch.float32, (50, 2)),
+        (torch.uint8, (50, 2, 3)),
+        (torch.float64, (50,)),
+        *actions,
+    ]
+    assert [field.dtype for field in (batch.rew, batch.terminated, batch.truncated)] == [
+        torch.float32
+    ] * 3
     assert all(leaf.is_contiguous() for leaf in (*batch.obs, *batch.next_obs, batch.act))
 
 
@@ -164,23 +185,35 @@ def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
     before = [tensor.clone() for tensor in tensors]
     for k, tensor in enumerate(tensors):
         tensor.zero_()
-        assert all(torch.equal(a, b) for a, b in zip(tensors[k + 1 :], before[k + 1 :], strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(tensors[k + 1 :], before[k + 1 :], strict=True)
+        )
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
     memory = filled(n_steps=n_steps, gamma=0.9)
     drawn = []
-    memory.sample_indices = lambda: drawn.append(memory.rng.integers(0, len(memory), memory.batch_size)) or drawn[-1]
+    memory.sample_indices = lambda: (
+        drawn.append(memory.rng.integers(0, len(memory), memory.batch_size)) or drawn[-1]
+    )
     batches = [memory.sample() for _ in range(31)]
     given_out = [
-        drawn[first + k] for first, n in ((0, 1), (1, 2), (3, 4), (7, 8), (15, 8), (23, 8)) for k in range(n)[::-1]
+        drawn[first + k]
+        for first, n in ((0, 1), (1, 2), (3, 4), (7, 8), (15, 8), (23, 8))
+        for k in range(n)[::-1]
     ]
     for items, batch in zip(given_out, batches, strict=True):
         expected = gather(memory, items)
-        for tensor, other in zip(tree.leaves(tuple(batch)), tree.leaves(tuple(expected)), strict=True):
+        for tensor, other in zip(
+            tree.leaves(tuple(batch)), tree.leaves(tuple(expected)), strict=True
+        ):
             assert torch.equal(tensor, other)
-        assert (batch.discount is None) if n_steps == 1 else torch.equal(batch.discount, expected.discount)
+        assert (
+            (batch.discount is None)
+            if n_steps == 1
+            else torch.equal(batch.discount, expected.discount)
+        )
 
 
 def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batch():
@@ -188,7 +221,13 @@ def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batc
     for _ in range(2):  # one more has been drawn
         memory.sample()
     for one in (memory, other):
-        one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", lambda sample: DropHistory(LENGTH)(*sample)))
+        one.append(
+            packed(
+                ActionBufferEnv(2, LENGTH).take(300),
+                "v",
+                lambda sample: DropHistory(LENGTH)(*sample),
+            )
+        )
     assert 2.0 in memory.sample().next_obs[0][:, 0]
     memory.batch_size = other.batch_size = 30
     assert len(memory.sample().rew) == 30
@@ -207,7 +246,9 @@ def test_preprocessors_see_raw_observations_after_the_check(is_batched):
 
     only_reading.batched = negative.batched = is_batched
     plain = filled()
-    memory = filled(obs_preprocessor=only_reading, sample_preprocessor=negative, crc_debug=not is_batched)
+    memory = filled(
+        obs_preprocessor=only_reading, sample_preprocessor=negative, crc_debug=not is_batched
+    )
     plain.seed(3)
     memory.seed(3)
     expected, batch = plain.sample(), memory.sample()
@@ -253,7 +294,7 @@ def test_items_outside_are_refused():
         ReplayMemory().get_transition(5)
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------
+# -- what it refuses -------------------------------------------------------------------------------
 
 GOOD = (0, (np.ones(2, np.float32),), 1)
 OBS = GOOD[1]
@@ -276,7 +317,10 @@ def test_what_changes_is_refused_by_name_and_nothing_of_its_buffer_is_stored(wro
     memory.append(rows([GOOD] * 2))
     before = repr(memory.get_transition(0))
     act, obs, rew, terminated = (*wrong, False)[:4]
-    buffer = [*rows([(0, OBS, 0.5)] * 4, reset_at=()), Sample(act, obs, rew, terminated, False, Info())]
+    buffer = [
+        *rows([(0, OBS, 0.5)] * 4, reset_at=()),
+        Sample(act, obs, rew, terminated, False, Info()),
+    ]
     with pytest.raises(MemoryContractError, match=message):
         memory.append(Buffer(buffer, "other"))
     assert (len(memory), repr(memory.get_transition(0))) == (1, before)
@@ -297,13 +341,19 @@ CAMERA = {"frame_stack": {"camera": 4}}
         ({}, (0, "text", 0.0), "stores arrays and numbers"),
         ({}, (0, b"x", 0.0), "stores arrays and numbers"),
         ({"act_buf_len": 1}, (0, np.ones(1), 0.0), "not a tuple"),
-        (CAMERA, (0, {"lidar": np.ones(2)}, 0.0), r"obs\['camera'\] .* the arrays are obs\['lidar'\]"),
+        (
+            CAMERA,
+            (0, {"lidar": np.ones(2)}, 0.0),
+            r"obs\['camera'\] .* the arrays are obs\['lidar'\]",
+        ),
         ({"frame_stack": {0: 4}}, (0, ((np.ones(2),),), 0.0), "not a single array"),
         ({}, (0, 0.0, np.zeros(2)), "rew is not a single number but"),
         ({}, (0, 0.0, (0.0, 0.0)), "rew is not a single number but"),
     ],
 )
-def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(options, sample, message):
+def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
+    options, sample, message
+):
     memory = ReplayMemory(**options)
     with pytest.raises((MemoryContractError, EncodingError), match=message):
         memory.append(rows([sample] * 2))
@@ -335,16 +385,22 @@ def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
         raise MemoryError("Unable to allocate 25.7 GiB")
 
     monkeypatch.setattr("tmrl_like.replay.table.Column", too_large)
-    with pytest.raises(ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"):
+    with pytest.raises(
+        ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"
+    ):
         filled(memory_size=1000)
 
 
-# -- the compressor, and stacks ----------------------------------------------------------------------------
+# -- the compressor, and stacks --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("history", "obs", "left"),
-    [((2,), (1, 2, 3), (1,)), ((0,), (1, 2), (1, 2)), ((0, {0: 2}), (np.array([[3], [4]]), 5), ([4], 5))],
+    [
+        ((2,), (1, 2, 3), (1,)),
+        ((0,), (1, 2), (1, 2)),
+        ((0, {0: 2}), (np.array([[3], [4]]), 5), ([4], 5)),
+    ],
 )
 def test_the_compressor_cuts_the_action_buffer_and_the_older_frames_off(history, obs, left):
     assert DropHistory(*history)(0, obs, 0.0, False, False, {})[1] == left
@@ -369,7 +425,9 @@ def test_an_observation_without_the_history_is_refused(history, obs, message):
         DropHistory(*history)(0, obs, 0.0, False, False, {})
 
 
-@pytest.mark.parametrize("wrong", [{"act_buf_len": -1}, {"frame_stack": -1}, {"frame_stack": {"a": 1.5}}])
+@pytest.mark.parametrize(
+    "wrong", [{"act_buf_len": -1}, {"frame_stack": -1}, {"frame_stack": {"a": 1.5}}]
+)
 def test_a_compressor_of_no_such_history_is_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         DropHistory(**wrong)
@@ -386,7 +444,10 @@ def test_the_compressor_comes_from_the_memorys_own_arguments():
 def stacked_buffer(observations, frame_stack):
     """Plain samples through the compressor, the first a reset."""
     compress = DropHistory(frame_stack=frame_stack)
-    samples = [compress(0, obs, 0.0, False, False, Info(is_reset=k == 0)) for k, obs in enumerate(observations)]
+    samples = [
+        compress(0, obs, 0.0, False, False, Info(is_reset=k == 0))
+        for k, obs in enumerate(observations)
+    ]
     return Buffer(samples, "w")
 
 
@@ -394,7 +455,9 @@ def stacked_buffer(observations, frame_stack):
 @pytest.mark.parametrize("shape", [(2,), (3, 2, 2)])
 def test_gymnasiums_stack_of_frames_is_rebuilt(padding, shape):
     class Counting(gymnasium.Env):
-        observation_space = gymnasium.spaces.Dict({"camera": gymnasium.spaces.Box(0, 255, shape, np.uint8)})
+        observation_space = gymnasium.spaces.Dict(
+            {"camera": gymnasium.spaces.Box(0, 255, shape, np.uint8)}
+        )
         action_space = gymnasium.spaces.Discrete(2)
         count = 0
 
@@ -422,7 +485,7 @@ def test_gymnasiums_stack_of_frames_is_rebuilt(padding, shape):
     assert memory.sample().obs["camera"].shape == (200, 4, *shape)
 
 
-# -- where it is kept --------------------------------------------------------------------------------------
+# -- where it is kept ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -430,7 +493,8 @@ def reserved(monkeypatch):
     """The bytes of each column that is reserved in a scratch file."""
     sizes = []
     monkeypatch.setattr(
-        "tmrl_like.replay.table.allocate", lambda file, size: allocate(file, size) or sizes.append(size)
+        "tmrl_like.replay.table.allocate",
+        lambda file, size: allocate(file, size) or sizes.append(size),
     )
     return sizes
 
@@ -467,5 +531,7 @@ def test_a_scratch_disk_that_is_full_is_one_clear_line(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tmrl_like.replay.table.allocate", full)
-    with pytest.raises(ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"):
+    with pytest.raises(
+        ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"
+    ):
         filled(memory_size=7, scratch_dir=str(tmp_path))

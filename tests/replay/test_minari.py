@@ -25,8 +25,18 @@ OBS = spaces.Dict({"camera": spaces.Box(0, 255, (2, 2), np.uint8), "state": STAT
 
 def sample(k, is_reset=False, terminated=False, truncated=False):
     """With dicts, tuples, an image, a flag and a Discrete action; k is in all of it."""
-    obs = {"camera": np.full((2, 2), k, np.uint8), "state": (np.float64([k, -k]), np.int64(k), np.bool_(k % 2))}
-    return Sample(np.int64(k % 3), obs, 0.0 if is_reset else float(k), terminated, truncated, Info(is_reset=is_reset))
+    obs = {
+        "camera": np.full((2, 2), k, np.uint8),
+        "state": (np.float64([k, -k]), np.int64(k), np.bool_(k % 2)),
+    }
+    return Sample(
+        np.int64(k % 3),
+        obs,
+        0.0 if is_reset else float(k),
+        terminated,
+        truncated,
+        Info(is_reset=is_reset),
+    )
 
 
 SAMPLES = [
@@ -41,7 +51,9 @@ def episodes(samples):
     for start, end in itertools.pairwise([*starts, len(samples)]):
         steps = samples[start + 1 : end]
         yield {
-            "observations": tree.map_leaves(lambda *leaf: np.stack(leaf), *(one.obs for one in samples[start:end])),
+            "observations": tree.map_leaves(
+                lambda *leaf: np.stack(leaf), *(one.obs for one in samples[start:end])
+            ),
             "actions": np.stack([step.act for step in steps]),
             "rewards": np.array([step.rew for step in steps]),
             "terminations": np.array([step.terminated for step in steps]),
@@ -61,7 +73,9 @@ def put(group, items):
 
 def by_hand(folder):
     (folder / "data").mkdir(parents=True)
-    (folder / "data" / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "total_episodes": 2}))
+    (folder / "data" / "metadata.json").write_text(
+        json.dumps({"data_format": "hdf5", "total_episodes": 2})
+    )
     with h5py.File(folder / "data" / "main_data.hdf5", "w") as file:
         for k, episode in enumerate(episodes(SAMPLES)):
             put(file.create_group(f"episode_{k}"), episode)
@@ -74,7 +88,9 @@ def by_minari(folder):
     (folder / "data").mkdir(parents=True)
     space = {"observation_space": OBS, "action_space": spaces.Discrete(3)}
     storage = MinariStorage.new(folder / "data", **space, data_format="hdf5")
-    storage.update_episodes([EpisodeBuffer(id=k, **one, infos={}) for k, one in enumerate(episodes(SAMPLES))])
+    storage.update_episodes(
+        [EpisodeBuffer(id=k, **one, infos={}) for k, one in enumerate(episodes(SAMPLES))]
+    )
 
 
 def by_us(folder):
@@ -115,13 +131,19 @@ def test_minari_reads_what_we_write(tmp_path):
 def with_episode(path, change):
     """A file of one episode, with these items changed; None: with none at all."""
     with h5py.File(path, "w") as file:
-        put(file.create_group("episode_0"), {} if change is None else next(episodes(SAMPLES)) | change)
+        put(
+            file.create_group("episode_0"),
+            {} if change is None else next(episodes(SAMPLES)) | change,
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"observations": np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))}, "text or JPEG"),
+        (
+            {"observations": np.tile(np.frombuffer(b"\xff\xd8\xff\xe0", np.uint8), (4, 5))},
+            "text or JPEG",
+        ),
         ({"observations": np.array([b"text"] * 4)}, "text or JPEG"),
         ({"rewards": np.float32(1.0)}, "not iterable"),
         ({"actions": np.float32(1.0)}, "cannot be read"),
@@ -141,10 +163,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(CheckpointError, match=r"main_data\.hdf5 cannot be read"):
         ReplayMemory(dataset_path=path)
     with_episode(path, {})
-    with h5py.File(path, "a") as file:  # a few hundred bytes that say of themselves that they are 8 TB of zeros
+    # a few hundred bytes that say of themselves that they are 8 TB of zeros
+    with h5py.File(path, "a") as file:
         del file["episode_0"]["rewards"]
         file["episode_0"].create_dataset("rewards", (10**12,), "float64", chunks=(1024,))
-    with pytest.raises(CheckpointError, match="rewards has 8000000000000 bytes; at most 1073741824 are read"):
+    with pytest.raises(
+        CheckpointError, match="rewards has 8000000000000 bytes; at most 1073741824 are read"
+    ):
         ReplayMemory(dataset_path=path)
 
 
@@ -177,4 +202,6 @@ def test_an_extra_that_is_missing_is_named(tmp_path, monkeypatch, missing):
     (tmp_path / "main_data.hdf5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtraError, match=r"tmrl_like\[minari\]"):
-        ReplayMemory(dataset_path=tmp_path) if missing == "h5py" else write_minari(tmp_path / "new", [])
+        ReplayMemory(dataset_path=tmp_path) if missing == "h5py" else write_minari(
+            tmp_path / "new", []
+        )

@@ -57,7 +57,9 @@ def test_crc_debugging_finds_a_wrong_step_inside_a_return():
     memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
     steps = ActionBufferEnv(1, 0).take(100)
     wrong = next(step.sample for step in steps[50:] if not step.is_reset)
-    memory.append(packed(steps, "w", lambda sample: sample._replace(rew=sample.rew + (sample is wrong))))
+    memory.append(
+        packed(steps, "w", lambda sample: sample._replace(rew=sample.rew + (sample is wrong)))
+    )
     with pytest.raises(PipelineMismatchError, match="rew"):
         [memory[item] for item in range(len(memory))]
 
@@ -82,7 +84,9 @@ def with_potentials(*potentials):
 
 
 def shaped_reward(potentials, steps, rewards, is_over):
-    """r + w (gamma phi' - phi) step by step, phi' 0 after the last one where it is over; w is 0.5."""
+    """r + w (gamma phi' - phi) step by step, phi' 0 after the last one where it is over; w is
+    0.5.
+    """
     total = 0.0
     for k in range(steps):
         after = 0.0 if is_over and k == steps - 1 else potentials[k + 1]
@@ -123,7 +127,9 @@ def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
     for wrong in ({"gamma": 1.5}, {"shaping": np.inf}, {"n_steps": 2}):
         with pytest.raises(ConfigError):
             memory.tune(**wrong)
-    with pytest.raises(ConfigError, match=r"shaping is 1.0; expected none: the memory has kept no potentials"):
+    with pytest.raises(
+        ConfigError, match=r"shaping is 1.0; expected none: the memory has kept no potentials"
+    ):
         ReplayMemory().tune(shaping=1.0)
 
 
@@ -160,7 +166,11 @@ def test_a_batch_unpacks_as_six_and_what_is_beside_them_is_kept_and_mapped_with_
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("memory_size", [7, 40])
 def test_the_steps_to_the_end_are_counted_where_there_is_one(end, size, memory_size):
-    samples = [*episode([1.0] * 9, end="terminated"), *episode([1.0] * 5, start=20, end=end), *episode([1.0], start=40)]
+    samples = [
+        *episode([1.0] * 9, end="terminated"),
+        *episode([1.0] * 5, start=20, end=end),
+        *episode([1.0], start=40),
+    ]
     memory = ReplayMemory(memory_size=memory_size, columns=("steps_to_end",), batch_size=4)
     for start in range(0, len(samples), size):
         memory.append(Buffer(samples[start : start + size], "w"))

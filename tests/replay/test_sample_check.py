@@ -1,4 +1,6 @@
-"""What a sample must be before a trainer takes it: checked where it arrives, the worker refused in one line."""
+"""What a sample must be before a trainer takes it: checked where it arrives, the worker refused in
+one line.
+"""
 
 from contextlib import nullcontext
 from functools import partial
@@ -42,7 +44,9 @@ NOT_FINITE = {
     "a reward that is too large for float32": changed("rew", np.float64(1e300)),
     "a reward in an array": changed("rew", np.full((), np.nan)),
     "an observation that is NaN": changed("obs", np.array([1.0, np.nan], F32)),
-    "an observation whose square is too large for float32": changed("obs", np.array([1e30, 0.0], F32)),
+    "an observation whose square is too large for float32": changed(
+        "obs", np.array([1e30, 0.0], F32)
+    ),
     "a float64 observation beyond float32": changed("obs", np.array([1e300, 0.0])),
     "an action that is infinite": changed("act", np.array([np.inf], F32)),
     "a half float": changed("obs", np.array([np.inf, 0.0], np.float16)),
@@ -54,13 +58,22 @@ NOT_FINITE = {
 def test_values_that_are_not_finite_as_float32_are_refused(memory, sample):
     check = SampleCheck(*SPACES, memory())
     check.values(block(*[GOOD] * 50))
-    with pytest.raises(MemoryContractError, match=r"(act|obs|rew) holds .*, which is not finite .* float32"):
+    with pytest.raises(
+        MemoryContractError, match=r"(act|obs|rew) holds .*, which is not finite .* float32"
+    ):
         check.values(block(*[GOOD] * 50, sample, GOOD))
 
 
 def test_large_values_that_can_be_learnt_from_are_taken():
     check = SampleCheck(*SPACES, ReplayMemory())
-    large = (np.zeros(1, F32), np.array([1.8e19, -1e18], F32), 2**63 - 1, False, False, {"x": float("nan")})
+    large = (
+        np.zeros(1, F32),
+        np.array([1.8e19, -1e18], F32),
+        2**63 - 1,
+        False,
+        False,
+        {"x": float("nan")},
+    )
     check.values(block(*[large] * 50))
 
 
@@ -98,12 +111,18 @@ def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
 
 
 @pytest.mark.parametrize(
-    "sample", [changed("obs", np.ones(3, F32)), changed("obs", (np.ones(2, F32),) * 2), changed("act", np.ones((1, 1)))]
+    "sample",
+    [
+        changed("obs", np.ones(3, F32)),
+        changed("obs", (np.ones(2, F32),) * 2),
+        changed("act", np.ones((1, 1))),
+    ],
 )
 def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
     with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
         SampleCheck(*SPACES, ReplayMemory()).structure(schema_of(sample))
-    SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))  # any compressor may have made it
+    # any compressor may have made it
+    SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))
 
 
 def test_what_the_memorys_own_compressor_leaves_is_expected():
@@ -113,7 +132,8 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
     check = SampleCheck(tuples, box, memory)
     frame = np.zeros((8, 8), np.uint8)
     check.structure(schema_of(changed("obs", (frame, 2))))
-    check.structure(schema_of(changed("obs", (np.int64(2), frame))))  # containers, order and dtypes are the memory's
+    # containers, order and dtypes are the memory's
+    check.structure(schema_of(changed("obs", (np.int64(2), frame))))
     with pytest.raises(MemoryContractError):
         check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
@@ -130,7 +150,9 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
     assert trainer.link.fleet()["rejected_workers_total"] == 1
 
 
-@pytest.mark.parametrize("wrap", [lambda memory: memory, lambda memory: partial(WithDemonstrations, memory=memory)])
+@pytest.mark.parametrize(
+    "wrap", [lambda memory: memory, lambda memory: partial(WithDemonstrations, memory=memory)]
+)
 @pytest.mark.parametrize(
     ("act_buf_len", "error"),
     [
@@ -142,7 +164,10 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
 )
 def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, error, wrap):
     space = spaces.Tuple([spaces.Box(-1, 1, (2,))] + [spaces.Box(-1, 1, (1,))] * 3)
-    rows = [Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info(is_reset=k == 0)) for k in range(9)]
+    rows = [
+        Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info(is_reset=k == 0))
+        for k in range(9)
+    ]
     write_data_set(tmp_path, [Buffer(rows, "a")])
     given = wrap(partial(ReplayMemory, act_buf_len=act_buf_len))
     make = completed(given, observation_space=space, action_space=SPACES[1])

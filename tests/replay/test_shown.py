@@ -31,7 +31,9 @@ def episode(first, sources):
         act = number(-(first + k))
         buffer = [buffer[1], act]
         obs = (number(first + k + 1), *buffer)
-        samples.append(compress(act, obs, 0.0, k == len(sources) - 1, False, Info(timing=timing[k + 1])))
+        samples.append(
+            compress(act, obs, 0.0, k == len(sources) - 1, False, Info(timing=timing[k + 1]))
+        )
     return samples
 
 
@@ -43,9 +45,16 @@ def found(buffers, memory_cls=partial(ReplayMemory, act_buf_len=2, held_out=0.5)
 def test_each_step_is_rebuilt_with_its_episode_whatever_is_between_packets_and_streams():
     policy = [ActionSource.POLICY] * 4
     one, two, three = episode(10, policy), episode(20, policy), episode(30, policy)
-    mixed = [Buffer(one[:3], "a"), Buffer(three[:2], "b"), Buffer(one[3:] + two, "a"), Buffer(three[2:], "b")]
+    mixed = [
+        Buffer(one[:3], "a"),
+        Buffer(three[:2], "b"),
+        Buffer(one[3:] + two, "a"),
+        Buffer(three[2:], "b"),
+    ]
     rows, steps = found(mixed)
-    assert sorted(row[1:] for row in rows) == [(k, -k) for first in (10, 20, 30) for k in range(first, first + 4)]
+    assert sorted(row[1:] for row in rows) == [
+        (k, -k) for first in (10, 20, 30) for k in range(first, first + 4)
+    ]
     assert len({row[0] for row in rows}) == 3
     assert len({(row[0], row[1] // 10) for row in rows}) == 3
     last = next(step for step in steps if step.obs[0].item() == 13)
@@ -59,7 +68,9 @@ def test_demonstrations_are_shown_alone_where_there_are_any():
     assert [row[1] for row in rows] == [12, 13, 14]
     rows, _ = found([Buffer(episode(20, [own] * 3) + episode(30, [expert] * 3), "a")])
     assert [row[1] for row in rows] == [30, 31, 32]
-    memory = partial(WithDemonstrations, partial(ReplayMemory, act_buf_len=2), demonstrations_path="nowhere")
+    memory = partial(
+        WithDemonstrations, partial(ReplayMemory, act_buf_len=2), demonstrations_path="nowhere"
+    )
     rows, _ = found([Buffer(taken, "a")], memory)
     assert [row[1] for row in rows] == [12, 13, 14]
 

@@ -1,4 +1,6 @@
-"""Memories as users of tmrl write them, on samples of a worker that drives a real rtgym environment."""
+"""Memories as users of tmrl write them, on samples of a worker that drives a real rtgym
+environment.
+"""
 
 import random
 
@@ -52,11 +54,16 @@ def get_local_buffer_sample(prev_act, obs, rew, terminated, truncated, info):
 
 
 class CorrectingMemory(ListMemory):
-    """As the tutorial was written later: it steps aside from resets, and moves the actions before one up by a place."""
+    """As the tutorial was written later: it steps aside from resets, and moves the actions before
+    one up by a place.
+    """
 
     def get_transition(self, item):
         acts, obs, rews, terminateds, truncateds, infos = self.data
-        done = [terminated or truncated for terminated, truncated in zip(terminateds, truncateds, strict=True)]
+        done = [
+            terminated or truncated
+            for terminated, truncated in zip(terminateds, truncateds, strict=True)
+        ]
         if done[item + LENGTH - 1]:
             item += -1 if item == len(self) - 1 else 1
         last, now = item + LENGTH - 1, item + LENGTH
@@ -69,25 +76,43 @@ class CorrectingMemory(ListMemory):
                 last_buffer[: ends[-1] + 1] = acts[item - 1 : item + ends[-1]]
             new_buffer[: ends[-1]] = acts[item : item + ends[-1]]
         last_obs, new_obs = (*obs[last], *last_buffer), (*obs[now], *new_buffer)
-        return last_obs, acts[now], rews[now], new_obs, terminateds[now], truncateds[now], infos[now]
+        return (
+            last_obs,
+            acts[now],
+            rews[now],
+            new_obs,
+            terminateds[now],
+            truncateds[now],
+            infos[now],
+        )
 
 
 def make_env(**keys):
-    config = rtgym.DEFAULT_CONFIG_DICT | {"interface": Drone, "act_buf_len": LENGTH, "time_step_timeout_factor": 1e6}
+    config = rtgym.DEFAULT_CONFIG_DICT | {
+        "interface": Drone,
+        "act_buf_len": LENGTH,
+        "time_step_timeout_factor": 1e6,
+    }
     config |= {"time_step_duration": 0.001, "start_obs_capture": 0.001, "ep_max_length": 8}
     return GenericGymEnv("real-time-gym-ts-v1", {"config": config | keys})
 
 
 @pytest.fixture(
     scope="module",
-    params=[{"reset_act_buf": True}, {"reset_act_buf": False}, {"reset_act_buf": False, "last_act_on_reset": True}],
+    params=[
+        {"reset_act_buf": True},
+        {"reset_act_buf": False},
+        {"reset_act_buf": False, "last_act_on_reset": True},
+    ],
     ids=["reset fills", "default replaces", "last stays"],
 )
 def buffers(request):
     """What a worker with CRC debugging sends of thirty episodes, among which are tests."""
     options = {"standalone": True, "crc_debug": True}
     with (
-        RolloutWorker(partial(make_env, **request.param), Explorer, get_local_buffer_sample, **options) as worker,
+        RolloutWorker(
+            partial(make_env, **request.param), Explorer, get_local_buffer_sample, **options
+        ) as worker,
         taken(worker, OutboxOptions(max_samples=7)) as take,
     ):
         for episode in range(30):
@@ -97,8 +122,12 @@ def buffers(request):
         return buffers_of(take())
 
 
-@pytest.mark.parametrize("memory_cls", [ListMemory, CorrectingMemory, partial(ReplayMemory, act_buf_len=LENGTH)])
-def test_memories_that_look_back_over_the_last_actions_pass_crc_debugging_across_resets(memory_cls, buffers):
+@pytest.mark.parametrize(
+    "memory_cls", [ListMemory, CorrectingMemory, partial(ReplayMemory, act_buf_len=LENGTH)]
+)
+def test_memories_that_look_back_over_the_last_actions_pass_crc_debugging_across_resets(
+    memory_cls, buffers
+):
     memory = memory_cls(crc_debug=True)
     for buffer in buffers:
         memory.append(buffer)

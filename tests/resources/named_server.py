@@ -1,4 +1,5 @@
-"""Server, trainer and worker that meet under a name, which is taken away; run by `test_names.py` where /etc is its own.
+"""Server, trainer and worker that meet under a name, which is taken away; run by `test_names.py`
+where /etc is its own.
 
 python named_server.py FOLDER TRANSPORT
 """

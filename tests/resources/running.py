@@ -35,7 +35,9 @@ def all_is_stored(worker):
 
 @contextlib.contextmanager
 def driving(folder, **worker):
-    """Server, trainer and a worker, whose samples arrive; in the end each must have arrived once."""
+    """Server, trainer and a worker, whose samples arrive; in the end each must have arrived
+    once.
+    """
     with rig_in(folder) as rig:
         server, made, driven = rig.server(), rig.trainer(), rig.worker(1, **worker)
         rig.wait_for_samples(made)

@@ -43,7 +43,9 @@ def assert_that_what_is_lost_is_counted(rig, trainer, worker):
     worker.stop()
 
     def is_settled():
-        return rig.arrived(trainer) + worker.link.status.lost_samples >= sum(rig.produced().values())
+        return rig.arrived(trainer) + worker.link.status.lost_samples >= sum(
+            rig.produced().values()
+        )
 
     wait_until(is_settled, 60.0, "all has arrived, or is counted as lost")
     found = rig.settle(trainer, within_s=0.0)
@@ -56,7 +58,9 @@ def assert_that_what_is_lost_is_counted(rig, trainer, worker):
     "the trainer's disk fails (EIO)",
     "training goes on, a line for each thing that is kept; nothing acknowledged is lost",
 )
-def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_path, monkeypatch, caplog):
+def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(sample_store, "_RETRY_S", 0.1)
     with rig_in(tmp_path) as rig:
         rig.server()
@@ -65,9 +69,13 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
         worker = rig.worker(1, env={"period_s": 0.002})
         wait_for_checkpoint(rig.place)
         with failing_disk(monkeypatch):
-            wait_until(lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so")
+            wait_until(
+                lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so"
+            )
             steps = trainer.training.total_updates
-            wait_until(lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on")
+            wait_until(
+                lambda: trainer.training.total_updates > steps + 20, 60.0, "training goes on"
+            )
         wait_for_checkpoint(rig.place)
         worker.stop()
         all_is_stored(worker)
@@ -77,11 +85,16 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
         assert_settled(rig, again)
 
 
-@pytest.mark.fault("resources", "shared memory is full when a worker starts", "one line says what to do")
+@pytest.mark.fault(
+    "resources", "shared memory is full when a worker starts", "one line says what to do"
+)
 def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, full_disk):
     full_disk()
     monkeypatch.setattr(folders, "_SHARED_MEMORY", tmp_path / "disk")
-    with rig_in(tmp_path) as rig, pytest.raises(ConfigError, match="No space left on device; make room"):
+    with (
+        rig_in(tmp_path) as rig,
+        pytest.raises(ConfigError, match="No space left on device; make room"),
+    ):
         rig.worker(1)
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["ballast"]
 
@@ -108,26 +121,40 @@ def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_di
         rig.wait_for_samples(trainer, within_s=60.0)
         wait_until(lambda: not alarms(worker), 60.0, "there is no alarm any more")
         assert_that_what_is_lost_is_counted(rig, trainer, worker)
-    assert {text.partition(":")[0].partition(" to ")[0] for text in errors(caplog)} <= {"cannot write", "worker w1"}
+    assert {text.partition(":")[0].partition(" to ")[0] for text in errors(caplog)} <= {
+        "cannot write",
+        "worker w1",
+    }
 
 
 @pytest.mark.fault(
     "disk",
-    "a worker's spool and the trainer's log are on a disk that is full to the last byte, and then has room",
-    "the robot drives on, training goes on, one line of each; what finds no room is counted, all else is stored",
+    "a worker's spool and the trainer's log are on a disk that is full to the last byte, and then "
+    "has room",
+    "the robot drives on, training goes on, one line of each; what finds no room is counted, all "
+    "else is stored",
 )
 @pytest.mark.long  # disks are tried again every two seconds
-def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(tmp_path, full_disk, caplog):
+def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(
+    tmp_path, full_disk, caplog
+):
     with rig_in(tmp_path) as rig:
         rig.server()
         trainer = rig.trainer(checkpoint_path=tmp_path / "disk" / "checkpoint")
-        spool = {"spool": tmp_path / "disk" / "spool", "outbox": replace(SMALL, spool_max_bytes=1 << 20)}
+        spool = {
+            "spool": tmp_path / "disk" / "spool",
+            "outbox": replace(SMALL, spool_max_bytes=1 << 20),
+        }
         worker = rig.worker(1, env={"ballast_bytes": 1_000}, **spool)
         rig.wait_for_samples(trainer)
         assert not alarms(worker)
         ballast = full_disk()
         wait_until(lambda: alarms(worker), 60.0, "the worker says so")
-        wait_until(lambda: len(errors(caplog)) >= 3, 60.0, "the trainer says so: log, checkpoint, and of the worker")
+        wait_until(
+            lambda: len(errors(caplog)) >= 3,
+            60.0,
+            "the trainer says so: log, checkpoint, and of the worker",
+        )
         made, steps = sum(rig.produced().values()), trainer.training.total_updates
         wait_until(lambda: sum(rig.produced().values()) > made + 100, 60.0, "the worker drives on")
         wait_until(lambda: trainer.training.total_updates > steps + 10, 60.0, "training goes on")
@@ -159,7 +186,10 @@ def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeyp
         kept = {"checkpoint_path": rig.place.checkpoint, "policies_path": tmp_path / "policies"}
         trainer = rig.trainer(**kept)
         worker = rig.worker(
-            1, link_process=False, spool=tmp_path / "spool", model_path=tmp_path / "weights.safetensors"
+            1,
+            link_process=False,
+            spool=tmp_path / "spool",
+            model_path=tmp_path / "weights.safetensors",
         )
         rig.wait_for_samples(trainer)
         wait_for_checkpoint(rig.place)

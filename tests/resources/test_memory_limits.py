@@ -1,4 +1,6 @@
-"""No memory is left for a while: while samples are decoded, while the server handles a message, in a worker's link."""
+"""No memory is left for a while: while samples are decoded, while the server handles a message, in
+a worker's link.
+"""
 
 import sys
 
@@ -13,10 +15,14 @@ from tmrl_like.server.relay import Relay
 
 
 @pytest.mark.fault(
-    "resources", "the trainer has no memory for samples that arrive", "training goes on; they come again, once"
+    "resources",
+    "the trainer has no memory for samples that arrive",
+    "training goes on; they come again, once",
 )
 @pytest.mark.fault(
-    "resources", "the server has no memory for a message", "it is dropped, and comes again; nobody loses a seat"
+    "resources",
+    "the server has no memory for a message",
+    "it is dropped, and comes again; nobody loses a seat",
 )
 @pytest.mark.long  # what is dropped comes again after five seconds
 @pytest.mark.parametrize(
@@ -45,9 +51,13 @@ def test_what_finds_no_memory_comes_again(tmp_path, monkeypatch, caplog, owner, 
 
 
 @pytest.mark.fault(
-    "resources", "a worker's link has no memory left", "samples wait in the worker's files, and arrive once"
+    "resources",
+    "a worker's link has no memory left",
+    "samples wait in the worker's files, and arrive once",
 )
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits of another process can be changed on Linux alone"
+)
 def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
     import resource
 
@@ -78,7 +88,9 @@ Outbox.pump = short
 
 
 @pytest.mark.fault(
-    "resources", "a worker's link ends for want of memory", "the robot drives on; another link delivers all"
+    "resources",
+    "a worker's link ends for want of memory",
+    "the robot drives on; another link delivers all",
 )
 def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
@@ -96,7 +108,9 @@ def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, mo
     "the trainer's memory cannot grow",
     "training ends in one line that names memory_size; the next start has all samples, once",
 )
-def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(tmp_path, monkeypatch):
+def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(
+    tmp_path, monkeypatch
+):
     append, there = LedgerMemory.append_buffer, 20
 
     def short(self, buffer):
@@ -110,7 +124,9 @@ def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(t
         with monkeypatch.context() as patch:
             patch.setattr(LedgerMemory, "append_buffer", short)
             with rig.place.make_trainer(checkpoint_path=rig.place.checkpoint) as trainer:
-                with pytest.raises(ShortageError, match=r"memory_size is 10,000,000\): make memory_size") as ended:
+                with pytest.raises(
+                    ShortageError, match=r"memory_size is 10,000,000\): make memory_size"
+                ) as ended:
                     trainer.run()
                 assert ended.value.__cause__ is None
         last = rig.trainer(checkpoint_path=rig.place.checkpoint)
@@ -123,7 +139,9 @@ def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(t
     "it goes on, or ends in one line and starts again; nothing is lost or doubled",
 )
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits of another process can be changed on Linux alone"
+)
 @pytest.mark.parametrize("part", ["server", "trainer"])
 def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
     import resource
@@ -140,9 +158,13 @@ def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
         if part == "server":
             parts["trainer"].thaw()
         if limited.alive:
-            resource.prlimit(limited.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.prlimit(
+                limited.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
         else:
-            assert said(rig, {"server": "serve", "trainer": "train"}[part], "no memory is left") == 1
+            assert (
+                said(rig, {"server": "serve", "trainer": "train"}[part], "no memory is left") == 1
+            )
             limited.restart()
         wait_for_checkpoint(rig.place)
         assert_settled(rig, rig.succeed(parts["trainer"], 100, within_s=60.0))

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-OWN_ETC = 'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv" /etc/resolv.conf && shift && exec "$@"'
-"""For a process that sees two files in place of the machine's, and asks no name server but one that is not there."""
+OWN_ETC = (
+    'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv" /etc/resolv.conf && shift && '
+    'exec "$@"'
+)
+"""For a process that sees two files in place of the machine's, and asks no name server but one that
+is not there.
+"""
 
 
 @pytest.mark.fault(

@@ -61,15 +61,24 @@ def make(rig, part):
         return rig.place.make_server()
     if part.startswith("worker"):
         return rig.place.make_worker(1, link_process="its link" in part)
-    return rig.place.make_trainer(checkpoint_path=rig.place.checkpoint, policies_path=rig.place.folder / "policies")
+    return rig.place.make_trainer(
+        checkpoint_path=rig.place.checkpoint, policies_path=rig.place.folder / "policies"
+    )
 
 
 @pytest.mark.fault(
-    "resources", "a part cannot start one of its threads", "it ends in one line, and leaves no thread, process or lock"
+    "resources",
+    "a part cannot start one of its threads",
+    "it ends in one line, and leaves no thread, process or lock",
 )
 @pytest.mark.parametrize(
     ("part", "most"),
-    [("server", 7), ("trainer", 10), ("worker", 9), pytest.param("worker and its link", 3, marks=pytest.mark.long)],
+    [
+        ("server", 7),
+        ("trainer", 10),
+        ("worker", 9),
+        pytest.param("worker and its link", 3, marks=pytest.mark.long),
+    ],
 )
 def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, most):
     with rig_in(tmp_path) as rig:
@@ -87,7 +96,9 @@ def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, m
 
 
 @pytest.mark.fault(
-    "resources", "no thread can be started while parts run", "none is needed: samples, policies and checkpoints go on"
+    "resources",
+    "no thread can be started while parts run",
+    "none is needed: samples, policies and checkpoints go on",
 )
 def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
     caplog.set_level(logging.INFO)
@@ -100,15 +111,23 @@ def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
         wait_for_checkpoint(rig.place)
         assert_settled(rig, trainer)
     assert not threads.refused
-    written = [record.threadName for record in caplog.records if record.message.startswith("checkpoint written")]
+    written = [
+        record.threadName
+        for record in caplog.records
+        if record.message.startswith("checkpoint written")
+    ]
     assert written
     assert set(written) == {"tmrl-checkpoint_0"}  # training does not wait for the disk
 
 
 @pytest.mark.fault(
-    "resources", "an environment hangs, and no thread can be started", "one line; it is made again once there is one"
+    "resources",
+    "an environment hangs, and no thread can be started",
+    "one line; it is made again once there is one",
 )
-def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(threads, monkeypatch, caplog):
+def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(
+    threads, monkeypatch, caplog
+):
     monkeypatch.setattr(supervision, "_FIRST_BACKOFF_S", 1e-3)
     hanging = threading.Event()
     env = SupervisedEnv(CountingEnv, hang_timeout_s=0.1)
@@ -116,7 +135,8 @@ def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(threads,
 
     def wait(backoff_s):
         waits.append(backoff_s)
-        threads.left = math.inf if len(waits) > 7 else 0  # more than the faults in a row that are forgiven
+        # more than the faults in a row that are forgiven
+        threads.left = math.inf if len(waits) > 7 else 0
         return stop(1e-3)
 
     monkeypatch.setattr(env.stopping, "wait", wait)
@@ -169,7 +189,9 @@ def test_a_part_without_a_thread_stops_all_the_same(threads, signals_stay):
 
 
 @pytest.mark.fault(
-    "resources", "OpenBLAS gets no thread as a part starts, and sends its process a SIGINT", "one line, and exit code 1"
+    "resources",
+    "OpenBLAS gets no thread as a part starts, and sends its process a SIGINT",
+    "one line, and exit code 1",
 )
 def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
     threads, signals_stay, monkeypatch, capfd
@@ -181,10 +203,14 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
 
     monkeypatch.setattr(work, "main", start)
     assert app.main(["worker", TINY]) == 1
-    assert capfd.readouterr().err.startswith("tmrl-like: error: the thread of a library cannot be started: ")
+    assert capfd.readouterr().err.startswith(
+        "tmrl-like: error: the thread of a library cannot be started: "
+    )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be set on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits of another process can be set on Linux alone"
+)
 def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
     group = None if os.geteuid() else pids_group()
 
@@ -198,7 +224,9 @@ def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
 
     command = [sys.executable, "-m", "tmrl_like", "worker", TINY, "--worker.torch_threads", "2"]
     many = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run(command, preexec_fn=limit, env=many, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, preexec_fn=limit, env=many, capture_output=True, text=True, timeout=100
+    )
     if group is not None:
         group.rmdir()
     lines = done.stderr.splitlines()
@@ -208,7 +236,9 @@ def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
 
 
 @pytest.mark.fault(
-    "resources", "no thread is left to dial the next server", "the peer stays where it is, one line, and tries again"
+    "resources",
+    "no thread is left to dial the next server",
+    "the peer stays where it is, one line, and tries again",
 )
 def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
     class Dialled:
@@ -254,7 +284,9 @@ threading.Thread.start = limited
 
 
 @pytest.mark.fault(
-    "resources", "a worker's link ends, and no thread can be started for the next", "the robot drives on; one line"
+    "resources",
+    "a worker's link ends, and no thread can be started for the next",
+    "the robot drives on; one line",
 )
 @pytest.mark.long  # a link is started again a second after the one before
 def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
@@ -273,4 +305,5 @@ def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkey
         flag.unlink()
         rig.wait_for_samples(trainer, 100, within_s=60.0)
     assert caplog.text.count("can't start new thread") == 1
-    assert caplog.text.count("the link process ended with exit code") in (1, 2)  # killed; and for want of threads
+    # killed; and for want of threads
+    assert caplog.text.count("the link process ended with exit code") in (1, 2)

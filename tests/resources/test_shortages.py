@@ -55,16 +55,23 @@ SHORTAGES = {  # how a part is short of it, and what the trainer and the worker 
 
 
 @pytest.mark.fault(
-    "resources", "a worker has no descriptor left, and its link ends", "the robot drives on; the next link delivers all"
+    "resources",
+    "a worker has no descriptor left, and its link ends",
+    "the robot drives on; the next link delivers all",
 )
 @pytest.mark.fault(
-    "resources", "the trainer has no descriptor left", "training goes on, one line says so; checkpoints come again"
+    "resources",
+    "the trainer has no descriptor left",
+    "training goes on, one line says so; checkpoints come again",
 )
-@pytest.mark.fault("resources", "the server has no descriptor left", "who is in stays in; who comes waits")
+@pytest.mark.fault(
+    "resources", "the server has no descriptor left", "who is in stays in; who comes waits"
+)
 @pytest.mark.fault(
     "resources",
     "server, trainer and worker can start neither thread nor process",
-    "samples and checkpoints go on; a link that is killed meanwhile is followed by another; nothing is lost",
+    "samples and checkpoints go on; a link that is killed meanwhile is followed by another; "
+    "nothing is lost",
 )
 @pytest.mark.chaos
 @pytest.mark.parametrize("transport", ["zmq", "tlspyo"])

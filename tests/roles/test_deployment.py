@@ -1,4 +1,6 @@
-"""A policy drives only when it is whole, fits, is finite and answers a probe; the last good one stays otherwise."""
+"""A policy drives only when it is whole, fits, is finite and answers a probe; the last good one
+stays otherwise.
+"""
 
 import math
 
@@ -14,7 +16,10 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
 ):
     monkeypatch.setattr("tmrl_like.trainer.trainer_link.refuse_diverged", lambda tensors: None)
     server = inproc_house.server()
-    trainer, worker = inproc_house.trainer(), inproc_house.worker(partial(CountingEnv, step_s=0.001), name="arm")
+    trainer, worker = (
+        inproc_house.trainer(),
+        inproc_house.worker(partial(CountingEnv, step_s=0.001), name="arm"),
+    )
     caplog.set_level("INFO")
     policy = trainer.training.agent.get_actor()
     trainer.link.broadcast_model(policy)
@@ -43,11 +48,16 @@ def test_a_script_whose_worker_has_failed_ends(inproc_house, monkeypatch):
     trainer = inproc_house.trainer()
 
     def drive():
-        with inproc_house.worker(sample_compressor=spoilt, name="arm") as worker, pytest.raises(ZeroDivisionError):
+        with (
+            inproc_house.worker(sample_compressor=spoilt, name="arm") as worker,
+            pytest.raises(ZeroDivisionError),
+        ):
             worker.run()
 
     failing = inproc_house.start(drive)
-    with pytest.raises(NoWorkerError, match="no other one drives: ZeroDivisionError: the compressor is broken"):
+    with pytest.raises(
+        NoWorkerError, match="no other one drives: ZeroDivisionError: the compressor is broken"
+    ):
         trainer.run()
     failing.join()
 
@@ -84,7 +94,9 @@ def spoilt(*sample):
 def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(inproc_house, until):
     trainer = inproc_house.trainer()
     raise_at = iter((7, 0))
-    worker = inproc_house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")
+    worker = inproc_house.worker(
+        lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm"
+    )
     inproc_house.start(worker.run)
     until(lambda: trainer.link.fleet()["env_rebuilds_total"] == 1)
     assert trainer.link.fleet()["env_faults_total"] == worker.loop.env.faults == 1

@@ -1,4 +1,6 @@
-"""A worker whose samples do not fit what the memory holds: the others go on, and nothing of its is lost unsaid."""
+"""A worker whose samples do not fit what the memory holds: the others go on, and nothing of its is
+lost unsaid.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.transport import TransportOptions
 
 ENV = partial(CountingEnv, step_s=0.002)
-SOON = OutboxOptions(max_age_s=0.0, min_samples=2)  # no packet holds a reset alone, which would be cast
+# no packet holds a reset alone, which would be cast
+SOON = OutboxOptions(max_age_s=0.0, min_samples=2)
 EPOCHS = {"epochs": float("inf"), "rounds": 1, "steps": 20, "max_training_steps_per_env_step": 0.5}
 
 
@@ -42,7 +45,9 @@ class Memory(ReplayMemory):
 
 
 @pytest.mark.fault(
-    "peers", "a worker's samples do not fit", "that worker is refused in one line; the others and the trainer go on"
+    "peers",
+    "a worker's samples do not fit",
+    "that worker is refused in one line; the others and the trainer go on",
 )
 def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_path, until, caplog):
     is_durable = house.transport == "zmq"  # a store, or none: of each the half
@@ -57,7 +62,9 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_pat
 
     spool = {"name": "bad", "outbox": SOON, "spool": tmp_path / "spool"}
     bad = house.worker(ENV, sample_compressor=in_float64, **spool)
-    with pytest.raises(RefusedError, match=r"obs began as float32 \(2,\) and is now float64 \(2,\)") as ended:
+    with pytest.raises(
+        RefusedError, match=r"obs began as float32 \(2,\) and is now float64 \(2,\)"
+    ) as ended:
         bad.run()
     assert "start both with the same environment and sample_compressor" in str(ended.value)
     until(lambda: server.workers() == ["good"])
@@ -74,7 +81,10 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, tmp_pat
     until(lambda: training.total_updates > updates + 20)
     assert thread.is_alive()
     assert trainer.link.fleet()["rejected_workers_total"] == 1
-    processes = {f"good/{good.loop.samples.incarnation}", f"bad/{successor.loop.samples.incarnation}"}
+    processes = {
+        f"good/{good.loop.samples.incarnation}",
+        f"bad/{successor.loop.samples.incarnation}",
+    }
     until(lambda: training.memory.processes == processes)
     assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
     successor.close()

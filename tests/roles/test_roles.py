@@ -59,7 +59,7 @@ def run_briefly(trainer):
         trainer.run()
 
 
-# -- from one end to the other ---------------------------------------------------------------------------
+# -- from one end to the other ---------------------------------------------------------------------
 
 
 def test_everything_runs_from_construction_to_the_last_epoch(house, until):
@@ -71,7 +71,9 @@ def test_everything_runs_from_construction_to_the_last_epoch(house, until):
     until(lambda: worker.policy_version > 1)
     assert float(worker.actor.state_dict()["layer.bias"]) >= 5.0
     assert server.has_trainer()
-    records = [json.loads(line) for line in (cfg.RUN_FOLDER / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (cfg.RUN_FOLDER / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [r["round"] for r in records if r["kind"] == "round"] == [0, 1]
     assert any(r["kind"] == "episode" and r["test"] for r in records)
 
@@ -102,13 +104,18 @@ def test_samples_are_what_the_environment_produced_and_name_the_policy_that_drov
     assert all(abs(timing.observed_at_s - time.time()) < 60 for timing in timings)
     assert {timing.policy_version for timing in timings} == {1}
     assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
-    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
+    # there is no time-step
+    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])
 
 
 @pytest.mark.fault(
-    "network", "connections are cut in mid-episode", "the control loop goes on, nothing is lost or doubled"
+    "network",
+    "connections are cut in mid-episode",
+    "the control loop goes on, nothing is lost or doubled",
 )
-def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(zmq_house, until):
+def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(
+    zmq_house, until
+):
     server = zmq_house.server()
     trainer = zmq_house.trainer()
     with LinkProxy(*server.address) as proxy:
@@ -125,15 +132,26 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
     assert is_gapless(samples)
 
 
-@pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
-def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(inproc_house):
+@pytest.mark.fault(
+    "robots", "an environment hangs", "it is left and built again; nothing is lost or doubled"
+)
+def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(
+    inproc_house,
+):
     trainer = inproc_house.trainer()
     hangs_at = iter((15, 0))
-    worker = inproc_house.worker(lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2)
+    worker = inproc_house.worker(
+        lambda: CountingEnv(hang_at=next(hangs_at), hang_s=3600), hang_timeout_s=0.2
+    )
     inproc_house.start(worker.run, nb_episodes=4)
     found = take(trainer, lambda found: len(found.episodes) == 4)
     whole = (10, False, False)
-    assert [(e.steps, e.truncated, bool(e.fault)) for e in found.episodes] == [whole, (4, True, True), whole, whole]
+    assert [(e.steps, e.truncated, bool(e.fault)) for e in found.episodes] == [
+        whole,
+        (4, True, True),
+        whole,
+        whole,
+    ]
     before, after = ([tuple(s.obs.tolist()) for s in samples] for samples in found.streams.values())
     assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
     assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
@@ -152,10 +170,16 @@ def test_the_compressor_runs_before_sending(inproc_house):
 @pytest.mark.parametrize(
     ("compress", "message"),
     [
-        (lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info), "it returned 5 items; `done` is now two"),
+        (
+            lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info),
+            "it returned 5 items; `done` is now two",
+        ),
         (lambda *sample: "sample", "it returned a str$"),
         (lambda *sample: (0, 0, 0.0), "it returned 3 items$"),
-        (lambda act, obs, rew, done, info: None, r"5 arguments.*`done` is now two, `terminated` and `truncated`"),
+        (
+            lambda act, obs, rew, done, info: None,
+            r"5 arguments.*`done` is now two, `terminated` and `truncated`",
+        ),
     ],
 )
 def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):
@@ -167,7 +191,7 @@ def test_the_error_of_a_wrong_compressor_says_what_is_wrong(compress, message):
         worker.collect_train_episode()
 
 
-# -- episodes ----------------------------------------------------------------------------------------------
+# -- episodes --------------------------------------------------------------------------------------
 
 
 class ShowsTests(LinearActor):
@@ -198,11 +222,15 @@ def actions_in(samples):
         ({"test_episode_interval": 2, "expert": True}, [-10] * 4),
     ],
 )
-def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(inproc_house, options, returns):
+def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(
+    inproc_house, options, returns
+):
     trainer, worker = inproc_house.trainer(), inproc_house.worker(RewardIsAction, ShowsTests)
     worker.run(nb_episodes=4, **options)
     found = take(trainer, lambda found: len(found.episodes) >= len(returns))
-    assert [(episode.return_, episode.test) for episode in found.episodes] == [(r, r > 0) for r in returns]
+    assert [(episode.return_, episode.test) for episode in found.episodes] == [
+        (r, r > 0) for r in returns
+    ]
     assert len(found.samples) == 4 * 11
     assert actions_in(found.samples) == {-1.0}
 
@@ -210,7 +238,9 @@ def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(inproc_h
 def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(inproc_house):
     trainer, worker = inproc_house.trainer(), inproc_house.worker(RewardIsAction, ShowsTests)
     inproc_house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
-    found = take(trainer, lambda found: {episode.test for episode in found.episodes} == {True, False})
+    found = take(
+        trainer, lambda found: {episode.test for episode in found.episodes} == {True, False}
+    )
     assert {(e.return_, e.test) for e in found.episodes} == {(10.0, True), (-10.0, False)}
     assert actions_in(found.samples) == {-1.0}
 
@@ -228,8 +258,14 @@ def test_synchronous_collection_in_real_time_is_refused(inproc_house):
 def test_episodes_that_are_not_sent_are_tests_unless_they_train():
     with alone(RewardIsAction, ShowsTests) as worker:
         told = worker.run_episodes(nb_episodes=1) + worker.run_episodes(nb_episodes=1, train=True)
-        told += [worker.run_episode(), worker.run_episode(train=True), worker.collect_train_episode()]
-        assert [(stats.return_, stats.test) for stats in told] == [(10, True), (-10, False)] * 2 + [(-10, False)]
+        told += [
+            worker.run_episode(),
+            worker.run_episode(train=True),
+            worker.collect_train_episode(),
+        ]
+        assert [(stats.return_, stats.test) for stats in told] == [(10, True), (-10, False)] * 2 + [
+            (-10, False)
+        ]
         assert worker.act(np.zeros(2, np.float32), test=True) == 1.0
         assert worker.step(worker.reset(False)[0], test=True, collect_samples=False)[1] == 1.0
 
@@ -238,8 +274,14 @@ def test_episodes_that_are_not_sent_are_tests_unless_they_train():
 def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
     with alone(max_samples_per_episode=limit) as worker:
         assert worker.run_episode().steps == limit
-        told = [worker.run_episode(2), *worker.run_episodes(2, nb_episodes=1), worker.collect_train_episode(2)]
-        assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
+        told = [
+            worker.run_episode(2),
+            *worker.run_episodes(2, nb_episodes=1),
+            worker.collect_train_episode(2),
+        ]
+        assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [
+            (2, True, False)
+        ] * 3
 
 
 @pytest.mark.parametrize(
@@ -266,15 +308,21 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
     assert worker.condition().overruns == 2 * of_an_episode
     result = worker.run_env_benchmark(10, verbose=False)
     assert (result.pop("steps"), result.pop("overruns")) == (10, of_an_episode)
-    names = [f"{name}_p{q}_ms" for name in ("period", "inference", "env_step") for q in ("50", "99", "99.9")]
+    names = [
+        f"{name}_p{q}_ms"
+        for name in ("period", "inference", "env_step")
+        for q in ("50", "99", "99.9")
+    ]
     assert list(result) == names
     assert result["period_p50_ms"] >= result["inference_p50_ms"]
 
 
-# -- who comes, and who leaves -----------------------------------------------------------------------------
+# -- who comes, and who leaves ---------------------------------------------------------------------
 
 
-@pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
+@pytest.mark.fault(
+    "people", "two workers have one name", "the second waits until the first has left"
+)
 def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
     first = zmq_house.worker(name="arm")
     assert first.wait_connected(60)
@@ -293,7 +341,11 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(inproc_house, cap
 
     assert inproc_house.trainer().link.session.wait_connected(60)
     worker = inproc_house.worker(Other)
-    until(lambda: re.search(r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text))
+    until(
+        lambda: re.search(
+            r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text
+        )
+    )
     assert not worker.wait_connected(0)
 
 
@@ -306,7 +358,9 @@ def test_a_worker_and_a_trainer_with_one_model_path_are_refused(inproc_house, tm
 
     (second,) = {"worker", "trainer"} - {first}
     assert session_of(first).wait_connected(60)
-    with pytest.raises(RefusedError, match=f"this {second} and the {first} keep .* give each its own model_path"):
+    with pytest.raises(
+        RefusedError, match=f"this {second} and the {first} keep .* give each its own model_path"
+    ):
         session_of(second).wait_connected(60)
 
 
@@ -366,10 +420,12 @@ def test_a_stop_ends_training_and_its_epoch_is_not_counted_as_done(inproc_house,
     assert resumed.max_training_steps_per_env_step == 7.0
 
 
-# -- policies ----------------------------------------------------------------------------------------------
+# -- policies --------------------------------------------------------------------------------------
 
 
-def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(inproc_house, until):
+def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policys(
+    inproc_house, until
+):
     trainer, worker = inproc_house.trainer(), inproc_house.worker(partial(CountingEnv, 5))
     publish(trainer)
     until(lambda: worker.lanes[0].intake.has_new)
@@ -384,7 +440,9 @@ def test_an_expert_ignores_weights_and_its_samples_say_so_and_continue_no_policy
 
 @pytest.fixture
 def keeper(inproc_house, tmp_path):
-    """A trainer, and a worker that keeps its weights at `policy`, and every second one that comes at `h_…`."""
+    """A trainer, and a worker that keeps its weights at `policy`, and every second one that comes
+    at `h_…`.
+    """
     trainer = inproc_house.trainer()
     history = {"model_path_history": tmp_path / "h", "model_history": 2}
     return trainer, inproc_house.worker(model_path=tmp_path / "policy", **history)
@@ -403,8 +461,14 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(keeper,
     assert path.read_bytes() == kept
 
 
-@pytest.mark.fault("disk", "a worker's disk is slow to take weights", "its link does not wait; the newest is written")
-def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(keeper, tmp_path, until, monkeypatch):
+@pytest.mark.fault(
+    "disk",
+    "a worker's disk is slow to take weights",
+    "its link does not wait; the newest is written",
+)
+def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(
+    keeper, tmp_path, until, monkeypatch
+):
     is_free, written = threading.Event(), []
 
     def slow(path, weights):
@@ -419,11 +483,16 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(keeper, t
         until(worker.update_actor_weights)
     is_free.set()
     until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and bias_of(tmp_path / "policy") == 24.0)
-    assert written.count("policy") <= 3  # the first, of those that waited the newest, and one that came meanwhile
+    # the first, of those that waited the newest, and one that came meanwhile
+    assert written.count("policy") <= 3
 
 
-@pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")
-def test_a_worker_whose_weights_are_damaged_starts_without_them(inproc_house, tmp_path, until, caplog):
+@pytest.mark.fault(
+    "disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's"
+)
+def test_a_worker_whose_weights_are_damaged_starts_without_them(
+    inproc_house, tmp_path, until, caplog
+):
     path = tmp_path / "policy"
     linear_actor().save(path)
     data = path.read_bytes()
@@ -467,18 +536,26 @@ def test_a_pinned_worker_collects_in_lockstep_as_well(inproc_house, tmp_path):
     assert worker.policy_version == 0
 
 
-def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(inproc_house, tmp_path):
-    options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
+def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(
+    inproc_house, tmp_path
+):
+    options = {
+        "policies_path": tmp_path / "drone" / "policies",
+        "checkpoint_path": tmp_path / "checkpoint",
+    }
     store = PolicyStore(options["policies_path"])
     for versions in ([1], [1, 2]):
         trainer = inproc_house.trainer(**options)
         trainer.stop()
         run_briefly(trainer)
-        assert [(card.version, card.run) for _, card in store.cards()] == [(version, "drone") for version in versions]
+        assert [(card.version, card.run) for _, card in store.cards()] == [
+            (version, "drone") for version in versions
+        ]
     inproc_house.start(inproc_house.worker().run)
     run_briefly(inproc_house.trainer(**options))
     newest = store.versions()[-1]
-    link_atomically(store.path(1), store.path(newest + 30))  # of a process that was killed before its next checkpoint
+    # of a process that was killed before its next checkpoint
+    link_atomically(store.path(1), store.path(newest + 30))
     assert inproc_house.trainer(**options).link.newest_version == newest + 30
 
 
@@ -502,9 +579,13 @@ class Offset(CountingAgent):
         torch.nn.init.constant_(self.actor.layer.bias, 100.0)
 
 
-def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(inproc_house, tmp_path):
+def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(
+    inproc_house, tmp_path
+):
     first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
-    trainer = inproc_house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
+    trainer = inproc_house.trainer(
+        policies_path=first.folder, training={"training_agent_cls": Offset}
+    )
     trainer.stop()
     run_briefly(trainer)
     inproc_house.start(inproc_house.worker().run)
@@ -519,29 +600,43 @@ def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_o
 
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(inproc_house, tmp_path):
     store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
-    store.add(LinearActor(wide, wide).weights(), msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1))
+    store.add(
+        LinearActor(wide, wide).weights(),
+        msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1),
+    )
     linear_actor(bias=float("nan")).save(tmp_path / "broken")
     for named, message in (
-        (tmp_path, r"init_policy is .*: weights do not fit LinearActor: layer.weight is \(1, 5\) instead of \(1, 2\)"),
-        (tmp_path / "broken", r"init_policy is .*broken: layer.bias holds values that are not finite"),
+        (
+            tmp_path,
+            r"init_policy is .*: weights do not fit LinearActor: layer.weight is \(1, 5\) instead "
+            r"of \(1, 2\)",
+        ),
+        (
+            tmp_path / "broken",
+            r"init_policy is .*broken: layer.bias holds values that are not finite",
+        ),
         ("nobody@best", "init_policy is nobody@best: there are no policies at nobody@best"),
     ):
         with pytest.raises(ConfigError, match=message):
             inproc_house.trainer(options=TrainerOptions(init_policy=str(named)))
 
 
-# -- runs --------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def kept_in(folder):
-    return {str(file.relative_to(folder)) for file in folder.rglob("*.*") if "replay" not in str(file)}
+    return {
+        str(file.relative_to(folder)) for file in folder.rglob("*.*") if "replay" not in str(file)
+    }
 
 
 @pytest.mark.parametrize("run", ["first", "second"])
 def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, until, run):
     monkeypatch.setattr(cfg, "RUN_NAME", run, raising=False)
     monkeypatch.setattr(cfg, "MODEL_HISTORY", 1, raising=False)
-    training = partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10)
+    training = partial(
+        TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10
+    )
     paths = RunPaths(run, cfg.DATA_FOLDER)
     with Server(0, host="names", transport="inproc") as server:
         where = {"server_ip": "names", "server_port": server.address[1], "transport": "inproc"}
@@ -558,10 +653,16 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, un
             until(lambda: list(cfg.MODEL_PATH_SAVE_HISTORY.parent.glob("policy_*.safetensors")))
             worker.stop()
             thread.join()
-    weights = {"weights/trainer.safetensors", "weights/worker.safetensors", "policies/1.safetensors"}
+    weights = {
+        "weights/trainer.safetensors",
+        "weights/worker.safetensors",
+        "policies/1.safetensors",
+    }
     assert weights | {"metrics.jsonl", "run.log"} < kept_in(cfg.DATA_FOLDER / "runs" / run)
     assert (cfg.CHECKPOINT_PATH / "checkpoint-1").is_file()
-    assert [(start.task, start.ended) for start in read_starts(cfg.RUN_FOLDER)] == [("CountingEnv", "done")]
+    assert [(start.task, start.ended) for start in read_starts(cfg.RUN_FOLDER)] == [
+        ("CountingEnv", "done")
+    ]
     with use_run(paths, "run", alone=True):
         pass
 
@@ -588,7 +689,9 @@ def test_a_run_says_how_it_failed(inproc_house):
 
 
 def test_positional_arguments_in_partials_are_refused_with_wandb():
-    training = partial(TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent)
+    training = partial(
+        TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
+    )
     with (
         Trainer(training, checkpoint_path=None, transport="inproc") as trainer,
         pytest.raises(ConfigError, match="positional arguments"),

@@ -38,15 +38,17 @@ class Env(CountingEnv):
 
 def drive(own_thread):
     options = WorkerOptions(own_thread=own_thread)
-    name = f"own thread: {own_thread}"
-    worker = RolloutWorker(Env, Busy, server_port=server.address[1], name=name, model_path=None, options=options)
+    to = {"server_port": server.address[1], "name": f"own thread: {own_thread}", "model_path": None}
+    worker = RolloutWorker(Env, Busy, **to, options=options)
     threading.Thread(target=worker.run, kwargs={"verbose": False}, daemon=True).start()
 
 
 def train(**schedule):
     memory = partial(ListMemory, batch_size=4)
-    training = partial(TrainingOffline, CountingEnv, memory, CountingAgent, rounds=1, steps=15, **schedule)
-    return Trainer(training, server_port=server.address[1], sinks=[], checkpoint_path=cfg.CHECKPOINT_PATH)
+    made_of = CountingEnv, memory, CountingAgent
+    training = partial(TrainingOffline, *made_of, rounds=1, steps=15, **schedule)
+    kept = {"sinks": [], "checkpoint_path": cfg.CHECKPOINT_PATH}
+    return Trainer(training, server_port=server.address[1], **kept)
 
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="log: %(message)s")
@@ -91,13 +93,17 @@ def test_an_environment_that_hangs_in_whatever_thread_does_not_keep_the_script_f
     assert end_of(lines_of_a_script("hangs")) == []
 
 
-def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home):
+def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(
+    own_home,
+):
     assert end_of(lines_of_a_script("runs")) == ["environment closed"]
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/checkpoint-1").is_file()
 
 
-def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code():
+def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_as_the_command_does():
     lines = lines_of_a_script("is done", code=ConfigError.exit_code)
     assert "end of the script" not in lines
     (line,) = [line for line in lines if "this run has done" in line]
-    assert line.startswith("this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another")
+    assert line.startswith(
+        "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another"
+    )

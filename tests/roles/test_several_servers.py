@@ -17,10 +17,14 @@ from tmrl_like.worker.options import WorkerOptions
 
 
 @pytest.mark.fault(
-    "network", "one of several servers is gone for good", "its workers take all that they have to the next one"
+    "network",
+    "one of several servers is gone for good",
+    "its workers take all that they have to the next one",
 )
 @pytest.mark.parametrize("transport", ["zmq", "tlspyo", "inproc"])
-def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(transport, until, caplog):
+def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(
+    transport, until, caplog
+):
     with contextlib.ExitStack() as stack:
         house = House(transport, stack)
         servers = [house.server(port=0) for _ in range(2)]  # in one key folder
@@ -28,7 +32,9 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(tra
         first, second = (servers[addresses.index(address)] for address in in_turn(addresses, "arm"))
         house.port = second.address[1]
         trainer = house.trainer()
-        options = WorkerOptions(link_process=transport == "zmq", outbox=OutboxOptions(max_age_s=0.0))
+        options = WorkerOptions(
+            link_process=transport == "zmq", outbox=OutboxOptions(max_age_s=0.0)
+        )
         where = {"server_ip": addresses, "transport": transport, "name": "arm", "model_path": None}
         worker = stack.enter_context(
             RolloutWorker(partial(CountingEnv, step_s=0.001), LinearActor, options=options, **where)
@@ -38,10 +44,13 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(tra
         until(lambda: worker.condition().env_steps > 20)
         first.close()
         driving.join()
-        samples = take(trainer, lambda taken: len(taken.samples) >= worker.condition().env_steps + 20).samples
+        samples = take(
+            trainer, lambda taken: len(taken.samples) >= worker.condition().env_steps + 20
+        ).samples
         assert second.workers() == ["arm"]
         steps = [tuple(int(n) for n in s.obs) for s in samples]
-        assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20  # one of each reset
+        # one of each reset
+        assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20
         assert steps == sorted(steps)
 
 
@@ -51,7 +60,9 @@ def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(u
         robot.join(keys.invite("robot"))
         addresses = [f"127.0.0.1:{server.address[1]}" for server in (a, b)]
         where = {"server_ip": addresses, "keys_dir": robot.path, "name": "arm", "model_path": None}
-        with RolloutWorker(CountingEnv, LinearActor, options=WorkerOptions(link_process=False), **where) as worker:
+        with RolloutWorker(
+            CountingEnv, LinearActor, options=WorkerOptions(link_process=False), **where
+        ) as worker:
             until(lambda: a.workers() + b.workers() == ["arm"])
             keys.revoke("robot")
             with pytest.raises(RefusedError, match="it was revoked"):
@@ -61,6 +72,7 @@ def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(u
 
 def test_a_trainer_takes_several_servers_with_an_engine_only():
     with pytest.raises(
-        ConfigError, match=r"the trainer dials one server, and server\.host names 2: .* \(server\.engine\)"
+        ConfigError,
+        match=r"the trainer dials one server, and server\.host names 2: .* \(server\.engine\)",
     ):
         Trainer(lambda: None, ["a", "b"], checkpoint_path=None)

@@ -1,4 +1,6 @@
-"""Several trainers at one server, and workers that come and go: each sample reaches one rank, once."""
+"""Several trainers at one server, and workers that come and go: each sample reaches one rank,
+once.
+"""
 
 import threading
 from collections import defaultdict
@@ -15,7 +17,9 @@ from tmrl_like.wire.spaces import describe_spaces
 
 
 class Taker(threading.Thread):
-    """A rank that takes what comes to it, and notes it: worker process -> (episode, step) of its samples."""
+    """A rank that takes what comes to it, and notes it: worker process -> (episode, step) of its
+    samples.
+    """
 
     def __init__(self, house, number):
         super().__init__(daemon=True)
@@ -34,13 +38,17 @@ class Taker(threading.Thread):
         while not self.ended.is_set():
             deliveries = self.link.retrieve(0.02)
             for delivery in deliveries:
-                self.taken[delivery.receipt[:2]] += [tuple(sample.obs.tolist()) for sample in delivery.buffer.memory]
+                self.taken[delivery.receipt[:2]] += [
+                    tuple(sample.obs.tolist()) for sample in delivery.buffer.memory
+                ]
             self.link.confirm(deliveries)
         self.link.close(0.5)
 
     def count(self, worker):
         """How many samples of a worker it has."""
-        return sum(len(samples) for process, samples in list(self.taken.items()) if process[0] == worker)
+        return sum(
+            len(samples) for process, samples in list(self.taken.items()) if process[0] == worker
+        )
 
 
 def test_workers_that_come_and_go_lose_and_double_nothing(house, until):
@@ -68,4 +76,6 @@ def test_workers_that_come_and_go_lose_and_double_nothing(house, until):
         rank.join(60)
         for (worker, _), samples in rank.taken.items():
             assert m.share_of(worker, 2) == number
-            assert [11 * (episode - 1) + step for episode, step in samples] == list(range(len(samples))), worker
+            assert [11 * (episode - 1) + step for episode, step in samples] == list(
+                range(len(samples))
+            ), worker

@@ -44,7 +44,9 @@ class Saying(LinearActor):
 
 
 def listened(hook, env=CountingEnv, actor=LinearActor, **options):
-    return RolloutWorker(env, actor, standalone=True, on_rollout=hook, options=WorkerOptions(**options))
+    return RolloutWorker(
+        env, actor, standalone=True, on_rollout=hook, options=WorkerOptions(**options)
+    )
 
 
 def test_a_worker_hands_over_each_training_and_test_episode():
@@ -93,7 +95,9 @@ def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread():
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         worker.run_episode()
         assert worker.rollouts is None
-        assert "tmrl-rollouts" not in {thread.name for thread in set(threading.enumerate()) - before}
+        assert "tmrl-rollouts" not in {
+            thread.name for thread in set(threading.enumerate()) - before
+        }
 
 
 def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
@@ -109,7 +113,10 @@ def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog):
         for _ in range(2):
             worker.run_episode()
     assert len(rollouts) == 2
-    assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [1, 1]
+    assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [
+        1,
+        1,
+    ]
 
 
 def test_a_hook_that_does_not_come_back_holds_up_nobody(until):

@@ -14,12 +14,22 @@ from tmrl_like.rollouts.rollout import rollout_of
 
 
 def steps_of(count, **info):
-    """A reset at 5 s and steps that are 0.5 s apart; `info` makes each item from the step's number."""
+    """A reset at 5 s and steps that are 0.5 s apart; `info` makes each item from the step's
+    number.
+    """
     reset = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
     return deque(
         [reset]
         + [
-            ({"a": np.array([t, -t]), "b": (t,)}, 0.25 * t, {n: f(t) for n, f in info.items()}, t, 1, 5 + t / 2, obs)
+            (
+                {"a": np.array([t, -t]), "b": (t,)},
+                0.25 * t,
+                {n: f(t) for n, f in info.items()},
+                t,
+                1,
+                5 + t / 2,
+                obs,
+            )
             for t in range(1, count + 1)
             for obs in [np.array([t, 2.0 * t])]
         ]
@@ -32,7 +42,10 @@ def drive(distances, times_s, time_step_s=0.1, **info):
     return Rollout(
         actions=none,
         rewards=none,
-        info={"distance": np.array(distances, np.float32), **{name: np.array(item) for name, item in info.items()}},
+        info={
+            "distance": np.array(distances, np.float32),
+            **{name: np.array(item) for name, item in info.items()},
+        },
         policy_versions=none.astype(np.int64),
         sources=none.astype(np.int64),
         times_s=np.array(times_s, np.float64),
@@ -59,8 +72,15 @@ def test_each_column_has_a_row_per_action_and_a_file_holds_all_of_it(count, tmp_
         assert np.array_equal(rollout.policy_versions, t)
         assert set(rollout.sources) == {1}
         assert np.array_equal(rollout.times_s, t / 2)
-        assert np.array_equal(rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1))
-        assert (rollout.worker, rollout.test, rollout.fault, rollout.experiment) == ("w", True, "f", "")
+        assert np.array_equal(
+            rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1)
+        )
+        assert (rollout.worker, rollout.test, rollout.fault, rollout.experiment) == (
+            "w",
+            True,
+            "f",
+            "",
+        )
     with np.load(file, allow_pickle=False) as arrays:
         assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
         assert json.loads(str(arrays["card"]))["worker"] == "w"

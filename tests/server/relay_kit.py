@@ -1,4 +1,6 @@
-"""A relay in a test, and the peers that speak to it: no threads, no sockets, and a clock that stands still."""
+"""A relay in a test, and the peers that speak to it: no threads, no sockets, and a clock that
+stands still.
+"""
 
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
@@ -33,12 +35,17 @@ class Peer:
         self._scene.relay.handle(Incoming(self.id, self.key, data), self._scene.now)
 
     def send(self, *firsts, samples=1, body=b"", **fields):
-        """A packet from each of these entries on, of so many samples, or of the report of an episode."""
+        """A packet from each of these entries on, of so many samples, or of the report of an
+        episode.
+        """
         fields = {"worker": self.name, "incarnation": self.session} | fields
         for first in firsts:
             last = first + max(samples, 1) - 1
             fields |= {"first": first, "last": last, "samples": samples}
-            self.say(m.SamplePacket(oldest=1, breaks=0, body_bytes=0, compressed=False, **fields), body=body)
+            self.say(
+                m.SamplePacket(oldest=1, breaks=0, body_bytes=0, compressed=False, **fields),
+                body=body,
+            )
 
     def heard(self, kind=object):
         return [message for message, _ in self.got if isinstance(message, kind)]

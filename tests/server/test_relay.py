@@ -22,7 +22,7 @@ def worker(scene, trainer):
     return scene.worker()
 
 
-# -- what goes where -----------------------------------------------------------------------------------
+# -- what goes where -------------------------------------------------------------------------------
 
 
 def test_a_probe_comes_back_to_any_key_with_what_the_server_knows_and_not_without_limit(scene):
@@ -48,7 +48,9 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait():
         assert trainer.entries == list(range(1, arrived + 1))
 
 
-@pytest.mark.parametrize("urgent", [{"samples": 0}, {"awaits": True}], ids=["an episode's report", "lockstep"])
+@pytest.mark.parametrize(
+    "urgent", [{"samples": 0}, {"awaits": True}], ids=["an episode's report", "lockstep"]
+)
 def test_what_somebody_waits_for_does_not_wait_for_more_samples(urgent):
     scene = Scene(min_samples_per_server_packet=10)
     trainer, worker = scene.trainer(), scene.worker()
@@ -74,7 +76,7 @@ def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer,
     assert [peer.heard(type(message)) for peer in (named, worker)] == [[message], []]
 
 
-# -- policies ------------------------------------------------------------------------------------------
+# -- policies --------------------------------------------------------------------------------------
 
 
 def test_a_policy_reaches_all_workers_and_late_joiners_at_once(scene, trainer, worker):
@@ -104,17 +106,23 @@ def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
 @pytest.mark.parametrize(
     ("said", "versions"),
     [
-        ([frame(100), frame(101), frame(102), frame(1)], [100, 101, 102, 1]),  # an engine, and who is behind it
+        # an engine, and who is behind it
+        ([frame(100), frame(101), frame(102), frame(1)], [100, 101, 102, 1]),
         ([frame(3, 2, 4), frame(4)], [4]),
     ],
-    ids=["one that counts from 1 again is taken", "the rest of one whose beginning was lost is ignored"],
+    ids=[
+        "one that counts from 1 again is taken",
+        "the rest of one whose beginning was lost is ignored",
+    ],
 )
 def test_policies_reach_a_worker(trainer, worker, said, versions):
     trainer.say(*said)
     assert worker.policies == versions
 
 
-def test_a_server_without_a_policy_asks_the_trainer_for_it_and_a_repeated_hello_changes_nothing_else(trainer):
+def test_a_server_without_a_policy_asks_the_trainer_and_a_repeated_hello_changes_nothing_else(
+    trainer,
+):
     feed = trainer.feed
     for wanted in (True, False):
         assert trainer.heard(m.Welcome)[-1] == m.Welcome(feed, policy_wanted=wanted)
@@ -128,7 +136,7 @@ def test_a_policy_larger_than_the_limit_is_refused():
     assert scene.ranks == {}
 
 
-# -- the trainer's seat --------------------------------------------------------------------------------
+# -- the trainer's seat ----------------------------------------------------------------------------
 
 
 def resumed(scene, session, run="5eed", key=BOTH):
@@ -136,7 +144,9 @@ def resumed(scene, session, run="5eed", key=BOTH):
 
 
 @pytest.mark.parametrize(("silent_s", "is_taken"), [(0.5, False), (3.0, True)])
-def test_a_second_trainer_is_refused_with_cause_and_cure_until_the_first_is_silent(scene, trainer, silent_s, is_taken):
+def test_a_second_trainer_is_refused_with_cause_and_cure_until_the_first_is_silent(
+    scene, trainer, silent_s, is_taken
+):
     scene.now = silent_s
     second = scene.trainer("t2", 2)
     assert scene.ranks == {0: second if is_taken else trainer}
@@ -190,7 +200,7 @@ def test_the_seats_of_the_silent_are_freed(scene, trainer, worker):
     assert worker.feed == 0
 
 
-# -- keys, and what they may ---------------------------------------------------------------------------
+# -- keys, and what they may -----------------------------------------------------------------------
 
 
 def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, trainer):
@@ -210,9 +220,12 @@ def test_a_workers_key_cannot_play_the_trainer(scene):
 
 @pytest.mark.fault("peers", "a worker's key is used to play the trainer", "it is refused")
 @pytest.mark.parametrize(
-    "message", [frame(), m.Ack("w2", 2, 5, 5), m.Dismissal("w2", 2, "no"), m.Report(), "packets of another"]
+    "message",
+    [frame(), m.Ack("w2", 2, 5, 5), m.Dismissal("w2", 2, "no"), m.Report(), "packets of another"],
 )
-def test_a_worker_that_plays_another_part_loses_its_seat_and_nobody_hears_it(scene, trainer, worker, message):
+def test_a_worker_that_plays_another_part_loses_its_seat_and_nobody_hears_it(
+    scene, trainer, worker, message
+):
     other = scene.worker("w2", 2)
     before = other.heard(), trainer.heard()
     if isinstance(message, str):
@@ -236,7 +249,9 @@ def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
 
 
 def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene):
-    """A connection's id can come again with another key behind it: the seat stays with the first."""
+    """A connection's id can come again with another key behind it: the seat stays with the
+    first.
+    """
     worker, trainer = scene.worker(key=OTHER_WORKER), scene.trainer(key=TRAINER_ONLY)
     trainer.key, before = Identity("another", ("trainer",)), worker.heard()
     for message in (frame(), m.Ack("w1", 1, 5, 5), m.Dismissal("w1", 1, "no")):
@@ -251,7 +266,7 @@ def test_a_connection_that_introduces_itself_as_another_leaves_its_first_seat(sc
     assert scene.workers == [trainer]
 
 
-# -- names, and seats of workers -----------------------------------------------------------------------
+# -- names, and seats of workers -------------------------------------------------------------------
 
 
 def test_a_name_belongs_to_the_key_that_used_it_first_however_silent_its_worker_is(scene):
@@ -317,11 +332,12 @@ def test_other_spaces_are_refused_on_the_worker_whoever_came_first(scene):
     assert scene.workers == []
 
 
-# -- what makes no sense -------------------------------------------------------------------------------
+# -- what makes no sense ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("newer_by", "cure"), [(1, "on the server to that of the peer"), (-1, "on the peer to that of the server")]
+    ("newer_by", "cure"),
+    [(1, "on the server to that of the peer"), (-1, "on the peer to that of the server")],
 )
 def test_another_wire_version_is_refused_with_the_side_to_upgrade(scene, newer_by, cure):
     peer = scene.peer()
@@ -338,11 +354,15 @@ def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(scene
     assert len(worker.heard(m.Refusal)) == 1
 
 
-# -- a key that takes more than its part ---------------------------------------------------------------
+# -- a key that takes more than its part -----------------------------------------------------------
 
 
 def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(scene, trainer):
-    one, two, good = (scene.worker("b1", key=THIEF), scene.worker("b2", key=THIEF), scene.worker("g", key=WORKER_ONLY))
+    one, two, good = (
+        scene.worker("b1", key=THIEF),
+        scene.worker("b2", key=THIEF),
+        scene.worker("g", key=WORKER_ONLY),
+    )
     trainer.full = True
     for first in range(1, 21):
         one.send(first)
@@ -356,10 +376,16 @@ def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(scene, trainer
     assert scene.relay.trainer.waiting.size_bytes == 0
 
 
-@pytest.mark.fault("peers", "a worker sends more than the trainer takes", "the others keep their room")
+@pytest.mark.fault(
+    "peers", "a worker sends more than the trainer takes", "the others keep their room"
+)
 def test_a_key_that_fills_the_server_leaves_the_others_their_room():
     scene = Scene(max_waiting_bytes=100_000)
-    trainer, bad, good = scene.trainer(), scene.worker("bad", key=THIEF), scene.worker("good", key=WORKER_ONLY)
+    trainer, bad, good = (
+        scene.trainer(),
+        scene.worker("bad", key=THIEF),
+        scene.worker("good", key=WORKER_ONLY),
+    )
     trainer.full = True
     bad.send(*range(1, 200), body=bytes(10_000))
     good.send(1, 2, 3, 4, body=bytes(10_000))
@@ -371,7 +397,9 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room():
         sent[packet.worker].append(packet.first)
     assert sent["good"] == [1, 2, 3, 4]
     kept = len(sent["bad"])
-    assert sent["bad"] == list(range(1, kept + 1)), "the oldest stay, so that what comes again continues them"
+    assert sent["bad"] == list(range(1, kept + 1)), (
+        "the oldest stay, so that what comes again continues them"
+    )
     assert scene.relay.counters.dropped == 199 - kept
 
 

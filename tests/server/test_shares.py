@@ -1,4 +1,6 @@
-"""How the relay gives workers to several trainers that learn as one, by their names; without threads or sockets."""
+"""How the relay gives workers to several trainers that learn as one, by their names; without
+threads or sockets.
+"""
 
 import pytest
 from relay_kit import Scene, frame
@@ -26,7 +28,11 @@ class Group:
         """The ranks that its next packet goes to."""
         before = [len(rank.entries) for rank in self.ranks]
         worker.send(1)
-        return [rank for rank, count in zip(self.ranks, before, strict=True) if len(rank.entries) > count]
+        return [
+            rank
+            for rank, count in zip(self.ranks, before, strict=True)
+            if len(rank.entries) > count
+        ]
 
 
 @pytest.fixture
@@ -73,7 +79,11 @@ def test_a_worker_is_heard_by_rank_0_and_by_its_own_rank():
     group = Group(size=3)
     worker = next(w for w in map(group.worker, (1, 2, 3)) if group.rank_of(w) is group.ranks[1])
     worker.say(m.Beat(worker=worker.name, up_s=7.0))
-    assert [[beat.up_s for beat in rank.heard(m.Beat)] for rank in group.ranks] == [[7.0], [7.0], []]
+    assert [[beat.up_s for beat in rank.heard(m.Beat)] for rank in group.ranks] == [
+        [7.0],
+        [7.0],
+        [],
+    ]
 
 
 def test_only_rank_0_publishes(group):
@@ -86,7 +96,10 @@ def test_only_rank_0_publishes(group):
 def test_another_group_waits_until_this_one_is_silent(group):
     scene, worker = group.scene, group.worker(1)
     for scene.now in (1.0, 4.0):
-        others = [scene.trainer(f"u{number}", 200 + number, rank=m.Rank(number, 3, 8)) for number in range(3)]
+        others = [
+            scene.trainer(f"u{number}", 200 + number, rank=m.Rank(number, 3, 8))
+            for number in range(3)
+        ]
         if scene.now == 1.0:
             assert all("a trainer is connected already" in other.refusal.reason for other in others)
     assert scene.ranks == dict(enumerate(others))
@@ -96,8 +109,12 @@ def test_another_group_waits_until_this_one_is_silent(group):
 
 def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once(scene):
     first, *others = [
-        scene.trainer(f"t{began_up_s}", 100 + began_up_s, rank=rank, run="5eed", began_up_s=float(began_up_s))
-        for began_up_s, rank in enumerate((m.Rank(0, 2, 7), m.Rank(1, 2, 7), m.Rank(1, 2, 8), m.Rank(0, 2, 8)))
+        scene.trainer(
+            f"t{began_up_s}", 100 + began_up_s, rank=rank, run="5eed", began_up_s=float(began_up_s)
+        )
+        for began_up_s, rank in enumerate(
+            (m.Rank(0, 2, 7), m.Rank(1, 2, 7), m.Rank(1, 2, 8), m.Rank(0, 2, 8))
+        )
     ]
     second, *successors = others
     assert scene.ranks == dict(enumerate(reversed(successors)))
@@ -108,4 +125,6 @@ def test_a_worker_hears_its_own_rank_alone(group):
     worker, ack = group.worker(1), m.Ack("w1", 1, 4, 4)
     for rank in group.ranks:
         rank.say(ack)
-        assert worker.heard(m.Ack) == [ack] * (group.ranks.index(rank) >= group.ranks.index(group.rank_of(worker)))
+        assert worker.heard(m.Ack) == [ack] * (
+            group.ranks.index(rank) >= group.ranks.index(group.rank_of(worker))
+        )

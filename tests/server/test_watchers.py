@@ -20,7 +20,11 @@ def watcher(scene):
 
 def views(peer):
     """What it was shown: each view, and what is in sight."""
-    return [(message, msgspec.msgpack.decode(body, type=m.Sight)) for message, body in peer.got if is_view(message)]
+    return [
+        (message, msgspec.msgpack.decode(body, type=m.Sight))
+        for message, body in peer.got
+        if is_view(message)
+    ]
 
 
 def is_view(message):
@@ -45,13 +49,18 @@ def test_a_watcher_sees_each_workers_newest_beat_with_its_age_and_who_trains(sce
 
 
 def test_a_beat_with_a_number_that_is_not_finite_is_no_message(scene, watcher):
-    beats = [m.Beat("w1", Condition(returns=returns)) for returns in ((1.0, math.nan), (math.inf,), (1.0,))]
+    beats = [
+        m.Beat("w1", Condition(returns=returns))
+        for returns in ((1.0, math.nan), (math.inf,), (1.0,))
+    ]
     scene.worker().say(*beats)
     assert look(watcher)[1].workers == [(0.0, beats[-1])]
     assert scene.relay.counters.malformed == 2
 
 
-def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_kept(scene, watcher):
+def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_kept(
+    scene, watcher
+):
     trainer = scene.trainer()
     for body in (b"0", b"1", b"2"):
         trainer.say(m.Report(), body=body)
@@ -114,13 +123,17 @@ def test_a_watcher_that_does_not_read_or_asks_all_the_time_is_answered_no_more(s
 
 
 def test_there_are_few_watchers(scene, watcher):
-    *seated, late = [scene.peer(WATCHER).introduce("watcher", f"eye{number}", number) for number in range(8)]
+    *seated, late = [
+        scene.peer(WATCHER).introduce("watcher", f"eye{number}", number) for number in range(8)
+    ]
     assert all(peer.heard(m.Welcome) for peer in seated)
     assert late.refusal.reason == "the server has its 8 watchers"
 
 
 @pytest.mark.fault(
-    "peers", "a watcher asks all the time, and comes again and again", "its key is answered 32 times a second"
+    "peers",
+    "a watcher asks all the time, and comes again and again",
+    "its key is answered 32 times a second",
 )
 def test_a_watcher_that_comes_again_and_again_gets_no_more_for_it(scene):
     newest = shown = 0

@@ -1,4 +1,6 @@
-"""A peer's side of the wire, over links that the test holds in its hand, and by a clock that it sets."""
+"""A peer's side of the wire, over links that the test holds in its hand, and by a clock that it
+sets.
+"""
 
 import pytest
 from kit.clocks import Clock
@@ -16,7 +18,9 @@ NOT_KNOWN = CredentialsError("it refuses this machine's key")
 
 
 class Link:
-    """A server as the test has it speak: `sent` is what the link took, `refused` counts the rest."""
+    """A server as the test has it speak: `sent` is what the link took, `refused` counts the
+    rest.
+    """
 
     def __init__(self) -> None:
         self.is_open, self.is_lost, self.error = True, False, None
@@ -107,7 +111,9 @@ def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(alone)
     assert alone.link.sent == [HELLO]
 
 
-def test_a_refusal_that_can_pass_is_tried_again_for_as_long_as_it_takes_and_said_once(alone, caplog):
+def test_a_refusal_that_can_pass_is_tried_again_for_as_long_as_it_takes_and_said_once(
+    alone, caplog
+):
     for hellos in range(1, 6):
         alone.pass_s(1.0)
         assert len(alone.link.sent) == hellos
@@ -124,7 +130,9 @@ def test_a_server_that_refuses_is_not_missed_until_it_is_gone(alone, caplog):
         alone.pass_s(5.0)
     assert lines(caplog) == ["the server is full; trying again every 5 s"]
     alone.pass_s(5.0)
-    assert lines(caplog)[1:] == ["no server answers at a:1: is `tmrl-like server` running there? Trying on"]
+    assert lines(caplog)[1:] == [
+        "no server answers at a:1: is `tmrl-like server` running there? Trying on"
+    ]
 
 
 def test_a_refusal_for_good_ends_it(alone):
@@ -198,7 +206,9 @@ def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once
     two.pass_s(60.0)
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
     assert len(two.dialled) < 12  # a slow link gets more time
-    assert lines(caplog) == ["no server answers at a:1, b:2: is `tmrl-like server` running there? Trying on"]
+    assert lines(caplog) == [
+        "no server answers at a:1, b:2: is `tmrl-like server` running there? Trying on"
+    ]
     two.say(WELCOME)
     assert two.is_welcome
 

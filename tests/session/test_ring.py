@@ -18,7 +18,10 @@ from tmrl_like.transport.addresses import addresses_of, host_and_port
         ("a.example:7791", ["a.example:7791"]),
         ("a, b:1", ["a:7790", "b:1"]),
         (("a", "a:7791"), ["a:7790", "a:7791"]),
-        (["::1", "[::1]:7791", "[fe80::1%eth0]"], ["[::1]:7790", "[::1]:7791", "[fe80::1%eth0]:7790"]),
+        (
+            ["::1", "[::1]:7791", "[fe80::1%eth0]"],
+            ["[::1]:7790", "[::1]:7791", "[fe80::1%eth0]:7790"],
+        ),
     ],
 )
 def test_an_address_has_the_port_of_all_or_its_own(hosts, addresses) -> None:
@@ -35,11 +38,26 @@ def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
 
     monkeypatch.setattr("socket.getaddrinfo", look_up)
     assert unknown_host(["127.0.0.1:1"]) == ""
-    assert unknown_host(["127.0.0.1:1", "robto:1"]).startswith("this machine knows no host robto (Name or service not ")
+    assert unknown_host(["127.0.0.1:1", "robto:1"]).startswith(
+        "this machine knows no host robto (Name or service not "
+    )
 
 
 @pytest.mark.parametrize(
-    "hosts", ["", [], "0.0.0.0", "[::]:7790", "a:b", "a:65536", "a b", "[::1", "a,", ":7790", ["a", "a:7790"]]
+    "hosts",
+    [
+        "",
+        [],
+        "0.0.0.0",
+        "[::]:7790",
+        "a:b",
+        "a:65536",
+        "a b",
+        "[::1",
+        "a,",
+        ":7790",
+        ["a", "a:7790"],
+    ],
 )
 def test_what_is_no_address_is_refused_in_one_line(hosts) -> None:
     with pytest.raises(ConfigError, match=r"host is .*; expected"):
@@ -53,13 +71,21 @@ def test_peers_spread_evenly_and_those_of_a_server_that_is_gone_as_well() -> Non
     assert set(Counter(order[0] for order in orders).values()) == {100}
     assert min(Counter(order[1] for order in orders if order[0] == "a").values()) > 20
     assert in_turn(servers, "arm") == in_turn(servers, "arm")
-    assert len({in_turn(servers, name)[0] for name in ("arm", "crane", "drone", "car", "lift", "boat")}) > 1
+    assert (
+        len(
+            {in_turn(servers, name)[0] for name in ("arm", "crane", "drone", "car", "lift", "boat")}
+        )
+        > 1
+    )
 
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines, count) -> None:
-    servers = {f"127.0.0.1:{server.address[1]}": server for server in (machines.listen() for _ in range(count))}
+    servers = {
+        f"127.0.0.1:{server.address[1]}": server
+        for server in (machines.listen() for _ in range(count))
+    }
     ring = connect_to_one(machines.transport, list(servers), "w", machines.keys)
     try:
         for _ in range(3):

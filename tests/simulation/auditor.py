@@ -20,7 +20,8 @@ class Life:
         made_at: when each sample was appended, by the world's clock.
         trained: the training steps are made up to this entry, its worker says.
         is_gone: its files went with its worker.
-        is_cut: the power of its machine was cut; of its rows only those that are `safe` must be found.
+        is_cut: the power of its machine was cut; of its rows only those that are `safe` must be
+            found.
         safe: rows that the system had written.
     """
 
@@ -100,11 +101,15 @@ class MemoryAudit:
             own = (f"w{worker}", incarnation)
             row = (*own, number)
             life = self._auditor.lives[own]
-            assert stream.startswith(f"{own[0]}/{incarnation}/"), f"{stream} holds a sample of {own}"
+            assert stream.startswith(f"{own[0]}/{incarnation}/"), (
+                f"{stream} holds a sample of {own}"
+            )
             assert row in life.kept or row in life.maybe, f"{own} has appended no sample {number}"
             assert row not in self.known, f"{row} comes twice"
             before = self._newest.get(own, -1)
-            assert number > before or self._training.joins_stores, f"{own}: sample {number} comes after {before}"
+            assert number > before or self._training.joins_stores, (
+                f"{own}: sample {number} comes after {before}"
+            )
             if newest is not None:
                 assert process == own, f"{stream} holds samples of {process} and of {own}"
                 assert number == newest + 1, f"{stream} joins sample {newest} to {number}"
@@ -133,7 +138,8 @@ class TrainingAudit:
         self._acked = {}  # by rank and process: entries that are acknowledged as stored
         self._is_whole = False
         self.rows = set()
-        self._stored = set()  # rows that were in a memory, and of which it was said that they are stored
+        # rows that were in a memory, and of which it was said that they are stored
+        self._stored = set()
         self._before = set()  # rows that were in memories of those that live no more
         self._recent = set()  # the newest of them, which their stores have to have
 
@@ -157,7 +163,9 @@ class TrainingAudit:
         return self._memories[-1]
 
     def end_replay(self, receipts):
-        """All stores are in the memories: what was acknowledged as stored must be, too. `receipts`: of all ranks."""
+        """All stores are in the memories: what was acknowledged as stored must be, too. `receipts`:
+        of all ranks.
+        """
         self._is_whole = True
         for worker, incarnation, entry in receipts:
             known = self._auditor.lives[worker, incarnation].rows_between(0, entry)
@@ -183,23 +191,27 @@ class TrainingAudit:
         rows = self._auditor.lives[process].rows_between(before, ack.stored)
         self._stored |= self._memories[rank].known.intersection(rows)
         self._acked[rank, process] = max(before, ack.stored)
-        self._auditor.note_steps_made((*process, ack.stored))  # who trains next will not hear of them
+        # who trains next will not hear of them
+        self._auditor.note_steps_made((*process, ack.stored))
 
 
 class Auditor:
-    """Knows what was appended, acknowledged and stored; raises AssertionError where a promise is broken."""
+    """Knows what was appended, acknowledged and stored; raises AssertionError where a promise is
+    broken.
+    """
 
     def __init__(self, world):
         self._world = world
         self.count = world.count
         self.lives = {}  # by process
         self.trainings = {}  # by name
-        self.trained = Counter()  # by process: the training steps up to this entry are made, somewhere
+        # by process: the training steps up to this entry are made, somewhere
+        self.trained = Counter()
         self.excused = set()  # rows that nobody has to have any more
         self._stale = set()
         self._seated = {}  # by server: the training that has the seat, or had it last
 
-    # -- workers ---------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     def begin_life(self, worker):
         incarnation = len(self.lives) + 1
@@ -207,11 +219,15 @@ class Auditor:
         return life
 
     def note_dropped(self, process, first, last, received, said):
-        """A worker gives up entries `first` to `last`, and says how many samples are lost; None: it was killed."""
+        """A worker gives up entries `first` to `last`, and says how many samples are lost; None: it
+        was killed.
+        """
         life = self.lives[process]
         lost = len(life.rows_between(max(first - 1, received), last))
         is_sure = said is not None and not (life.maybe or life.is_cut)
-        assert said == lost or not is_sure, f"{process} gives up {lost} samples that no trainer has, counts {said}"
+        assert said == lost or not is_sure, (
+            f"{process} gives up {lost} samples that no trainer has, counts {said}"
+        )
         life.counted += lost
         life.dropped.update(life.rows_between(first - 1, last))
         self.note_steps_made((*process, last))  # nobody waits for what is given up
@@ -234,7 +250,7 @@ class Auditor:
         for life in self.lives.values():
             life.is_cut |= life.worker == worker.name
 
-    # -- the wire --------------------------------------------------------------------------------------
+    # -- the wire ----------------------------------------------------------------------------------
 
     def on_sent(self, data, process=None):
         """A peer (`process`) or the server hands a message over."""
@@ -249,15 +265,21 @@ class Auditor:
             if message.again:
                 self.count("entries were asked for again")
 
-    # -- trainers --------------------------------------------------------------------------------------
+    # -- trainers ----------------------------------------------------------------------------------
 
     def note_stale(self, packet, is_told):
         """Samples came too late; `is_told`: the trainer has heard of their worker's clock."""
         life = self.lives[packet.worker, packet.incarnation]
         rows = life.rows_between(packet.first - 1, packet.last)
-        if rows and is_told and any(lane.life is life for robot in self._world.robots for lane in robot.lanes):
+        if (
+            rows
+            and is_told
+            and any(lane.life is life for robot in self._world.robots for lane in robot.lanes)
+        ):
             age_s = self._world.now - life.made_at[rows[0][2]]
-            assert age_s > self._world.options.max_age_s - 0.01, f"samples {age_s:.2f} s old were dropped as too old"
+            assert age_s > self._world.options.max_age_s - 0.01, (
+                f"samples {age_s:.2f} s old were dropped as too old"
+            )
             self.count("samples came too late, by their worker's clock")
         self._stale.update(rows)
         self.count("samples came too late")
@@ -267,7 +289,7 @@ class Auditor:
         worker, incarnation, entry = receipt
         self.trained[worker, incarnation] = max(entry, self.trained[worker, incarnation])
 
-    # -- the server ------------------------------------------------------------------------------------
+    # -- the server --------------------------------------------------------------------------------
 
     def look_at_server(self, server):
         relay = server.relay
@@ -275,7 +297,9 @@ class Auditor:
         doubled = [who for who, count in names.items() if count > 1 and who[0] == "worker"]
         assert not doubled, f"two seats of {doubled}"
         trainers = [seat for seat in relay._seats.values() if seat.hello.role == "trainer"]
-        if trainers and (training := trainers[0].hello.name[:2]) != self._seated.setdefault(server.name, training):
+        if trainers and (training := trainers[0].hello.name[:2]) != self._seated.setdefault(
+            server.name, training
+        ):
             self._seated[server.name] = training
             self.count("another training took the seat")
         groups = {(seat.hello.rank.group, seat.hello.rank.number) for seat in trainers}
@@ -284,7 +308,7 @@ class Auditor:
         for seat in relay.ranks.values():
             assert seat.waiting.size_bytes <= self._world.options.relay_bytes
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def settle(self):
         """All has arrived that could: each sample is in a memory, or was counted as lost."""
@@ -294,7 +318,9 @@ class Auditor:
         for life in self.lives.values():
             owed = set() if life.is_gone else life.safe if life.is_cut else life.kept
             lost = sorted(owed - present - life.dropped)
-            assert not lost, f"{life.process} has lost {len(lost)} of {len(life.kept)} samples: {lost[:5]}"
+            assert not lost, (
+                f"{life.process} has lost {len(lost)} of {len(life.kept)} samples: {lost[:5]}"
+            )
         for robot in self._world.robots:
             for lane in robot.lanes:
                 self._settle_lane(lane.life, robot.worker)
@@ -302,6 +328,10 @@ class Auditor:
     @staticmethod
     def _settle_lane(life, worker):
         """Of a robot that lives."""
-        assert not (worker.is_in_lockstep and life.holds_still), f"{life.process} waits for training, which is done"
+        assert not (worker.is_in_lockstep and life.holds_still), (
+            f"{life.process} waits for training, which is done"
+        )
         said = worker.link.outbox._senders[life.incarnation].source.lost_samples
-        assert said == life.counted, f"{life.process} has lost {life.counted} samples, and says {said}"
+        assert said == life.counted, (
+            f"{life.process} has lost {life.counted} samples, and says {said}"
+        )

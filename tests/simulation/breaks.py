@@ -1,8 +1,9 @@
-"""Mistakes that the simulation must notice: `python tests/simulation/breaks.py [WORD …]` makes each of them in a copy.
+"""Mistakes that the simulation must notice: `python tests/simulation/breaks.py [WORD …]` makes each
+of them in a copy.
 
-A break is a line of the package, or a part of it, and what stands there instead. Histories are lived through with the
-broken copy until one of them is refused. (Where nothing is asked for again, nothing is lost: it comes later. That no
-history has asked is what test_simulation sees.)
+A break is a line of the package, or a part of it, and what stands there instead. Histories are
+lived through with the broken copy until one of them is refused. (Where nothing is asked for again,
+nothing is lost: it comes later. That no history has asked is what test_simulation sees.)
 """
 
 import os
@@ -35,9 +36,21 @@ BREAKS = [
         "            disk.sync_folder(self.folder)\n        self._files[",
         "            pass\n        self._files[",
     ),
-    Break("a file of the store is not synced", "base/files.py", "            if synced:\n", "            if False:\n"),
-    Break("what a power cut damaged is read", SEGMENTS, "if is_checked and self.words[CHECKED]", "if False"),
-    Break("oldest is ignored", RECEIVER, "        if first_kept <= missing:\n", "        if True:\n"),
+    Break(
+        "a file of the store is not synced",
+        "base/files.py",
+        "            if synced:\n",
+        "            if False:\n",
+    ),
+    Break(
+        "what a power cut damaged is read",
+        SEGMENTS,
+        "if is_checked and self.words[CHECKED]",
+        "if False",
+    ),
+    Break(
+        "oldest is ignored", RECEIVER, "        if first_kept <= missing:\n", "        if True:\n"
+    ),
     Break(
         "oldest is what is still there",
         SOURCE,
@@ -50,7 +63,12 @@ BREAKS = [
         "m.Ack(*process, progress.stored,",
         "m.Ack(*process, progress.confirmed,",
     ),
-    Break("received is said across a gap", RECEIVER, "elif packet.first > progress.received + 1 or", "elif"),
+    Break(
+        "received is said across a gap",
+        RECEIVER,
+        "elif packet.first > progress.received + 1 or",
+        "elif",
+    ),
     Break(
         "a repeat is not trimmed",
         RECEIVER,
@@ -88,7 +106,12 @@ BREAKS = [
         "sender.source.forget(sender.received)",
     ),
     Break("silence is not minded", SENDER, "if self.sent == self.stored or", "if True or"),
-    Break("what is given up is not counted", SOURCE, "            lost += given_up\n", "            pass\n"),
+    Break(
+        "what is given up is not counted",
+        SOURCE,
+        "            lost += given_up\n",
+        "            pass\n",
+    ),
     Break(
         "the share is of another size",
         "trainer/checkpoints.py",
@@ -109,9 +132,14 @@ BREAKS = [
     ),
 ]
 TOO_RARE = [  # a million steps do not notice them: unit tests must
-    Break("a checksum has no number of its segment", SEGMENTS, "self.words[NUMBER] & 0xFFFFFFFF", "0"),
     Break(
-        "a stored packet counts whole", RECEIVER, "_Waiting(packet.receipt, known + 1,", "_Waiting(packet.receipt, 0,"
+        "a checksum has no number of its segment", SEGMENTS, "self.words[NUMBER] & 0xFFFFFFFF", "0"
+    ),
+    Break(
+        "a stored packet counts whole",
+        RECEIVER,
+        "_Waiting(packet.receipt, known + 1,",
+        "_Waiting(packet.receipt, 0,",
     ),
 ]
 
@@ -137,7 +165,10 @@ def main():
         if any(word in broken.name for word in words):
             found = seed_that_notices(broken)
             missed += not found
-            print(f"{broken.name}: {found.splitlines()[-1][:200] if found else 'NOT NOTICED'}", flush=True)
+            print(
+                f"{broken.name}: {found.splitlines()[-1][:200] if found else 'NOT NOTICED'}",
+                flush=True,
+            )
     return missed
 
 

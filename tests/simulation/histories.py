@@ -62,7 +62,9 @@ def _quiet():
 
 
 def _put_under(made, patches):
-    """Let the world have the package's clocks, threads, disks and random names, and make its files small."""
+    """Let the world have the package's clocks, threads, disks and random names, and make its files
+    small.
+    """
 
     def patch(owner, name, value):
         patches.enter_context(mock.patch.object(owner, name, value))
@@ -77,7 +79,9 @@ def _put_under(made, patches):
         if training.power is not None:
             patches.enter_context(training.power)
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
-    clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.running.clock())
+    clock = SimpleNamespace(
+        time=lambda: made.running.wall(), monotonic=lambda: made.running.clock()
+    )
     clock.perf_counter = clock.monotonic
     for module in (worker_link, trainer_link, fleet, sample_ages):
         patch(module, "time", clock)
@@ -99,7 +103,9 @@ def _put_under(made, patches):
             return lost
         finally:
             if self.stored > before:
-                made.auditor.note_dropped((self.worker, self.incarnation), before + 1, self.stored, received, lost)
+                made.auditor.note_dropped(
+                    (self.worker, self.incarnation), before + 1, self.stored, received, lost
+                )
 
     patch(source.Source, "drop_oldest", note_dropped)
 
@@ -115,7 +121,8 @@ def live(seed, steps, lines=None, change=None):
     `lines` takes what happened in words; `change` is called with the world before its first step.
 
     Raises:
-        Broken: a promise was, or a part of the product raised; the message says how to see it again.
+        Broken: a promise was, or a part of the product raised; the message says how to see it
+            again.
     """
     with world(seed) as made:
         made.lines = lines
@@ -127,5 +134,7 @@ def live(seed, steps, lines=None, change=None):
             settle(made)
         except Exception as error:
             again = f"python tests/simulation/simulate.py {seed} --steps {steps} --trace"
-            raise Broken(f"{again}: in step {made.steps}: {type(error).__name__}: {error}") from error
+            raise Broken(
+                f"{again}: in step {made.steps}: {type(error).__name__}: {error}"
+            ) from error
     return made

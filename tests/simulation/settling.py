@@ -6,13 +6,18 @@ ROUNDS = 1500
 
 
 def settle(world):
-    """Faults stop; then all must arrive. Trainers that keep a store are killed, and must have it all from there."""
+    """Faults stop; then all must arrive. Trainers that keep a store are killed, and must have it
+    all from there.
+    """
     _heal(world)
     _round(world)
     for robot in world.robots:
         if robot.is_alive:
             robot.run(robot.append_to_all)  # so that it says what it had no room for
-    _pass_until(world, lambda: not any(link.is_alive and link.orphan_until is not None for link in world.links))
+    _pass_until(
+        world,
+        lambda: not any(link.is_alive and link.orphan_until is not None for link in world.links),
+    )
     _pass_until(world, lambda: not _unsettled(world))
     for training in world.trainings:
         if training.path is not None:
@@ -79,13 +84,21 @@ def _round(world):
 
 def _unsettled(world):
     """What is not as it should be."""
-    found = [process.name for process in (*world.robots, *world.links, *world.trainers) if not process.is_alive]
+    found = [
+        process.name
+        for process in (*world.robots, *world.links, *world.trainers)
+        if not process.is_alive
+    ]
     for link in world.links:
         if link.is_alive and (kept := link.outbox.unacknowledged_samples()):
             found.append(f"{link.name} keeps {kept} samples")
         elif link.is_alive and link.role.pending():
             found.append(f"{link.name} waits for an answer")
     for robot in world.robots:
-        if robot.is_alive and robot.worker.is_in_lockstep and any(lane.life.holds_still for lane in robot.lanes):
+        if (
+            robot.is_alive
+            and robot.worker.is_in_lockstep
+            and any(lane.life.holds_still for lane in robot.lanes)
+        ):
             found.append(f"{robot.name} holds still")
     return found

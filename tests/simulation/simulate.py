@@ -1,4 +1,6 @@
-"""Live through seeds: `python tests/simulation/simulate.py SEED [SEED …] --steps 1000 [--trace]`."""
+"""Live through seeds: `python tests/simulation/simulate.py SEED [SEED …] --steps 1000
+[--trace]`.
+"""
 
 import argparse
 import gc
@@ -15,8 +17,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--up-to", action="store_true", help="the seeds from the first to the second")
-    parser.add_argument("--first", action="store_true", help="end with the first seed that is refused")
+    parser.add_argument(
+        "--up-to", action="store_true", help="the seeds from the first to the second"
+    )
+    parser.add_argument(
+        "--first", action="store_true", help="end with the first seed that is refused"
+    )
     parser.add_argument("--trace", action="store_true", help="print what happened")
     options = parser.parse_args()
     seeds = range(*options.seeds) if options.up_to else options.seeds

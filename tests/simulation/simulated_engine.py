@@ -1,6 +1,8 @@
-"""An engine between servers and a trainer: a stream that refuses, doubles, and loses what it had confirmed.
+"""An engine between servers and a trainer: a stream that refuses, doubles, and loses what it had
+confirmed.
 
-The bookkeeping of gateway and reader is the product's; the nodes and their connections are the scheduler's.
+The bookkeeping of gateway and reader is the product's; the nodes and their connections are the
+scheduler's.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Stream:
         """The number of a message that is taken now; 0: it is not."""
         if self.refuses:
             return 0
-        for _ in range(self.world.rng.choice((1, 1, 1, 2))):  # a client may publish twice what it has no answer to
+        # a client may publish twice what it has no answer to
+        for _ in range(self.world.rng.choice((1, 1, 1, 2))):
             self._newest += 1
             self.messages.append((self._newest, data))
         return self._newest
@@ -91,7 +94,9 @@ class Gateway:
         """Which training takes the samples."""
         if self._feed not in (0, feed):
             took_over = (self._hello.incarnation,)
-            self._hello = msgspec.structs.replace(self._hello, incarnation=self._incarnation(), takes_over=took_over)
+            self._hello = msgspec.structs.replace(
+                self._hello, incarnation=self._incarnation(), takes_over=took_over
+            )
             self._hello_at = 0.0
         self._feed = feed
 

@@ -75,14 +75,23 @@ def hold_up(world):
         directions = world.rng.choice(((0,), (1,), (0, 1)))
         for direction in directions:
             connection.held_until[direction] = until
-        world.count("a connection was cut in two" if len(directions) == 2 else "one direction was held up")
+        world.count(
+            "a connection was cut in two" if len(directions) == 2 else "one direction was held up"
+        )
 
 
 def lose(world):
     """A packet or an answer: no transport does that, but a server whose queues are full."""
-    queues = [queue for connection in world.network.connections for queue in (connection.up, connection.down)]
+    queues = [
+        queue
+        for connection in world.network.connections
+        for queue in (connection.up, connection.down)
+    ]
     found = [
-        (queue, data) for queue in queues for data in queue if isinstance(m.decode(data)[0], m.SamplePacket | m.Ack)
+        (queue, data)
+        for queue in queues
+        for data in queue
+        if isinstance(m.decode(data)[0], m.SamplePacket | m.Ack)
     ]
     if found:
         queue, data = world.rng.choice(found)
@@ -163,7 +172,7 @@ def pass_time(world):
     world.count("time passed")
 
 
-# -- changes of a whole world: nothing but this befalls it ---------------------------------------------
+# -- changes of a whole world: nothing but this befalls it -----------------------------------------
 
 
 def let_clocks_jump(world):
@@ -176,7 +185,9 @@ def let_clocks_jump(world):
 
 
 def kill_groups(world):
-    """Trainers, each time another number of them, fall silent, and are killed with what they had to say."""
+    """Trainers, each time another number of them, fall silent, and are killed with what they had to
+    say.
+    """
 
     def silence_or_kill(world):
         peers = [rank.peer for rank in world.trainers if rank.session is not None]

@@ -1,4 +1,6 @@
-"""Machines and processes of a simulation: what is scheduled, killed, stopped, and written to a disk."""
+"""Machines and processes of a simulation: what is scheduled, killed, stopped, and written to a
+disk.
+"""
 
 import contextlib
 import errno
@@ -88,7 +90,8 @@ class Process:
 
     Attributes:
         is_alive: it may be scheduled.
-        dies_after: in its next turn it is killed at this line of the room of delivery; None: it is not.
+        dies_after: in its next turn it is killed at this line of the room of delivery; None: it is
+            not.
         dies_in_write: it is killed in its next write.
         frozen_until: it is stopped (SIGSTOP), or waits for its disk.
         start_at: when it may be started again.
@@ -165,9 +168,11 @@ class Process:
 
 
 class MappedDisk:
-    """The disk under the mapped files of a worker, which nobody syncs: the system writes pages and names when it likes.
+    """The disk under the mapped files of a worker, which nobody syncs: the system writes pages and
+    names when it likes.
 
-    After a power cut each page of a file is as it was at some moment since all was written, and so are the names.
+    After a power cut each page of a file is as it was at some moment since all was written, and so
+    are the names.
     """
 
     def __init__(self, root):
@@ -212,4 +217,6 @@ def _left_of(states, is_new, draw, rng):
     size = max(map(len, states))
     whole = [bytes(size)] * is_new + [state.ljust(size, b"\0") for state in states]
     content = b"".join(draw(whole)[at : at + PAGE_BYTES] for at in range(0, size, PAGE_BYTES))
-    return content[: rng.randrange(0, size, PAGE_BYTES)] if is_new and rng.random() < 0.3 else content
+    return (
+        content[: rng.randrange(0, size, PAGE_BYTES)] if is_new and rng.random() < 0.3 else content
+    )

@@ -1,4 +1,6 @@
-"""Links without sockets: what is on its way moves, is lost, doubled or held up when the scheduler says so."""
+"""Links without sockets: what is on its way moves, is lost, doubled or held up when the scheduler
+says so.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Connection:
         up, down: messages on their way to the server and to the peer.
         held_until: nothing arrives before that: (at the server, at the peer).
         is_left: by the peer, in good order: what it sent still arrives.
-        server_notices_at, peer_notices_at: when a connection that is broken is known to be; None: it is whole.
+        server_notices_at, peer_notices_at: when a connection that is broken is known to be; None:
+            it is whole.
     """
 
     def __init__(self, peer_id, link, server):
@@ -39,7 +42,8 @@ class SimulatedNetwork:
 
     Attributes:
         queue_messages: of one connection and direction that may be on their way.
-        waits_unconnected: what is sent before there is a connection waits for it (zmq), or is not taken.
+        waits_unconnected: what is sent before there is a connection waits for it (zmq), or is not
+            taken.
     """
 
     def __init__(self, world, queue_messages, waits_unconnected):
@@ -61,7 +65,9 @@ class SimulatedNetwork:
         self.connections.append(connection)
 
     def deliver(self, connection, to_server, count, doubles=0):
-        """Let the oldest messages arrive, the first of them `doubles` times more; returns how many did."""
+        """Let the oldest messages arrive, the first of them `doubles` times more; returns how many
+        did.
+        """
         if connection.held_until[not to_server] > self._world.now:
             return 0
         queue = connection.up if to_server else connection.down
@@ -122,7 +128,8 @@ class SimulatedServerLink:
         if connection is None or peer not in self._known:
             return False
         if connection.is_broken:
-            return connection.server_notices_at > self._world.now  # into nowhere, until it is noticed
+            # into nowhere, until it is noticed
+            return connection.server_notices_at > self._world.now
         if len(connection.down) >= self._world.network.queue_messages:
             return False
         connection.down.append(data)
@@ -155,7 +162,9 @@ class SimulatedPeerLink:
     @property
     def is_lost(self):
         connection = self.connection
-        return connection is None or (connection.is_broken and connection.peer_notices_at <= self._world.now)
+        return connection is None or (
+            connection.is_broken and connection.peer_notices_at <= self._world.now
+        )
 
     def receive(self, timeout_s):
         return self.inbox.popleft() if self.inbox else None

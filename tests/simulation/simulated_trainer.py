@@ -1,4 +1,6 @@
-"""The trainers of a simulation: the product's own parts, without threads, under the scheduler of the world."""
+"""The trainers of a simulation: the product's own parts, without threads, under the scheduler of
+the world.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Memory:
 
     def append(self, buffer):
         columns = [segment.tree()[1] for block in buffer.blocks for segment in block.segments]
-        self._audit.add(buffer.stream, [tuple(row) for column in columns for row in column.tolist()])
+        self._audit.add(
+            buffer.stream, [tuple(row) for column in columns for row in column.tolist()]
+        )
 
 
 class Freshness(FreshnessLimits):
@@ -88,7 +92,9 @@ class TrainerProcess(Process):
         self._awaited = []
 
     def start(self):
-        """As `Trainer.__init__`: bring back what the store holds; `connect` follows when all have done so."""
+        """As `Trainer.__init__`: bring back what the store holds; `connect` follows when all have
+        done so.
+        """
         self.begin()
         training = self.training
         self.beside = Beside()
@@ -101,7 +107,9 @@ class TrainerProcess(Process):
         )
         self.memory = Memory(training.audit.begin_memory(), training.memory_size)
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
-        made = SimpleNamespace(memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept())
+        made = SimpleNamespace(
+            memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0, kept=Kept()
+        )
         try:
             self.checkpoints.build(lambda: made, "all")
         except CheckpointError:
@@ -114,11 +122,15 @@ class TrainerProcess(Process):
     def connect(self):
         world, training, size = self.world, self.training, len(self.training.ranks)
         receiver = self.checkpoints.receiver
-        self.ranks.receipts = [msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks]
+        self.ranks.receipts = [
+            msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks
+        ]
         self.checkpoints.gather_receipts(m.share_of)
         ring = Ring([training.server], self._dial)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
-        self.link = TrainerLink(ring, self.name, SPACES, receiver, Freshness(world), rank=rank, clock=self.clock)
+        self.link = TrainerLink(
+            ring, self.name, SPACES, receiver, Freshness(world), rank=rank, clock=self.clock
+        )
         self.session = self.link.session
 
     def _dial(self, address):
@@ -135,7 +147,9 @@ class TrainerProcess(Process):
         self.beside.work()
 
     def train(self):
-        """As the training thread: what has come is in the memory at once, its training steps are made by and by."""
+        """As the training thread: what has come is in the memory at once, its training steps are
+        made by and by.
+        """
         self._make_steps()
         taken = self.link.retrieve()
         for delivery in taken:
@@ -236,7 +250,9 @@ class Training:
             return
         rng, size = self.world.rng, len(self.ranks)
         self.group = rng.getrandbits(40) + 1
-        self.ranks = [TrainerProcess(self.world, self, rank) for rank in range(rng.choice(self.sizes))]
+        self.ranks = [
+            TrainerProcess(self.world, self, rank) for rank in range(rng.choice(self.sizes))
+        ]
         if size not in (0, len(self.ranks)):
             self.world.count("a group changed its size")
         self.audit.begin()
@@ -246,4 +262,6 @@ class Training:
                 if not rank.is_alive:
                     self.note_death()
                     return
-        self.audit.end_replay([receipt for rank in self.ranks for receipt in rank.checkpoints.receiver.receipts])
+        self.audit.end_replay(
+            [receipt for rank in self.ranks for receipt in rank.checkpoints.receiver.receipts]
+        )

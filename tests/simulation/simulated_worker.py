@@ -1,4 +1,6 @@
-"""A worker of a simulation: the product's own parts, without threads, under the scheduler of the world."""
+"""A worker of a simulation: the product's own parts, without threads, under the scheduler of the
+world.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class RobotProcess(Process):
         self.folder = WorkerFolder(worker.root, worker.name, self._lock)
         for _ in range(world.rng.choice(world.options.lanes)):
             life = world.auditor.begin_life(worker)
-            log = SampleLog(self.folder, max_bytes=world.options.log_bytes, incarnation=life.incarnation)
+            log = SampleLog(
+                self.folder, max_bytes=world.options.log_bytes, incarnation=life.incarnation
+            )
             self.lanes.append(Lane(log, life))
 
     def append(self):
@@ -69,7 +73,9 @@ class RobotProcess(Process):
                 lane.life.note_break()
             elif kind < 0.08:
                 steps = rng.randrange(100)
-                lane.log.end_episode(EpisodeStats(self.worker.name, True, 0.0, steps, True, False, 1e9, 1))
+                lane.log.end_episode(
+                    EpisodeStats(self.worker.name, True, 0.0, steps, True, False, 1e9, 1)
+                )
             else:
                 self._append_sample(lane, is_reset=kind < 0.13)
 
@@ -118,7 +124,9 @@ class LinkProcess(Process):
     def __init__(self, world, worker):
         super().__init__(world, f"{worker.name}-link", worker.machine)
         self.worker = worker
-        self.identity = Identity("key of all workers" if world.has_one_key else f"key of {worker.name}", ("worker",))
+        self.identity = Identity(
+            "key of all workers" if world.has_one_key else f"key of {worker.name}", ("worker",)
+        )
         self.session = self.outbox = self.peer = None
 
     def start(self):
@@ -128,14 +136,20 @@ class LinkProcess(Process):
         self.orphan_until = self.session = self.outbox = self.peer = None
         self._lanes = worker.robot.lanes
         own = [lane.life.incarnation for lane in self._lanes]
-        self.outbox = Outbox(worker.root, worker.name, own, world.options.outbox, self.clock, worker.robot.epoch_s)
+        self.outbox = Outbox(
+            worker.root, worker.name, own, world.options.outbox, self.clock, worker.robot.epoch_s
+        )
         if self.outbox.takes_over:
             world.count("entries of dead processes were taken over")
         servers = [server.name for server in world.servers.values()]
         ring = Ring(world.rng.sample(servers, len(servers)), self._dial)
         condition = Condition(awaits=worker.is_in_lockstep)
         self.role = WorkerRole(self.outbox, NO_GATE, None, NO_FILES, condition, self._tell)
-        about = {"spaces": SPACES, "incarnation": own[0], "takes_over": (*own[1:], *self.outbox.takes_over)}
+        about = {
+            "spaces": SPACES,
+            "incarnation": own[0],
+            "takes_over": (*own[1:], *self.outbox.takes_over),
+        }
         self.session = Session(ring, self.role, "worker", worker.name, **about, clock=self.clock)
 
     def _dial(self, address):
@@ -160,7 +174,9 @@ class LinkProcess(Process):
             self.outbox.hasten()
         self.session.conversation.turn(0.0)
         self.world.auditor.look_at_link(self)
-        if self.orphan_until is not None and (not self.role.pending() or self.clock() > self.orphan_until):
+        if self.orphan_until is not None and (
+            not self.role.pending() or self.clock() > self.orphan_until
+        ):
             self.world.count("a link outlived its robot")
             self.leave()
 
@@ -244,7 +260,11 @@ class Worker:
     def start(self):
         """Start what is due."""
         now = self.world.now
-        if not self.robot.is_alive and now >= self.robot.start_at and (not self.link.is_alive or self.spools):
+        if (
+            not self.robot.is_alive
+            and now >= self.robot.start_at
+            and (not self.link.is_alive or self.spools)
+        ):
             if self.link.is_alive:
                 self.world.count("a robot came back while its old link lived")
             self.robot.run(self.robot.start)

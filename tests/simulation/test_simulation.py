@@ -1,4 +1,6 @@
-"""Hundreds of histories of workers, servers and trainers, each from a seed; see docs/reliability.md."""
+"""Hundreds of histories of workers, servers and trainers, each from a seed; see
+docs/reliability.md.
+"""
 
 import multiprocessing as mp
 import subprocess
@@ -67,9 +69,15 @@ def histories(seeds, steps):
 
 
 @pytest.mark.fault(
-    "disk", "the power of a worker with a spool is cut", "no sample comes twice, damaged, or where it does not belong"
+    "disk",
+    "the power of a worker with a spool is cut",
+    "no sample comes twice, damaged, or where it does not belong",
 )
-@pytest.mark.fault("network", "packets are lost, doubled and held up, each way", "each is in the memory once, in order")
+@pytest.mark.fault(
+    "network",
+    "packets are lost, doubled and held up, each way",
+    "each is in the memory once, in order",
+)
 @pytest.mark.fault(
     "processes",
     "all of it at once, in simulated histories",
@@ -98,7 +106,9 @@ def test_every_promise_holds_in_a_million_steps(figure):
 
 
 @pytest.mark.fault(
-    "clocks", "clocks jump by an hour all the time, in simulated histories", "no young sample is dropped"
+    "clocks",
+    "clocks jump by an hour all the time, in simulated histories",
+    "no young sample is dropped",
 )
 def test_while_clocks_jump_only_old_samples_are_dropped():
     worlds = [live(seed, STEPS, change=let_clocks_jump) for seed in range(4)]
@@ -133,8 +143,16 @@ def test_a_seed_is_the_same_history_in_another_process():
     """Where strings have other hashes, and sets another order."""
 
     def lines(hash_seed):
-        command = [sys.executable, str(Path(__file__).with_name("simulate.py")), "0", "30", "--up-to"]
-        done = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("simulate.py")),
+            "0",
+            "30",
+            "--up-to",
+        ]
+        done = subprocess.run(
+            command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+        )
         return [line for line in done.stdout.splitlines() if line.startswith("seed")]
 
     assert lines("1") == lines("2")

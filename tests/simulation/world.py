@@ -1,14 +1,17 @@
-"""One seed, one world: workers, servers and trainers, what befalls them, and an auditor who knows what was promised.
+"""One seed, one world: workers, servers and trainers, what befalls them, and an auditor who knows
+what was promised.
 
-A step is one event of the scheduler: something of `WORK` is done or, now and then, something of `FAULTS` happens. Time
-passes by steps. Whatever decides is drawn from one generator, so a seed is a history, to the byte.
+A step is one event of the scheduler: something of `WORK` is done or, now and then, something of
+`FAULTS` happens. Time passes by steps. Whatever decides is drawn from one generator, so a seed is a
+history, to the byte.
 
     robot ==mapped files== link ==network== server ==network== trainer, or 2 or 3 ranks ==disk==
 
-Robots append numbered samples, reports and breaks to the product's sample log; links run the product's outbox, servers
-its relay, trainers its link, receiver and store. Only threads, sockets, clocks and disks are simulated. In each world
-are 1 to 3 workers of 1 or 2 lanes, with a spool or a private folder, in lockstep or not; 1 or 2 servers, and a training
-at each; perhaps one more training that wants the same seat; and limits that are drawn, small ones among them.
+Robots append numbered samples, reports and breaks to the product's sample log; links run the
+product's outbox, servers its relay, trainers its link, receiver and store. Only threads, sockets,
+clocks and disks are simulated. In each world are 1 to 3 workers of 1 or 2 lanes, with a spool or a
+private folder, in lockstep or not; 1 or 2 servers, and a training at each; perhaps one more
+training that wants the same seat; and limits that are drawn, small ones among them.
 """
 
 from __future__ import annotations
@@ -116,7 +119,8 @@ class World:
         self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
         names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
         self.servers = {name: ServerProcess(self, name) for name in names}
-        self.stream = Stream(self) if rng.random() < 0.25 else None  # of an engine between servers and trainer
+        # of an engine between servers and trainer
+        self.stream = Stream(self) if rng.random() < 0.25 else None
         seats = names + names[:1] * (rng.random() < 0.2)  # one seat, perhaps, and two who want it
         sizes = rng.choice(((1,), (1,), (1,), (2,), (1, 2, 3)))
         if self.stream is not None:
@@ -124,7 +128,10 @@ class World:
         self.trainings = [Training(self, number, name, sizes) for number, name in enumerate(seats)]
         chosen = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
         self._work, self._weights = list(WORK), list(itertools.accumulate(WORK.values()))
-        self._faults, self._fault_weights = list(chosen), list(itertools.accumulate(chosen.values()))
+        self._faults, self._fault_weights = (
+            list(chosen),
+            list(itertools.accumulate(chosen.values())),
+        )
         fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))
         self._troubles = rng.uniform(fewest, most)  # the share of steps that are faults
 
@@ -132,7 +139,7 @@ class World:
         """Have one kind of fault, in so many of all steps."""
         self._faults, self._fault_weights, self._troubles = [fault], [1.0], share
 
-    # -- what happened ---------------------------------------------------------------------------------
+    # -- what happened -----------------------------------------------------------------------------
 
     def note(self, what):
         """For whoever reads what happened."""
@@ -144,12 +151,13 @@ class World:
         self.note(what)
 
     def trace(self, what):
-        data = what.encode() if isinstance(what, str) else bytes(what).replace(self._name, b"")  # an alarm may name it
+        # an alarm may name it
+        data = what.encode() if isinstance(what, str) else bytes(what).replace(self._name, b"")
         self.hash = zlib.crc32(data, self.hash)
         if isinstance(what, str):
             self.note(what)
 
-    # -- the parts -------------------------------------------------------------------------------------
+    # -- the parts ---------------------------------------------------------------------------------
 
     @property
     def robots(self):
@@ -171,7 +179,7 @@ class World:
     def machines(self):
         return [part.machine for part in (*self.workers, *self.trainings)]
 
-    # -- the scheduler ---------------------------------------------------------------------------------
+    # -- the scheduler -----------------------------------------------------------------------------
 
     def step(self):
         self.steps += 1
@@ -220,11 +228,17 @@ class World:
         self.now += self.rng.random() * 0.5
 
     def deliver(self, doubles=0):
-        busy = [connection for connection in self.network.connections if connection.up or connection.down]
+        busy = [
+            connection
+            for connection in self.network.connections
+            if connection.up or connection.down
+        ]
         if busy:
             connection = self.rng.choice(busy)
             to_server = self.rng.random() < 0.5
-            arrived = self.network.deliver(connection, to_server, self.rng.choice((1, 2, 10, 1000)), doubles)
+            arrived = self.network.deliver(
+                connection, to_server, self.rng.choice((1, 2, 10, 1000)), doubles
+            )
             if arrived and doubles:
                 self.count("a message was doubled")
 
@@ -247,7 +261,7 @@ class World:
         for part in self.rng.sample(parts, len(parts)):
             part.start()
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def close(self):
         for process in self.processes:

@@ -1,4 +1,6 @@
-"""The drone learns behind an engine: the commands as they are typed, in fresh folders, everything on loopback."""
+"""The drone learns behind an engine: the commands as they are typed, in fresh folders, everything
+on loopback.
+"""
 
 import json
 import os
@@ -25,15 +27,18 @@ ONE_NODE = """
 """
 
 THREE_NODES = """
-    nats-server -js -n a -a 127.0.0.1 -p {n1} -sd {home}/a --cluster_name c --cluster {c1} --routes {routes} &
-    nats-server -js -n b -a 127.0.0.1 -p {n2} -sd {home}/b --cluster_name c --cluster {c2} --routes {routes} &
-    nats-server -js -n c -a 127.0.0.1 -p {n3} -sd {home}/c --cluster_name c --cluster {c3} --routes {routes} &
+    nats-server -js -n a -a 127.0.0.1 -p {n1} -sd {home}/a \
+        --cluster_name c --cluster {c1} --routes {routes} &
+    nats-server -js -n b -a 127.0.0.1 -p {n2} -sd {home}/b \
+        --cluster_name c --cluster {c2} --routes {routes} &
+    nats-server -js -n c -a 127.0.0.1 -p {n3} -sd {home}/c \
+        --cluster_name c --cluster {c3} --routes {routes} &
     tmrl-like server {drone} --server.engine {nodes} --server.port {s1} &
     tmrl-like server {drone} --server.engine {nodes} --server.port {s2} &
     tmrl-like worker {drone} --name arm-1 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
     tmrl-like worker {drone} --name arm-2 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
-    torchrun --nproc-per-node=2 --max-restarts=20 -m tmrl_like trainer {drone} --server.engine {nodes} \
-        --trainer.max_minutes {minutes}
+    torchrun --nproc-per-node=2 --max-restarts=20 \
+        -m tmrl_like trainer {drone} --server.engine {nodes} --trainer.max_minutes {minutes}
 """
 
 
@@ -43,7 +48,11 @@ class Shell:
     def __init__(self, folder, stack):
         programs = Path(sys.executable).parent
         path = os.pathsep.join((str(programs), os.environ["PATH"]))
-        self._environment = os.environ | {"PATH": path, "TMRL_LIKE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+        self._environment = os.environ | {
+            "PATH": path,
+            "TMRL_LIKE_HOME": str(folder / "home"),
+            "OMP_NUM_THREADS": "1",
+        }
         self._folder, self._programs, self._stack = folder, programs, stack
         self._lines = 0
 
@@ -89,25 +98,50 @@ def typed(tmp_path):
     with ExitStack() as stack:
         n1, n2, n3, s1, s2, *others = free_ports(8)
         nodes = ",".join(f"nats://localhost:{port}" for port in (n1, n2, n3))
-        names = {"n1": n1, "n2": n2, "n3": n3, "s1": s1, "s2": s2, "nodes": nodes, "drone": DRONE, "minutes": MINUTES}
+        names = {
+            "n1": n1,
+            "n2": n2,
+            "n3": n3,
+            "s1": s1,
+            "s2": s2,
+            "nodes": nodes,
+            "drone": DRONE,
+            "minutes": MINUTES,
+        }
         clusters = [f"nats://127.0.0.1:{port}" for port in others]
-        names |= dict(zip(("c1", "c2", "c3"), clusters, strict=True)) | {"routes": ",".join(clusters)}
+        names |= dict(zip(("c1", "c2", "c3"), clusters, strict=True)) | {
+            "routes": ",".join(clusters)
+        }
         names["home"] = tmp_path
-        config = (ROOT / "docs" / "deploy" / "nats.conf").read_text().replace('"nats"', f'"{tmp_path}/nats"')
+        config = (
+            (ROOT / "docs" / "deploy" / "nats.conf")
+            .read_text()
+            .replace('"nats"', f'"{tmp_path}/nats"')
+        )
         (tmp_path / "nats.conf").write_text(config)
         yield lambda script: Shell(tmp_path, stack).run(script.format(**names))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("script", [ONE_NODE, THREE_NODES], ids=["one node", "three nodes, two servers, two ranks"])
+@pytest.mark.parametrize(
+    "script", [ONE_NODE, THREE_NODES], ids=["one node", "three nodes, two servers, two ranks"]
+)
 def test_the_drone_learns_behind_an_engine(script, typed, tmp_path):
     typed(script)
     records = (tmp_path / "home/runs/drone/metrics.jsonl").read_text().splitlines()
-    rounds = [r for r in map(json.loads, records) if r["kind"] == "round" and r.get("episodes_test")]
+    rounds = [
+        r for r in map(json.loads, records) if r["kind"] == "round" and r.get("episodes_test")
+    ]
     before, after = rounds[:3], rounds[-5:]
     returns = [sum(r["return_test_mean"] for r in part) / len(part) for part in (before, after)]
-    arrived = [sum(r["terminated_test_share"] for r in part) / len(part) for part in (before, after)]
-    print(f"mean return {returns[0]:.2f} -> {returns[1]:.2f}, at the target {arrived[0]:.0%} -> {arrived[1]:.0%}")
-    assert returns[1] > returns[0] + 10  # within three rounds an idle machine has learnt to arrive, not how to fast
+    arrived = [
+        sum(r["terminated_test_share"] for r in part) / len(part) for part in (before, after)
+    ]
+    print(
+        f"mean return {returns[0]:.2f} -> {returns[1]:.2f}, at the target {arrived[0]:.0%} -> "
+        f"{arrived[1]:.0%}"
+    )
+    # within three rounds an idle machine has learnt to arrive, not how to fast
+    assert returns[1] > returns[0] + 10
     assert arrived[1] >= 0.6

@@ -1,4 +1,5 @@
-"""Server, trainer and worker on three machines: network namespaces, the worker behind a NAT gateway.
+"""Server, trainer and worker on three machines: network namespaces, the worker behind a NAT
+gateway.
 
     server 10.231.0.1 ──┐
     trainer 10.231.0.2 ─┴─ gateway (NAT, lets nobody in) ── worker 10.231.1.2
@@ -18,7 +19,9 @@ from pathlib import Path
 import pytest
 
 CONFIG = Path(__file__).parents[2] / "config" / "pendulum.yaml"
-SERVER, TRAINER, GATE, WORKER = (f"tmrl-{os.getpid()}-{name}" for name in ("srv", "trn", "gate", "wrk"))
+SERVER, TRAINER, GATE, WORKER = (
+    f"tmrl-{os.getpid()}-{name}" for name in ("srv", "trn", "gate", "wrk")
+)
 NAT = """
 table ip nat {
   chain leaving {
@@ -38,7 +41,9 @@ table ip filter {
 
 
 def sh(*command, text=None):
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=20).stdout
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=True, timeout=20
+    ).stdout
 
 
 def namespaces_are_possible():
@@ -50,7 +55,9 @@ def namespaces_are_possible():
     except (subprocess.CalledProcessError, OSError):
         return False
     finally:
-        subprocess.run(["ip", "netns", "del", f"tmrl-{os.getpid()}-probe"], capture_output=True, check=False)
+        subprocess.run(
+            ["ip", "netns", "del", f"tmrl-{os.getpid()}-probe"], capture_output=True, check=False
+        )
     return True
 
 
@@ -79,7 +86,9 @@ def network():
         yield
     finally:
         for name in (SERVER, TRAINER, GATE, WORKER):
-            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
+            pids = subprocess.run(
+                ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+            ).stdout
             for pid in pids.split():
                 os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
@@ -87,7 +96,11 @@ def network():
 
 def _wire(name, address, bridge):
     far = name[-6:] if bridge else "in"
-    sh(*inside(GATE, "ip", "link", "add", far, "type", "veth", "peer", "name", "eth0", "netns", name))
+    sh(
+        *inside(
+            GATE, "ip", "link", "add", far, "type", "veth", "peer", "name", "eth0", "netns", name
+        )
+    )
     sh(*inside(GATE, "ip", "link", "set", far, *(("master", "out") if bridge else ()), "up"))
     sh(*inside(name, "ip", "addr", "add", address, "dev", "eth0"))
     sh(*inside(name, "ip", "link", "set", "eth0", "up"))
@@ -104,7 +117,9 @@ class Machine:
 
     def run(self, *arguments):
         command = inside(self.name, sys.executable, "-m", "tmrl_like", *arguments)
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -113,7 +128,12 @@ class Machine:
         with self.home.with_suffix(".log").open("a") as log:
             self.processes.append(
                 subprocess.Popen(
-                    command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
+                    command,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
                 )
             )
 
@@ -127,7 +147,9 @@ class Machine:
         return self.home.with_suffix(".log").read_text()
 
 
-@pytest.mark.skipif(not namespaces_are_possible(), reason="needs root, ip and nft to make network namespaces")
+@pytest.mark.skipif(
+    not namespaces_are_possible(), reason="needs root, ip and nft to make network namespaces"
+)
 @pytest.mark.timeout(180)
 def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
     machines = [Machine(name, tmp_path / name[-3:]) for name in (SERVER, TRAINER, WORKER)]
@@ -139,7 +161,9 @@ def test_three_machines_with_the_worker_behind_nat(network, tmp_path):
 
 
 def run_on_three_machines(server, trainer, worker):
-    dial = subprocess.run(inside(SERVER, "ping", "-c1", "-W1", "10.231.1.2"), capture_output=True, check=False)
+    dial = subprocess.run(
+        inside(SERVER, "ping", "-c1", "-W1", "10.231.1.2"), capture_output=True, check=False
+    )
     assert dial.returncode != 0, "the worker should not be reachable from outside"
 
     server.start("server", str(CONFIG), "--server.host", "10.231.0.1")
@@ -148,7 +172,9 @@ def run_on_three_machines(server, trainer, worker):
     worker.run("keys", "join", worker_line)
     trainer.run("keys", "join", trainer_line)
     for machine, role in ((worker, "worker"), (trainer, "trainer")):
-        options = ["--trainer.steps", "20", "--trainer.start_training", "50"] if role == "trainer" else []
+        options = (
+            ["--trainer.steps", "20", "--trainer.start_training", "50"] if role == "trainer" else []
+        )
         machine.start(role, str(CONFIG), "--server.host", "10.231.0.1", *options)
 
     metrics = trainer.home / "runs" / "pendulum" / "metrics.jsonl"

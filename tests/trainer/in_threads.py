@@ -1,4 +1,6 @@
-"""Ranks that are threads of one process: what they say to each other, without `torch.distributed`."""
+"""Ranks that are threads of one process: what they say to each other, without
+`torch.distributed`.
+"""
 
 import threading
 
@@ -68,7 +70,10 @@ def all_at_once(ranks, call):
             results[rank.rank] = error
             rank._barrier.abort()
 
-    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank.rank}", daemon=True) for rank in ranks]
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank.rank}", daemon=True)
+        for rank in ranks
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -77,7 +82,9 @@ def all_at_once(ranks, call):
 
 
 def epochs_of(ranks, networks, make=training, **options):
-    """Each rank trains an epoch on what its network has; the trainings, with the records that each has said."""
+    """Each rank trains an epoch on what its network has; the trainings, with the records that each
+    has said.
+    """
 
     def train(rank):
         one, heard = make(**options), Hears()

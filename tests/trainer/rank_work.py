@@ -1,4 +1,6 @@
-"""What two ranks do in `test_ranks`: one process of it each, started as torchrun does. Rank 0 prints what came out."""
+"""What two ranks do in `test_ranks`: one process of it each, started as torchrun does. Rank 0
+prints what came out.
+"""
 
 import json
 import sys
@@ -18,7 +20,10 @@ from tmrl_like.trainer.ranks import Vote, meet
 
 ROWS, STEPS = 16, 30
 OBS = gymnasium.spaces.Dict(
-    {"free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)), "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,))}
+    {
+        "free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)),
+        "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,)),
+    }
 )
 KINDS = {
     "continuous": (SACAgent, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {"scale_rewards": True}),
@@ -27,7 +32,11 @@ KINDS = {
         gymnasium.spaces.MultiDiscrete([3, 2]),
         {"scale_rewards": True, "acceleration": "off"},
     ),
-    "quantiles": (IQNAgent, gymnasium.spaces.Discrete(3), {"actor_cls": partial(IQNActor, width=32, hidden_size=32)}),
+    "quantiles": (
+        IQNAgent,
+        gymnasium.spaces.Discrete(3),
+        {"actor_cls": partial(IQNActor, width=32, hidden_size=32)},
+    ),
 }
 
 
@@ -54,7 +63,9 @@ def with_tau(agent, rows):
 
 
 def learn(kind, ranks):
-    """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far apart they are."""
+    """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far
+    apart they are.
+    """
     cls, act, options = KINDS[kind]
     torch.manual_seed(0)
     both = cls(OBS, act, **options)
@@ -71,7 +82,9 @@ def learn(kind, ranks):
         if ranks.rank == 0:
             alone.train(batch)
     ours, theirs = tensors_of(both), tensors_of(alone)
-    return max(float((value.double() - theirs[name].double()).abs().max()) for name, value in ours.items())
+    return max(
+        float((value.double() - theirs[name].double()).abs().max()) for name, value in ours.items()
+    )
 
 
 def by_its_own_batches(ranks):
@@ -95,7 +108,9 @@ def refusal(agent, ranks, step):
 
 
 def votes(ranks):
-    """What is heard of votes that go with averages, of each rank: samples, whether to stop, and what it had said."""
+    """What is heard of votes that go with averages, of each rank: samples, whether to stop, and
+    what it had said.
+    """
     heard = []
     for step in range(4):
         mine = Vote(stop=ranks.rank == 1 and step == 2, samples=10 * step + ranks.rank)

@@ -31,7 +31,9 @@ def runs_end():
 
 
 def run_before(path, *packets, updates=0, **options):
-    """A run that took these packets, and was killed; with training steps, after a checkpoint of version 3."""
+    """A run that took these packets, and was killed; with training steps, after a checkpoint of
+    version 3.
+    """
     run = Run(path, **options)
     run.take(*packets)
     if updates:
@@ -74,7 +76,7 @@ class OwnFormat:
 FORMATS = pytest.mark.parametrize("formats", [{}, OwnFormat().functions], ids=["ours", "own"])
 
 
-# -- what comes back -------------------------------------------------------------------------------------
+# -- what comes back -------------------------------------------------------------------------------
 
 
 def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(tmp_path):
@@ -93,7 +95,8 @@ def test_a_resumed_trainer_has_every_sample_that_was_acknowledged_in_its_order(t
 
 
 def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path):
-    first = Run(tmp_path, {"memory_size": 25}, make_store=partial(SampleStore, small_bytes=1))  # a file per packet
+    # a file per packet
+    first = Run(tmp_path, {"memory_size": 25}, make_store=partial(SampleStore, small_bytes=1))
     for number in range(1, 9):
         first.take(number)
     assert len(list((tmp_path / "log").glob("*.log"))) == 3
@@ -157,7 +160,7 @@ def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_di
     assert Run(path).numbers == list(range(1000))
 
 
-# -- what is given up ------------------------------------------------------------------------------------
+# -- what is given up ------------------------------------------------------------------------------
 
 
 @FORMATS
@@ -176,31 +179,48 @@ def test_without_resuming_nothing_of_the_run_before_comes_back(tmp_path, formats
 
 @FORMATS
 @pytest.mark.parametrize("fails", ["the training", "the disk"])
-def test_what_is_there_stays_where_a_new_training_cannot_begin(tmp_path, monkeypatch, formats, fails):
+def test_what_is_there_stays_where_a_new_training_cannot_begin(
+    tmp_path, monkeypatch, formats, fails
+):
     def refuse_to(*paths):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path = tmp_path / "run"
     run_before(path, 1, 2, updates=7, **formats)
     if fails == "the training":
-        refuse(path, "memory_size", ConfigError, resume="none", memory={"memory_size": 0}, **formats)
+        refuse(
+            path, "memory_size", ConfigError, resume="none", memory={"memory_size": 0}, **formats
+        )
     else:
         with monkeypatch.context() as patch:
             patch.setattr(disk, "remove", refuse_to)
             patch.setattr(disk, "rename", refuse_to)
-            refuse(path, "cannot give up the checkpoint.*Permission denied", resume="none", **formats)
+            refuse(
+                path, "cannot give up the checkpoint.*Permission denied", resume="none", **formats
+            )
     second = Run(path, **formats)
     assert (second.numbers, second.counts) == (list(range(20)), (20, 7))
 
 
-def test_with_the_memory_alone_its_samples_count_as_recorded_and_the_agent_before_stays_away(tmp_path):
+def test_with_the_memory_alone_its_samples_count_as_recorded_and_the_agent_before_stays_away(
+    tmp_path,
+):
     run_before(tmp_path, 1, 2, updates=7)
     Run(tmp_path, resume="memory").kill()  # before its first checkpoint
     second = Run(tmp_path)
-    assert (second.numbers, second.counts, second.training.kept.version) == (list(range(20)), (20, 0), 0)
+    assert (second.numbers, second.counts, second.training.kept.version) == (
+        list(range(20)),
+        (20, 0),
+        0,
+    )
     second.kill()
     third = Run(tmp_path, resume="memory")
-    assert third.training.pacer.recorded_samples == third.training.total_samples == len(third.memory) == 19
+    assert (
+        third.training.pacer.recorded_samples
+        == third.training.total_samples
+        == len(third.memory)
+        == 19
+    )
     third.take(3)
     third.save()
     third.kill()
@@ -216,7 +236,9 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_the_agent_befor
         ({"frame_stack": {"camera": 4}}, "all", "frame_stack"),
     ],
 )
-def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, memory, resume, reason):
+def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(
+    tmp_path, memory, resume, reason
+):
     run_before(tmp_path, 1, updates=7)
     match = f"do not fit the memory.*{reason}.*restore the settings"
     refuse(tmp_path, match, memory=memory, memory_cls=ReplayMemory, resume=resume)
@@ -248,14 +270,18 @@ def test_a_second_trainer_in_the_same_folder_is_one_line(tmp_path):
     refuse(tmp_path, "in use by another trainer")
 
 
-# -- a checkpoint in a format of the user's own ----------------------------------------------------------
+# -- a checkpoint in a format of the user's own ----------------------------------------------------
 
 
 @pytest.mark.fault(
-    "processes", "the trainer is killed around a checkpoint of the user's own format", "no sample is lost or doubled"
+    "processes",
+    "the trainer is killed around a checkpoint of the user's own format",
+    "no sample is lost or doubled",
 )
 @pytest.mark.parametrize("dies", ["before", "in the dump", "then", "later"])
-def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_samples(tmp_path, dies):
+def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_samples(
+    tmp_path, dies
+):
     def die():
         raise KeyboardInterrupt
 
@@ -279,7 +305,9 @@ def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(tmp_path, caplog, with_memory):
+def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(
+    tmp_path, caplog, with_memory
+):
     own, path = OwnFormat(), tmp_path / "mine"
     first = Run(path, **own.functions)
     first.take(1, 2)
@@ -288,7 +316,11 @@ def test_what_is_restored_without_what_says_which_samples_it_has_has_none_twice(
     first.kill()
 
     def load(path):
-        training = own.load(path) if with_memory else TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        training = (
+            own.load(path)
+            if with_memory
+            else TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        )
         training.kept = Kept()
         return training
 
@@ -310,14 +342,16 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
     assert sorted(int(sample.rew) for sample in dumped) == sorted([*range(10), *range(3)])
 
 
-# -- beside training -------------------------------------------------------------------------------------
+# -- beside training -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def driven(inproc_house):
     """A house with a server, and a worker that drives."""
     inproc_house.server()
-    worker = inproc_house.worker(partial(CountingEnv, step_s=0.002), outbox=OutboxOptions(max_age_s=0.0))
+    worker = inproc_house.worker(
+        partial(CountingEnv, step_s=0.002), outbox=OutboxOptions(max_age_s=0.0)
+    )
     inproc_house.start(worker.run)
     return inproc_house
 
@@ -377,7 +411,8 @@ def slow_disk(monkeypatch):
 def test_training_does_not_wait_for_the_disk(driven, tmp_path, until, slow_disk):
     trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 5})
     running = driven.start(trainer.run)
-    until(lambda: trainer.training.total_updates == 100)  # five epochs, while the first checkpoint is being written
+    # five epochs, while the first checkpoint is being written
+    until(lambda: trainer.training.total_updates == 100)
     assert not list(tmp_path.glob("checkpoint-*"))
     slow_disk.set()
     running.join()
@@ -386,7 +421,9 @@ def test_training_does_not_wait_for_the_disk(driven, tmp_path, until, slow_disk)
     assert (last.total_updates, last.epoch, last.agent.steps) == (100, 5, 100)
 
 
-def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(driven, tmp_path, until, slow_disk):
+def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(
+    driven, tmp_path, until, slow_disk
+):
     trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
     running = driven.start(trainer.run)
     until(lambda: trainer.training.epoch >= 2)
@@ -400,7 +437,9 @@ def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(driven,
     assert driven.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
 
 
-def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(driven, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
+    driven, tmp_path, monkeypatch, caplog
+):
     def no_room(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -409,7 +448,9 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
         patch.setattr(checkpoint_file, "write_atomically", no_room)
         with pytest.raises(CheckpointError, match=r"last checkpoint.*No space left on device"):
             trainer.run()
-    (said,) = [line.message for line in caplog.records if "cannot write the checkpoint" in line.message]
+    (said,) = [
+        line.message for line in caplog.records if "cannot write the checkpoint" in line.message
+    ]
     assert "No space left on device; training goes on" in said
     assert trainer.training.total_updates == 80
     trainer.save_checkpoint()
@@ -417,7 +458,9 @@ def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
 
 
 def test_what_no_checkpoint_can_hold_is_raised_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(CountingAgent, "state_dict", lambda self: {"odd": threading.Lock()}, raising=False)
+    monkeypatch.setattr(
+        CountingAgent, "state_dict", lambda self: {"odd": threading.Lock()}, raising=False
+    )
     run = Run(tmp_path)
     with pytest.raises(TypeError, match="lock"):
         run.save()
@@ -437,11 +480,17 @@ def test_what_a_checkpoint_under_way_raises_is_reported_at_close(tmp_path, monke
     assert str(tmp_path) in said
 
 
-def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(driven, tmp_path, monkeypatch):
+def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(
+    driven, tmp_path, monkeypatch
+):
     saved = []
-    monkeypatch.setattr(Checkpoints, "save", lambda self, training, version: saved.append(training.epoch))
+    monkeypatch.setattr(
+        Checkpoints, "save", lambda self, training, version: saved.append(training.epoch)
+    )
     options = TrainerOptions(checkpoint_interval_s=1e6)
-    driven.trainer(training={"rounds": 1, "epochs": 4}, checkpoint_path=tmp_path, options=options).run()
+    driven.trainer(
+        training={"rounds": 1, "epochs": 4}, checkpoint_path=tmp_path, options=options
+    ).run()
     assert saved == [1, 4]
 
 
@@ -461,17 +510,22 @@ class Diverging(CountingAgent):
 
 
 @pytest.mark.fault(
-    "robots", "training diverges to NaN", "the weights are neither published nor written, and training ends in one line"
+    "robots",
+    "training diverges to NaN",
+    "the weights are neither published nor written, and training ends in one line",
 )
 @pytest.mark.parametrize("where", ["actor", "critic"])
-def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(driven, tmp_path, where):
+def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(
+    driven, tmp_path, where
+):
     path = tmp_path / "checkpoint"
     training = {"training_agent_cls": partial(Diverging, where=where), "rounds": 1, "epochs": 3}
-    trainer = driven.trainer(training=training, checkpoint_path=path, model_path=tmp_path / "published")
-    with pytest.raises(
-        DivergedError,
-        match=r"training has diverged: (layer|actor\.layer|critics\[0\])\.bias holds values that are not finite",
-    ):
+    trainer = driven.trainer(
+        training=training, checkpoint_path=path, model_path=tmp_path / "published"
+    )
+    where = r"(layer|actor\.layer|critics\[0\])\.bias"
+    said = rf"training has diverged: {where} holds values that are not finite"
+    with pytest.raises(DivergedError, match=said):
         trainer.run()
     with pytest.raises(DivergedError):
         trainer.save_checkpoint()

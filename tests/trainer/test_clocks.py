@@ -130,7 +130,10 @@ def test_a_worker_whose_machine_was_started_again_or_is_another_begins_again(fle
 def test_at_random_ages_stay_right(monkeypatch):
     for seed in range(10):
         rng = random.Random(seed)
-        fleet = Fleet(monkeypatch, Machine(rng.uniform(-1, 1) * HOUR, -rng.uniform(10, 1e7), rng.uniform(-1, 1) * 1e-4))
+        fleet = Fleet(
+            monkeypatch,
+            Machine(rng.uniform(-1, 1) * HOUR, -rng.uniform(10, 1e7), rng.uniform(-1, 1) * 1e-4),
+        )
         fleet.beat()
         queue = []
         for _ in range(2000):
@@ -210,7 +213,9 @@ def test_a_trainer_whose_clock_jumps_does_not_fill_the_log_with_all_its_workers(
 
     def all_beat():
         for name, _ in itertools.product(names, range(10)):
-            fleet.known.on_beat(Beat(name, at_s=fleet.worker.wall(fleet.now), up_s=fleet.worker.up(fleet.now)))
+            fleet.known.on_beat(
+                Beat(name, at_s=fleet.worker.wall(fleet.now), up_s=fleet.worker.up(fleet.now))
+            )
 
     all_beat()
     fleet.trainer.wall_off_s = HOUR

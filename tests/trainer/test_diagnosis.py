@@ -1,4 +1,6 @@
-"""What the diagnosis says of rounds as they were recorded, each sign once; tests/learning trains for it."""
+"""What the diagnosis says of rounds as they were recorded, each sign once; tests/learning trains
+for it.
+"""
 
 import math
 
@@ -42,7 +44,10 @@ def episodes(returns, steps=100, **said):
     """`steps`: one number, or those of each."""
     said = {"terminated": False} | said
     lengths = steps if isinstance(steps, list) else [steps] * len(returns)
-    return [episode(return_=value, steps=length, **said) for value, length in zip(returns, lengths, strict=True)]
+    return [
+        episode(return_=value, steps=length, **said)
+        for value, length in zip(returns, lengths, strict=True)
+    ]
 
 
 FLAT = [-60.0, -31.0, -75.0, -44.0, -52.0, -38.0, -66.0, -47.0, -58.0, -41.0, -63.0, -50.0]
@@ -91,7 +96,10 @@ def test_each_sign_is_named_when_it_lasts(name):
     assert line.startswith("not learning because " + SIGNS[name][1].partition("{")[0])
     assert "{" not in line
     assert SIGNS[name][1].partition("{")[0] not in said(rounds=2, **FAULTS[name])
-    assert said(**{**FAULTS[name], "returns": RISES, "of_episodes": {"steps": [100, 90, *[12] * 8]}}) == LEARNING
+    assert (
+        said(**{**FAULTS[name], "returns": RISES, "of_episodes": {"steps": [100, 90, *[12] * 8]}})
+        == LEARNING
+    )
 
 
 def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_converged():
@@ -112,16 +120,25 @@ def test_episodes_that_a_fault_cut_short_do_not_raise_the_return():
     diagnosis = Diagnosis(**KNOWN)
     diagnosis.add(episodes(FLAT[:2]))
     diagnosis.add(episodes([-2.0] * 20, steps=5, fault="RuntimeError: no answer"))
-    assert [diagnosis.judge(WELL) for _ in range(3)][-1].startswith("not learning because the environment fails in")
+    assert [diagnosis.judge(WELL) for _ in range(3)][-1].startswith(
+        "not learning because the environment fails in"
+    )
 
 
 def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for():
     assert said(rounds=40) == TOO_EARLY
     line = said(returns=FLAT * 4, **OLD)
-    assert line.startswith("not learning because the return does not rise: -53.4 in the newest episodes, -45.5 in the")
+    assert line.startswith(
+        "not learning because the return does not rise: -53.4 in the newest episodes, -45.5 in the"
+    )
     assert said(**OLD) == TOO_EARLY
     assert said(returns=[], **OLD) == LEARNING  # from data alone: nothing speaks against it
-    rises_slowly = [-60.0, -31.0, *[-75.0, -44.0, -52.0] * 20, *[-10.0, -40.0, -20.0, -15.0, -25.0] * 2]
+    rises_slowly = [
+        -60.0,
+        -31.0,
+        *[-75.0, -44.0, -52.0] * 20,
+        *[-10.0, -40.0, -20.0, -15.0, -25.0] * 2,
+    ]
     assert said(returns=rises_slowly, **OLD) == TOO_EARLY
 
 
@@ -131,7 +148,9 @@ def test_what_an_expert_drove_is_no_first_return():
     assert diagnosis.judge(WELL) == LEARNING
 
 
-@pytest.mark.parametrize(("training_steps", "line"), [(0, "not learning because the return does"), (900, LEARNING)])
+@pytest.mark.parametrize(
+    ("training_steps", "line"), [(0, "not learning because the return does"), (900, LEARNING)]
+)
 def test_a_training_that_begins_well_need_not_rise(training_steps, line):
     diagnosis = Diagnosis(**KNOWN)
     diagnosis.returns.begin(training_steps)
@@ -161,11 +180,14 @@ def test_what_is_not_known_is_no_sign():
 
 def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
     same = {"reward_low": -1.0, "reward_high": -1.0}
-    assert said(**same).startswith("not learning because the reward has been -1 in each of 1,200 samples")
+    assert said(**same).startswith(
+        "not learning because the reward has been -1 in each of 1,200 samples"
+    )
     assert said(of_episodes={"steps": list(range(20, 32)), "terminated": True}, **same) == TOO_EARLY
 
 
-KNEW_AT_ONCE = [-112.5, -18.1, *[-5.1, -1.0, -8.9, -2.8] * 7, *[-1.4, -6.0] * 10]  # the drone's tests
+# the drone's tests
+KNEW_AT_ONCE = [-112.5, -18.1, *[-5.1, -1.0, -8.9, -2.8] * 7, *[-1.4, -6.0] * 10]
 SUCCEEDS = [0.0, 0.0, *[0.0, 0.0, 0.0, 0.0, 1.0, *[0.0] * 5] * 2, *[1.0, 0.0, 1.0, 1.0] * 5]
 SUCCEEDS_MORE = [0.0, 0.0, *[0.0, 0.0, 0.0, 1.0] * 5, *[1.0, 0.0, 1.0, 1.0, 0.0] * 4]
 SUCCEEDS_BY_CHANCE = [0.0, 0.0, *[0.0, 1.0, 0.0, 0.0] * 9, *[1.0, 0.0, 0.0, 0.0] * 5]

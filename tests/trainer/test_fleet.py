@@ -71,7 +71,8 @@ def test_the_fleet_knows_who_is_missing_and_why(caplog, clock):
         fleet.on_beat(beat(0, "here", ended="ValueError: no"), 0)
     assert not fleet.is_driving()
     assert fleet.describe() == (
-        "worker here no longer drives (ValueError: no); worker silent has not been heard of for 22 s"
+        "worker here no longer drives (ValueError: no); worker silent has not been heard of for 22 "
+        "s"
     )
     assert caplog.text.count("worker here no longer drives: ValueError: no") == 1
     fleet.on_beat(beat(0, "here", alarm="its clock is off"), 0)
@@ -108,7 +109,10 @@ def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(cloc
         clock.now += 10.0
         fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, env_rebuilds=1), 0)
     metrics = fleet.metrics(0)
-    totals = [metrics[f"{name}_total"] for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")]
+    totals = [
+        metrics[f"{name}_total"]
+        for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")
+    ]
     assert totals == [300, 200, 100, 100]
     assert metrics["workers"] == 1
     assert len(fleet._workers) <= 10
@@ -123,7 +127,12 @@ def test_a_worker_that_is_too_many_versions_behind_is_named_once_and_so_is_its_r
     for newest in (4, 5, 6):
         fleet.on_beat(beat(1), newest)
         fleet.on_beat(beat(0, "expert", expert=True), newest)
-    assert caplog.text.count("worker w drives version 1, and the newest is 5: 3 versions behind are allowed") == 1
+    assert (
+        caplog.text.count(
+            "worker w drives version 1, and the newest is 5: 3 versions behind are allowed"
+        )
+        == 1
+    )
     metrics = fleet.metrics(6)
     assert (metrics["workers_with_alarm"], metrics["policy_lag_versions"]) == (1, 5)
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Samples that come too late stay out of the memory; `test_checkpoints` has what joins around them."""
+"""Samples that come too late stay out of the memory; `test_checkpoints` has what joins around
+them.
+"""
 
 import pytest
 
@@ -12,7 +14,9 @@ NOW = 1e9
 
 
 def packet(age_s=0.0, version=1, samples=3, worker="w"):
-    return m.SamplePacket(worker, 1, 1, max(1, samples), 1, 0, samples, 0, False, NOW - age_s, version)
+    return m.SamplePacket(
+        worker, 1, 1, max(1, samples), 1, 0, samples, 0, False, NOW - age_s, version
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,9 @@ def test_limits_are_positive(name, make):
         make(**{name: 0})
 
 
-def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(caplog):
+def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(
+    caplog,
+):
     limits = FreshnessLimits(max_age_s=10.0, max_lag_versions=5)
 
     def drop(worker, age_s, version=10, now=NOW):

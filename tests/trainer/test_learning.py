@@ -1,4 +1,6 @@
-"""The figures that the diagnosis goes by, of samples and of an actor, where what is right is known."""
+"""The figures that the diagnosis goes by, of samples and of an actor, where what is right is
+known.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
 
 def samples(count, moves=True, stream="a/1/1/0", width=3):
     numbers = [float(k if moves else 0) for k in range(count)]
-    rows = [Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {}) for n in numbers]
+    rows = [
+        Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {})
+        for n in numbers
+    ]
     return packed([Step(row, None, False) for row in rows], stream, with_originals=False)
 
 
@@ -93,7 +98,11 @@ def test_an_actor_that_does_not_sample_has_no_spread():
 
 def test_of_the_critics_the_one_that_tells_least_apart_is_seen():
     for dropout in (0.0, 0.5):
-        sac, figures, seen = agent(critic_cls=partial(EnsembleCritic, dropout=dropout)), ActorFigures(), batch()
+        sac, figures, seen = (
+            agent(critic_cls=partial(EnsembleCritic, dropout=dropout)),
+            ActorFigures(),
+            batch(),
+        )
         state = torch.get_rng_state()
         assert figures.figures(sac, seen)["critic_spread"] > 0.01
         with torch.no_grad():
@@ -119,7 +128,9 @@ def test_rewards_of_several_steps_are_those_of_one():
 
 
 def test_what_does_not_change_is_read_from_agent_and_memory():
-    known = known_figures(agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500))
+    known = known_figures(
+        agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500)
+    )
     assert known == {"batch_size": 32, "memory_size": 500, "gamma": 0.9} | {
         "action_numbers": 2,
         "max_entropy": pytest.approx(1.386, abs=1e-3),

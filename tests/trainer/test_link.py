@@ -57,7 +57,9 @@ def give(link, entry, worker, epoch_s=0.0):
     link.on_message(*m.decode(data), data)
 
 
-def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(make_link, monkeypatch):
+def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(
+    make_link, monkeypatch
+):
     clock, take = Clock(), Receiver.take
 
     def slowly(receiver, packet, *arguments):
@@ -99,7 +101,10 @@ def saver_at(path):
 
 def received(messages):
     """(version, bias) of each whole policy among raw messages."""
-    assembler, found = PolicyAssembler(lambda manifest: memoryview(bytearray(size_of(manifest)))), []
+    assembler, found = (
+        PolicyAssembler(lambda manifest: memoryview(bytearray(size_of(manifest)))),
+        [],
+    )
     for message in messages:
         frame, body = m.decode(message)
         if isinstance(frame, m.PolicyFrame) and (data := assembler.add(frame, body)) is not None:
@@ -109,7 +114,9 @@ def received(messages):
     return found
 
 
-def test_of_the_policies_that_wait_the_newest_is_sent_once_as_it_was_when_it_was_published(make_link):
+def test_of_the_policies_that_wait_the_newest_is_sent_once_as_it_was_when_it_was_published(
+    make_link,
+):
     link, actor = make_link(version=41), policy(0.0)
     for version, bias in ((42, 1.0), (43, 2.0), (44, 3.0)):
         actor.layer.bias.data.fill_(bias)
@@ -181,13 +188,17 @@ def test_another_actor_may_be_published_whose_parameters_have_other_shapes(link,
         _, body = m.decode(tick(link)[-1])
         assert bytes(body) == actor.weights().data
     gc.collect()
-    assert [len(weights.tensors["layer.bias"]) for weights in copies] == [1, 1]  # one is being sent, one is next
+    # one is being sent, one is next
+    assert [len(weights.tensors["layer.bias"]) for weights in copies] == [1, 1]
 
 
 def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(make_link):
     expected = "there is no connection to the server at nowhere; before that: "
     assert make_link().who_is_missing() == expected + "no worker has come"
-    own = "rank 1 gets those of the workers that their names give it: start 3 at least, with names that end"
+    own = (
+        "rank 1 gets those of the workers that their names give it: start 3 at least, with names "
+        "that end"
+    )
     assert make_link(rank=m.Rank(1, 3, 7)).who_is_missing().startswith(expected + own)
 
 
@@ -233,7 +244,11 @@ def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its
 
 def test_a_server_without_a_policy_gets_the_last_one_again(link):
     sent = []
-    for welcome in (m.Welcome(1, policy_wanted=True), m.Welcome(2), m.Welcome(3, policy_wanted=True)):
+    for welcome in (
+        m.Welcome(1, policy_wanted=True),
+        m.Welcome(2),
+        m.Welcome(3, policy_wanted=True),
+    ):
         link.on_welcome(welcome, True)
         sent += tick(link)
         if not sent:
@@ -266,5 +281,7 @@ def test_samples_are_as_old_as_they_are_whatever_the_clock_of_their_worker_shows
     give(link, 1, "w", epoch_s=1e9 - 700.0)
     tick(link)
     (delivery,) = link.retrieve()
-    assert (len(delivery.buffer), link.fleet()["dropped_stale_samples_total"]) == ((1, 0) if is_taken else (0, 1))
+    assert (len(delivery.buffer), link.fleet()["dropped_stale_samples_total"]) == (
+        (1, 0) if is_taken else (0, 1)
+    )
     assert delivery.ahead_s == pytest.approx(ahead_s)

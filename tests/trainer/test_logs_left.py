@@ -1,4 +1,6 @@
-"""A trainer that comes after several: what the logs of ranks that are no more hold is in its memory, in streams."""
+"""A trainer that comes after several: what the logs of ranks that are no more hold is in its
+memory, in streams.
+"""
 
 import pytest
 from kit.packets import head_of, numbered, packet_of
@@ -25,7 +27,9 @@ def rows_of(tmp_path):
 
 
 def write(folder, *entries, progress=0):
-    """A file of packets of one sample, whose observation is its entry; `progress`: so far the process is stored."""
+    """A file of packets of one sample, whose observation is its entry; `progress`: so far the
+    process is stored.
+    """
     store = SampleStore(folder, lock_folder(folder))
     messages = [packet_of(entry, numbered(entry)) for entry in entries]
     head = head_of(*messages)
@@ -36,7 +40,9 @@ def write(folder, *entries, progress=0):
     store.close()
 
 
-def test_a_worker_that_went_from_rank_to_rank_and_came_back_is_in_the_memory_as_a_whole(tmp_path, rows_of):
+def test_a_worker_that_went_from_rank_to_rank_and_came_back_is_in_the_memory_as_a_whole(
+    tmp_path, rows_of
+):
     write(tmp_path / "log", 1)
     write(tmp_path / "rank-1/log", 2, 4)
     write(tmp_path / "rank-2/log", 3)
@@ -49,7 +55,9 @@ def test_a_packet_that_was_written_again_is_in_the_memory_once(tmp_path, rows_of
     assert [number for number, _ in rows_of()] == [1, 2, 3]
 
 
-def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_file_begins_right_behind_it(tmp_path, rows_of):
+def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_file_begins_right_behind_it(
+    tmp_path, rows_of
+):
     write(tmp_path / "log", 1, progress=2)
     write(tmp_path / "log", 3)
     assert len({stream for _, stream in rows_of()}) == 2

@@ -17,7 +17,9 @@ from tmrl_like.trainer.connecting import OFFLINE, expect_no_worker
 @pytest.fixture
 def recorded(tmp_path):
     """A data set of 18 samples."""
-    write_data_set(tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in range(6)])
+    write_data_set(
+        tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in range(6)]
+    )
     return tmp_path / "recorded"
 
 
@@ -30,16 +32,25 @@ def training(path="", agent=CountingAgent, **fields):
 @pytest.fixture
 def places(tmp_path):
     """Where a trainer keeps what it learns."""
-    names = {"checkpoint_path": "c", "metrics_path": "m.jsonl", "model_path": "p", "policies_path": "policies"}
+    names = {
+        "checkpoint_path": "c",
+        "metrics_path": "m.jsonl",
+        "model_path": "p",
+        "policies_path": "policies",
+    }
     return {name: tmp_path / place for name, place in names.items()} | {"sinks": []}
 
 
 @pytest.fixture
 def offline(places):
-    return lambda *arguments, **fields: Trainer(training(*arguments, **fields), **places, connect=OFFLINE)
+    return lambda *arguments, **fields: Trainer(
+        training(*arguments, **fields), **places, connect=OFFLINE
+    )
 
 
-def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded, offline, monkeypatch):
+def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(
+    tmp_path, recorded, offline, monkeypatch
+):
     monkeypatch.delattr(connecting, "connect_to_one")
     with offline(recorded, update_model_interval=100) as trainer:
         trainer.run()
@@ -64,7 +75,8 @@ def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places,
         trainer.run()
     assert to.total_updates == 50 + 2 * 4 * 50
     assert to.total_samples == samples < 100
-    to.pacer.before_samples(to.total_updates, samples)  # a worker comes: what was done is not held against it
+    # a worker comes: what was done is not held against it
+    to.pacer.before_samples(to.total_updates, samples)
     assert to.pacer.may_train(to.total_updates + 9, samples + 10)
     assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
     to.pacer.enter_lockstep(to.total_updates)  # and so where it awaits training
@@ -72,9 +84,15 @@ def test_what_a_run_in_lockstep_has_recorded_is_trained_on_without_limit(places,
 
 
 def test_without_samples_it_does_not_begin(recorded, offline):
-    with pytest.raises(ConfigError, match=r"^the memory holds no transition, and offline no worker sends any: name a"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^the memory holds no transition, and offline no worker sends any: name a",
+    ):
         offline()
-    with pytest.raises(ConfigError, match=r"^start_training is 18, and offline there are 17 samples: expected no more"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^start_training is 18, and offline there are 17 samples: expected no more",
+    ):
         offline(recorded, start_training=18)
 
 

@@ -29,10 +29,14 @@ def test_pacing_is_arithmetic(ratio, start, updates, samples, allowed):
     assert pacer.may_train(updates, samples) is allowed
 
 
-@pytest.mark.parametrize(("ratio", "done"), [(1.0, [0, 1, 2, 3]), (0.5, [1, 3, 5, 7]), (2.0, [0, 0, 1, 1])])
+@pytest.mark.parametrize(
+    ("ratio", "done"), [(1.0, [0, 1, 2, 3]), (0.5, [1, 3, 5, 7]), (2.0, [0, 0, 1, 1])]
+)
 def test_in_lockstep_the_tasks_of_a_step_are_done_when_as_many_training_steps_are_made(ratio, done):
     """`done`: of so many environment steps, after 0, 1, 2, 3 training steps."""
-    pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio), recorded_samples=50, unpaced_steps=100)
+    pacer = Pacer(
+        Schedule(max_training_steps_per_env_step=ratio), recorded_samples=50, unpaced_steps=100
+    )
     pacer.enter_lockstep(40)
     assert not pacer.may_train(40, 50)
     for made, steps in enumerate(done):
@@ -65,7 +69,8 @@ def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiv
     assert not pacer.may_train(400, 101)
     assert pacer.may_train(400, 102)
     assert not pacer.may_train(401, 102)
-    pacer.follow(2.0, 400, 1000)  # 450 were allowed and not made: no burst of more than 50 samples' steps
+    # 450 were allowed and not made: no burst of more than 50 samples' steps
+    pacer.follow(2.0, 400, 1000)
     assert pacer.may_train(499, 1000)
     assert not pacer.may_train(500, 1000)
     assert pacer.may_train(500, 1001)
@@ -78,7 +83,9 @@ def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiv
 
 @pytest.mark.parametrize("make", [Schedule, TrainerSection])
 def test_auto_is_refused(make):
-    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is 'auto'; expected a number"):
+    with pytest.raises(
+        ConfigError, match=r"max_training_steps_per_env_step is 'auto'; expected a number"
+    ):
         make(max_training_steps_per_env_step="auto")
 
 

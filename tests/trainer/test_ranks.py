@@ -22,7 +22,9 @@ SCRIPT = Path(__file__).with_name("rank_work.py")
 
 @pytest.fixture(scope="module")
 def said():
-    """What rank 0 says of its work with rank 1, which ends without a word at the end: one record, one line."""
+    """What rank 0 says of its work with rank 1, which ends without a word at the end: one record,
+    one line.
+    """
     path = os.pathsep.join((str(SCRIPT.parents[1]), str(SCRIPT.parents[2])))
     both = {
         "PYTHONPATH": path,
@@ -34,7 +36,9 @@ def said():
     parts = [
         subprocess.Popen(
             [sys.executable, SCRIPT, "kill"],
-            env=os.environ | both | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | both
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -57,11 +61,17 @@ def test_what_each_rank_normalises_by_its_own_batches_stays_equal_on_all(said):
 
 
 def test_an_agent_that_does_not_average_is_refused(said):
-    assert "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()" in said["lonely"]
+    assert (
+        "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()"
+        in said["lonely"]
+    )
 
 
 def test_parameters_that_differ_end_the_training(said):
-    assert "after 30 training steps the parameters of rank 1 differ from those of rank 0" in said["differing"]
+    assert (
+        "after 30 training steps the parameters of rank 1 differ from those of rank 0"
+        in said["differing"]
+    )
 
 
 def test_a_vote_goes_with_the_gradients_and_is_heard_by_all_before_the_next_step(said):
@@ -94,7 +104,9 @@ def test_ranks_without_numbers_are_refused(monkeypatch):
 
 
 def test_ranks_pass_over_what_earlier_processes_left_in_the_store():
-    """torchrun keeps one store for all restarts; rank 1 comes first, and finds a round of processes that are gone."""
+    """torchrun keeps one store for all restarts; rank 1 comes first, and finds a round of processes
+    that are gone.
+    """
     store, names = HashStore(), []
 
     def come(rank):

@@ -15,7 +15,9 @@ BATCH = Batch(*[torch.zeros(1)] * 6)
 
 def packed(writer, count, stream=""):
     body = writer.rows().encode()
-    block = decode_body(SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body)
+    block = decode_body(
+        SamplePacket("w", 1, 1, count, 1, 0, count, len(body), compressed=False), body
+    )
     return Delivery(Buffer(blocks=[block], stream=stream))
 
 
@@ -39,14 +41,16 @@ def test_how_long_actions_took_and_how_many_were_safe_is_of_the_decisions():
     writer, metrics = PacketWriter(), RoundMetrics()
     for k in range(11):
         source = ActionSource.SAFE if k < 3 else ActionSource.POLICY
-        writer.append((0, 0, 0, 0, 0, {}), StepTiming(0.0, 0.001 * k, 0.0, 3, source), is_reset=k == 0)
+        writer.append(
+            (0, 0, 0, 0, 0, {}), StepTiming(0.0, 0.001 * k, 0.0, 3, source), is_reset=k == 0
+        )
     metrics.on_samples(packed(writer, 11))
     record = closed(metrics)
     assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
     assert record["safe_action_share"] == pytest.approx(0.2)
 
 
-def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets():
+def test_how_far_actions_are_apart_is_the_mean_over_a_stream_across_packets_but_not_resets():
     metrics = RoundMetrics()
     for stream, acts, resets in (
         ("a", [0.0, 1.0, 3.0], [0]),
@@ -58,9 +62,13 @@ def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_pac
         for k, act in enumerate(acts):
             value = act if act is None else np.array((act, -act), np.float32)
             obs = np.zeros(1 + (k in resets))  # another structure: another segment
-            writer.append((value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets)
+            writer.append(
+                (value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets
+            )
         metrics.on_samples(packed(writer, len(acts), stream))
-    assert closed(metrics)["action_change_mean"] == pytest.approx(np.mean([1.0, 2.0, 0.5, 0.5, 0.0]))
+    assert closed(metrics)["action_change_mean"] == pytest.approx(
+        np.mean([1.0, 2.0, 0.5, 0.5, 0.0])
+    )
 
 
 def test_every_episode_of_every_worker_counts():

@@ -29,7 +29,9 @@ class Kept:
         self.store = PolicyStore(folder / "drone" / "policies")
         card = describe(linear_actor(), run="drone")
         options = TrainerOptions(**options)
-        self.saver = Saver(folder / "newest", self.store, card, options, lambda: self.steps, waiting_bytes)
+        self.saver = Saver(
+            folder / "newest", self.store, card, options, lambda: self.steps, waiting_bytes
+        )
 
     def save(self, version, bias=0.0, after_s=0.0, steps=0):
         self.now += after_s
@@ -60,7 +62,12 @@ def test_each_version_that_is_finite_is_kept_and_the_newest_under_its_own_name(k
     assert one.store.path(3).read_bytes() == (tmp_path / "newest").read_bytes()
     assert linear_actor().load(one.store.path(2)).layer.bias.item() == 2.0
     card = read_card(tmp_path / "newest")
-    assert (card.run, card.version, card.published_at_s, card.training_steps) == ("drone", 3, 1003.0, 30)
+    assert (card.run, card.version, card.published_at_s, card.training_steps) == (
+        "drone",
+        3,
+        1003.0,
+        30,
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,9 @@ def test_a_version_gets_a_tag_when_both_limits_have_passed(limits, tags, kept):
     for version in (2, 3, 4, 5):
         one.save(version, after_s=1.0, steps=10)
     assert one.store.tags() == tags
-    assert [read_card(one.store.path(tag)).training_steps for tag in tags] == [int(tag[5:]) for tag in tags]
+    assert [read_card(one.store.path(tag)).training_steps for tag in tags] == [
+        int(tag[5:]) for tag in tags
+    ]
 
 
 def test_the_best_follows_the_returns_of_test_episodes(kept, caplog):
@@ -105,8 +114,12 @@ def test_what_waits_when_it_closes_is_written(kept):
     assert read_card(one.store.find("best")).version == 3
 
 
-@pytest.mark.fault("disk", "the disk is slower than policies come", "the oldest that wait are left out")
-def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(kept, monkeypatch):
+@pytest.mark.fault(
+    "disk", "the disk is slower than policies come", "the oldest that wait are left out"
+)
+def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(
+    kept, monkeypatch
+):
     writes, go_on = threading.Event(), threading.Event()
     one = kept(waiting_bytes=3 * len(publication(1).weights.content.data))
     add = one.store.add
@@ -126,7 +139,9 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
     assert one.store.versions() == [1, 5, 6, 7]
 
 
-def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(kept, monkeypatch, caplog):
+def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(
+    kept, monkeypatch, caplog
+):
     def full(*arguments):
         raise OSError("No space left on device")
 
@@ -141,7 +156,9 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
     assert not [thread for thread in threading.enumerate() if thread.name == said.threadName]
 
 
-def test_a_version_that_somebody_removes_before_it_is_tagged_is_one_line_in_the_log(kept, monkeypatch, caplog):
+def test_a_version_that_somebody_removes_before_it_is_tagged_is_one_line_in_the_log(
+    kept, monkeypatch, caplog
+):
     one = kept(tag_every_steps=1)
     add = one.store.add
 

@@ -1,4 +1,6 @@
-"""The schedule, and what training does with a packet that does not fit the memory; without a network."""
+"""The schedule, and what training does with a packet that does not fit the memory; without a
+network.
+"""
 
 import importlib.machinery
 import itertools
@@ -30,7 +32,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, Delivery, Info, Receipt, Sample, StepTiming
 
-# -- what does not fit ----------------------------------------------------------------------------------
+# -- what does not fit -----------------------------------------------------------------------------
 
 
 class OfOneShape(ListMemory):
@@ -71,25 +73,30 @@ class Broken(OfOneShape):
 @pytest.mark.parametrize(
     ("memory_cls", "lengths", "error"),
     [
-        (partial(ReplayMemory, frame_stack={"camera": 4}), [2], MemoryContractError),  # does not fit its arguments
+        # does not fit its arguments
+        (partial(ReplayMemory, frame_stack={"camera": 4}), [2], MemoryContractError),
         (OfOneShape, [3], MemoryContractError),
         (Mismatched, [2, 3], PipelineMismatchError),
         (Broken, [2, 3], ValueError),
     ],
 )
-def test_the_first_samples_that_do_not_fit_and_any_other_error_of_the_memory_end_training(memory_cls, lengths, error):
+def test_the_first_samples_that_do_not_fit_and_any_other_error_of_the_memory_end_training(
+    memory_cls, lengths, error
+):
     network = Network(*(delivery("a", entry, length) for entry, length in enumerate(lengths)))
     with pytest.raises(error, match=r"obs has the shapes|frame_stack says"):
         feed(training(memory_cls), network)
 
 
-# -- when it trains, and when it waits ------------------------------------------------------------------
+# -- when it trains, and when it waits -------------------------------------------------------------
 
 
 @pytest.fixture
 def recorded(tmp_path):
     """A training on a data set of six samples, which are five transitions."""
-    write_data_set(tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in (1, 2)])
+    write_data_set(
+        tmp_path / "recorded", [delivery("a", entry, resets=False).buffer for entry in (1, 2)]
+    )
     return partial(training, partial(ListMemory, dataset_path=tmp_path / "recorded"))
 
 
@@ -101,7 +108,9 @@ def recorded(tmp_path):
         (1, 1, 5 + 3),  # with an early one the data set counts as environment steps
     ],
 )
-def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(recorded, packets, fetched_every, steps):
+def test_a_data_set_holds_up_no_training_and_counts_where_workers_come_early(
+    recorded, packets, fetched_every, steps
+):
     to = recorded(update_buffer_interval=fetched_every)
     train_until_idle(to, Network(*[delivery("b", 1)] * packets))
     assert (to.total_updates, to.total_samples) == (steps, 5 + 3 * packets)
@@ -175,7 +184,9 @@ def test_a_wait_begins_again_with_each_sample_and_shows_how_far_the_warm_up_has_
 
 
 def rounds_of(one, stop_after_updates=1e9):
-    records = one.run_epoch(Network(delivery("w", 1)), should_stop=lambda: one.total_updates >= stop_after_updates)
+    records = one.run_epoch(
+        Network(delivery("w", 1)), should_stop=lambda: one.total_updates >= stop_after_updates
+    )
     return [(record["epoch"], record["round"]) for record in records]
 
 
@@ -211,7 +222,7 @@ def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():
     assert (one.epoch, one.round) == (1, 0)
 
 
-# -- what it calls, and what it says --------------------------------------------------------------------
+# -- what it calls, and what it says ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
@@ -227,12 +238,20 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
         to.publish(network)
     now[0] = 1e9
     record = feed(to, network)
-    assert (record["sample_age_p50_s"], record["policy_age_p50_s"], record["policy_age_p999_s"]) == (2.0, 5.0, 5.0)
-    assert record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 1.0
+    assert (
+        record["sample_age_p50_s"],
+        record["policy_age_p50_s"],
+        record["policy_age_p999_s"],
+    ) == (2.0, 5.0, 5.0)
+    assert (
+        record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 1.0
+    )
 
 
 @pytest.mark.parametrize(("training_steps", "starts_well"), [(0, False), (900, True)])
-def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(training_steps, starts_well):
+def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(
+    training_steps, starts_well
+):
     to = training()
     for to.total_updates in (training_steps, 10_000):
         feed(to, Network(delivery("a", to.total_updates)))
@@ -241,7 +260,11 @@ def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(tra
 
 def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch():
     calls = []
-    to = training(rounds=1, **FREE, agent_scheduler=lambda agent, epoch: calls.append((agent, epoch, agent.steps)))
+    to = training(
+        rounds=1,
+        **FREE,
+        agent_scheduler=lambda agent, epoch: calls.append((agent, epoch, agent.steps)),
+    )
     for _ in range(2):
         to.run_epoch(Network(delivery("a", 1)))
     assert calls == [(to.agent, 0, 0), (to.agent, 1, 10)]
@@ -260,7 +283,9 @@ def test_profiling_shows_what_each_round_did_and_needs_a_profiler(monkeypatch, c
             return f"a profile of {self.steps} steps"
 
     monkeypatch.setitem(sys.modules, "pyinstrument", None)
-    with pytest.raises(MissingExtraError, match="profiling=True needs pyinstrument: pip install pyinstrument"):
+    with pytest.raises(
+        MissingExtraError, match="profiling=True needs pyinstrument: pip install pyinstrument"
+    ):
         training(profiling=True)
     stand_in = types.ModuleType("pyinstrument")
     stand_in.__spec__ = importlib.machinery.ModuleSpec("pyinstrument", None)
@@ -300,7 +325,9 @@ class Stepping(TrainingOffline):
         return float(self.total_updates)
 
 
-@pytest.mark.parametrize(("seconds", "published"), [(0.0, range(2, 21, 2)), (5.0, (6, 12, 18)), (2.0, range(2, 21, 2))])
+@pytest.mark.parametrize(
+    ("seconds", "published"), [(0.0, range(2, 21, 2)), (5.0, (6, 12, 18)), (2.0, range(2, 21, 2))]
+)
 def test_policies_are_published_when_steps_and_seconds_have_passed(seconds, published):
     limits = {"update_model_interval": 2, "update_model_interval_s": seconds}
     training(cls=Stepping, **FREE, **limits).run_epoch(network := Network(delivery("w", 1)))
@@ -327,9 +354,14 @@ class Scored(CountingAgent):
 
 @pytest.mark.parametrize("share", [0.05, 0.0])
 def test_what_is_held_out_shows_in_the_rounds_and_changes_nothing_of_training(share, tmp_path):
-    """Twelve episodes of nine transitions; the tenth, which is held out, is the one with rewards."""
+    """Twelve episodes of nine transitions; the tenth, which is held out, is the one with
+    rewards.
+    """
     zeros = np.zeros(1, np.float32), np.zeros(2, np.float32)
-    rows = [Sample(*zeros, float(k // 10 == 9), False, False, Info(is_reset=k % 10 == 0)) for k in range(120)]
+    rows = [
+        Sample(*zeros, float(k // 10 == 9), False, False, Info(is_reset=k % 10 == 0))
+        for k in range(120)
+    ]
     write_data_set(tmp_path, [Buffer(rows, "w")])
     memory_cls = partial(ReplayMemory, dataset_path=tmp_path)
     to = training(memory_cls, agent_cls=Scored, batch_size=64, held_out_share=share, steps=30)
@@ -343,11 +375,12 @@ def test_what_is_held_out_shows_in_the_rounds_and_changes_nothing_of_training(sh
     assert [record["loss"] == 0.0 for record in records] == [share > 0] * 2
 
 
-# -- how it is made -------------------------------------------------------------------------------------
+# -- how it is made --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("device", "has_cuda", "expected"), [(None, True, "cuda"), (None, False, "cpu"), ("cpu", True, "cpu")]
+    ("device", "has_cuda", "expected"),
+    [(None, True, "cuda"), (None, False, "cpu"), ("cpu", True, "cpu")],
 )
 def test_memory_and_agent_get_the_schedules_device_and_length_and_the_environment_is_closed(
     device, has_cuda, expected, monkeypatch
@@ -389,9 +422,15 @@ class WithGamma(CountingAgent):
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"update_buffer_interval": 0}, "update_buffer_interval is 0; expected 1 or more"),
         ({"max_training_steps_per_env_step": 0}, "_per_env_step is 0; expected more than 0"),
-        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected a number, more than 0"),
+        (
+            {"max_training_steps_per_env_step": "fast"},
+            "_per_env_step is 'fast'; expected a number, more than 0",
+        ),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
-        ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
+        (
+            {"memory_cls": partial(ReplayMemory, gamma=0.5)},
+            "gamma is 0.5 in the memory and 0.9 in the agent",
+        ),
         (
             {"memory_cls": partial(ReplayMemory, mini_races=MiniRaces(steps=5), gamma=0.9)},
             "the memory draws mini-races, but WithGamma does not take the time",
@@ -408,7 +447,12 @@ def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
     to = training(steps=1, **FREE, device="cpu")
     to.run_epoch(Network(delivery("a", 1)))
     again = pickle.loads(pickle.dumps(to))  # noqa: S301
-    assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (2, 3, 2, 1)
+    assert (again.total_updates, again.total_samples, again.agent.steps, again.epoch) == (
+        2,
+        3,
+        2,
+        1,
+    )
     again.run_epoch(Network(delivery("a", 2)))
     assert again.total_updates == 4
 
@@ -417,7 +461,12 @@ def test_a_training_can_be_pickled_as_users_of_the_prototype_do():
     ("fields", "epoch", "elapsed_s", "line"),
     [
         ({"epochs": 2}, 2, 0.0, "this run has done its 2 epochs: raise epochs (--trainer.epochs)"),
-        ({"max_minutes": 0.5}, 0, 30.0, "this run has done its 0.5 minutes: raise max_minutes (--trainer.max_minutes)"),
+        (
+            {"max_minutes": 0.5},
+            0,
+            30.0,
+            "this run has done its 0.5 minutes: raise max_minutes (--trainer.max_minutes)",
+        ),
     ],
 )
 def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(fields, epoch, elapsed_s, line):

@@ -1,4 +1,6 @@
-"""Checkpoints of what was learnt: what is restored, and what happens where one is damaged or cannot be written."""
+"""Checkpoints of what was learnt: what is restored, and what happens where one is damaged or cannot
+be written.
+"""
 
 import errno
 import os
@@ -40,7 +42,10 @@ def refuse(folder, match, **options):
 
 def take(one, n=10):
     """Append n samples."""
-    rows = [Sample(np.float32([k]), np.float32([k, k]), float(k), False, False, Info()) for k in range(n)]
+    rows = [
+        Sample(np.float32([k]), np.float32([k, k]), float(k), False, False, Info())
+        for k in range(n)
+    ]
     one.memory.append(Buffer(rows, "w"))
     one.total_samples += n
 
@@ -69,7 +74,7 @@ def names_in(folder):
     return {path.name for path in folder.iterdir()}
 
 
-# -- what is restored --------------------------------------------------------------------------------------
+# -- what is restored ------------------------------------------------------------------------------
 
 
 def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path):
@@ -89,14 +94,21 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path)
     assert (head.elapsed_s, two.kept.version) == (pytest.approx(600.0, abs=60), 3)
     assert float(two.agent.get_actor().state_dict()["layer.bias"]) == 1.0
     assert (steps_of(two), two.total_samples) == ((1, 1), 7)
-    assert (two.epoch, two.round, two.pacer.recorded_samples, two.pacer.unpaced_steps) == (3, 2, 5, 1)
+    assert (two.epoch, two.round, two.pacer.recorded_samples, two.pacer.unpaced_steps) == (
+        3,
+        2,
+        5,
+        1,
+    )
     assert two.elapsed_s >= 600.0
     assert len(two.memory.data) == 4
 
 
 def test_returns_go_on(tmp_path):
     one = training()
-    one.diagnosis.add(episode(return_=float(k), test=test) for k in range(20) for test in (False, True))
+    one.diagnosis.add(
+        episode(return_=float(k), test=test) for k in range(20) for test in (False, True)
+    )
     one.diagnosis.returns.begin(50_000)
     assert one.diagnosis.returns.have_risen()
     snapshot = take_snapshot(one)
@@ -178,14 +190,17 @@ class WithoutActor(CountingAgent):
 
 @pytest.mark.parametrize(
     ("agent_cls", "match"),
-    [(WithoutSteps, "'steps'"), (WithoutActor, "give the experiment the values that it was made with")],
+    [
+        (WithoutSteps, "'steps'"),
+        (WithoutActor, "give the experiment the values that it was made with"),
+    ],
 )
 def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path, agent_cls, match):
     saved(tmp_path, 1)
     refuse(tmp_path, match, agent_cls=agent_cls)
 
 
-# -- files -------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
@@ -194,18 +209,28 @@ def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path):
     assert names_in(tmp_path) == {"checkpoint-3", "checkpoint-4", "log"}
 
 
-def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(tmp_path, monkeypatch):
+def test_a_checkpoint_has_its_name_when_it_is_on_the_disk_and_the_oldest_goes_then(
+    tmp_path, monkeypatch
+):
     saved(tmp_path, 2)
     events = []
     monkeypatch.setattr(disk, "sync", lambda file: events.append("file"))
-    monkeypatch.setattr(disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path)))
-    monkeypatch.setattr(disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name))
-    monkeypatch.setattr(disk, "remove", lambda path: path.unlink() or events.append(f"no {path.name}"))
+    monkeypatch.setattr(
+        disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path))
+    )
+    monkeypatch.setattr(
+        disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name)
+    )
+    monkeypatch.setattr(
+        disk, "remove", lambda path: path.unlink() or events.append(f"no {path.name}")
+    )
     take_snapshot(training()).write(tmp_path)
     assert events == ["file", "checkpoint-3", "folder", "no checkpoint-1"]
 
 
-@pytest.mark.fault("disk", "the disk is full while a checkpoint is written", "the one before stays whole")
+@pytest.mark.fault(
+    "disk", "the disk is full while a checkpoint is written", "the one before stays whole"
+)
 def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path, full_disk):
     folder = tmp_path / "disk" / "run"
     one = saved(folder, 2)
@@ -215,10 +240,15 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     assert steps_of(loaded(folder)) == (2, 2)
 
 
-@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
+@pytest.mark.fault(
+    "processes", "the trainer is killed while it writes a checkpoint", "the one before is whole"
+)
 @pytest.mark.parametrize(
     ("ends_with", "error"),
-    [(OSError(errno.ENOSPC, "No space left on device"), CheckpointError), (KeyboardInterrupt(), KeyboardInterrupt)],
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), CheckpointError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
     ids=["full", "killed"],
 )
 def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
@@ -261,7 +291,9 @@ def damage(path, damaged):
     path.write_bytes(damaged(path.read_bytes()))
 
 
-@pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
+@pytest.mark.fault(
+    "disk", "a checkpoint is damaged", "the one before is taken, and one line says so"
+)
 @DAMAGED
 def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(tmp_path, caplog, damaged):
     saved(tmp_path, times=3)
@@ -301,6 +333,8 @@ def test_a_checkpoint_of_another_format_is_one_clear_line_and_can_be_given_up(tm
 def test_what_is_given_up_part_by_part_is_the_newest_until_nothing_is_left(tmp_path, monkeypatch):
     saved(tmp_path, 3)
     left, remove = [], disk.remove
-    monkeypatch.setattr(disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path)))
+    monkeypatch.setattr(
+        disk, "remove", lambda path: remove(path) or left.append(read_head(tmp_path))
+    )
     remove_checkpoints(tmp_path)
     assert [head and head.number for head in left] == [3, None]

@@ -14,7 +14,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
-# -- training ---------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 RANKS = pytest.mark.parametrize("kind", [ThreadRanks, LateRanks])
 
@@ -50,7 +50,9 @@ def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(capl
         return one.total_updates, one.total_samples > 30
 
     assert all_at_once(ThreadRanks.of(2), train) == [(0, True)] * 2
-    said_by = {record.threadName for record in caplog.records if "nobody has come" in record.message}
+    said_by = {
+        record.threadName for record in caplog.records if "nobody has come" in record.message
+    }
     assert said_by == {"rank 1"}
 
 
@@ -88,7 +90,9 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all(kind):
     def train(rank):
         one = training(max_training_steps_per_env_step=1.0, steps=1000)
         one.join(rank)
-        one.run_epoch(networks[rank.rank], should_stop=lambda: all(network.is_idle for network in networks))
+        one.run_epoch(
+            networks[rank.rank], should_stop=lambda: all(network.is_idle for network in networks)
+        )
         return one.total_updates, one.pacer.tasked_steps
 
     (steps, tasks), others = all_at_once(kind.of(2), train)
@@ -114,7 +118,7 @@ def test_trainers_without_samples_do_not_spin(size, waits_s):
     assert set(waits) == {waits_s}
 
 
-# -- checkpoints ------------------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
 class Together:
@@ -138,7 +142,9 @@ class Together:
             (self.runs if isinstance(result, Run) else self.errors).append(result)
 
     def take(self, rank, worker, *numbers):
-        """Packets come to a rank, where others have stored what is before the first of them, and are stored."""
+        """Packets come to a rank, where others have stored what is before the first of them, and
+        are stored.
+        """
         self.runs[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
         self.send(rank, worker, *numbers)
 
@@ -189,7 +195,9 @@ def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(together
     group.close()
     group = together(2)
     assert group.numbers == [numbers_of(1, 2), numbers_of(3, 4)]
-    assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [(5, 5, 40)] * 2
+    assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [
+        (5, 5, 40)
+    ] * 2
     assert [t.kept.version for t in group.trainings] == [3, 3]
 
 
@@ -204,7 +212,9 @@ def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(togethe
     workers = [f"worker-{number}" for number in range(1, 6)]
     for number, size in enumerate((2, 3, 1, 4, 2)):
         group = together(size)
-        assert sorted(itertools.chain(*group.numbers)) == sorted(numbers_of(*range(1, 1 + 2 * number)) * len(workers))
+        assert sorted(itertools.chain(*group.numbers)) == sorted(
+            numbers_of(*range(1, 1 + 2 * number)) * len(workers)
+        )
         assert {one.total_samples for one in group.trainings} == {20 * number * len(workers)}
         for worker in workers:
             group.send(m.share_of(worker, size), worker, *range(1, 3 + 2 * number))
@@ -214,7 +224,11 @@ def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(togethe
 def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(together):
     for run in together(3).runs[:2]:
         run.kill()
-    errors = [error for error in together(2, lock_within_s=0.1).errors if isinstance(error, CheckpointError)]
+    errors = [
+        error
+        for error in together(2, lock_within_s=0.1).errors
+        if isinstance(error, CheckpointError)
+    ]
     assert "is in use by another trainer" in str(errors[0])
 
 

@@ -1,4 +1,6 @@
-"""Hyper-parameters that change while training goes on: what is asked for, what checkpoints keep of it."""
+"""Hyper-parameters that change while training goes on: what is asked for, what checkpoints keep of
+it.
+"""
 
 from collections import deque
 
@@ -47,7 +49,9 @@ class SummingMemory(ListMemory):
 def training(memory_cls=ListMemory, batch_size=2, agent=(), **fields):
     """Four rounds of ten steps on a packet."""
     agent_cls = partial(TunedAgent, **dict(agent))
-    to = plain(memory_cls, agent_cls=agent_cls, batch_size=batch_size, **{"rounds": 4} | FREE | fields)
+    to = plain(
+        memory_cls, agent_cls=agent_cls, batch_size=batch_size, **{"rounds": 4} | FREE | fields
+    )
     to.network = Network(delivery("a", 1))
     return to
 
@@ -66,7 +70,11 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
     assert list(to.agent.seen) == [(0.25, 3)] * 10
     assert "agent.lr changes: 0.5 -> 0.25" in caplog.text
     assert "memory.batch_size changes: 2 -> 3" in caplog.text
-    assert (record["agent.lr"], record["memory.batch_size"], record["trainer.steps"]) == (0.25, 3, 5)
+    assert (record["agent.lr"], record["memory.batch_size"], record["trainer.steps"]) == (
+        0.25,
+        3,
+        5,
+    )
     assert "agent.gamma" not in record
 
 
@@ -77,7 +85,10 @@ def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric
         ({"memory.batch_size": 0}, "batch_size is 0; expected a whole number, 1 or more"),
         ({"trainer.steps": 0}, "steps is 0; expected 1 or more"),
         ({"trainer.steps": 2.5}, "steps is 2.5; expected a whole number"),
-        ({"memory.gamma": 0.5}, "gamma is 0.5 in the memory and 0.9 in the agent: give both the same"),
+        (
+            {"memory.gamma": 0.5},
+            "gamma is 0.5 in the memory and 0.9 in the agent: give both the same",
+        ),
     ],
 )
 def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
@@ -107,7 +118,12 @@ def test_a_whole_number_may_be_written_as_a_fraction():
     to = training()
     to.tune({"memory.batch_size": 3.0, "trainer.steps": np.float64(5.0)})
     to.run_epoch(to.network)
-    assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (int, int, 3, 5)
+    assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (
+        int,
+        int,
+        3,
+        5,
+    )
 
 
 def test_the_agent_s_discount_is_the_memory_s():
@@ -144,7 +160,9 @@ def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
         (True, 0.5, "0.25 -> 0.5"),
     ],
 )
-def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(tmp_path, caplog, in_file, lr, line):
+def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
+    tmp_path, caplog, in_file, lr, line
+):
     to = training(agent={"lr": 0.5})
     to.tuning.ask({"agent.lr": 0.25}, given=in_file)
     to.run_epoch(to.network)
@@ -161,7 +179,8 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(tmp_pat
         ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
         ({"sample_uses": None, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
         ({"sample_uses": 4.0}, 2.0),
-        ({"sample_uses": 4.0, "held_out_share": 0.25, "memory_cls": ReplayMemory}, 1.5),  # which are not to be used
+        # which are not to be used
+        ({"sample_uses": 4.0, "held_out_share": 0.25, "memory_cls": ReplayMemory}, 1.5),
         ({"sample_uses": 4.0, "held_out_share": 0.25}, 2.0),  # the memory holds nothing out
     ],
 )
@@ -169,7 +188,9 @@ def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, limit):
     assert training(**fields).pacer.limit == limit
 
 
-@pytest.mark.parametrize(("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)])
+@pytest.mark.parametrize(
+    ("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)]
+)
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
     """Of 12 samples."""
     to = training(batch_size=batch_size, sample_uses=uses)

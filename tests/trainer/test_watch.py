@@ -10,8 +10,13 @@ from tmrl_like.types import Buffer, Delivery
 def episode(*rewards):
     """Its reset, and a sample for each reward."""
     steps = ActionBufferEnv(1).take(1 + len(rewards))
-    rewarded = ((step.sample._replace(rew=rew), step) for step, rew in zip(steps, (100.0, *rewards), strict=True))
-    given = [step._replace(sample=sample, is_reset=sample.rew == 100.0) for sample, step in rewarded]
+    rewarded = (
+        (step.sample._replace(rew=rew), step)
+        for step, rew in zip(steps, (100.0, *rewards), strict=True)
+    )
+    given = [
+        step._replace(sample=sample, is_reset=sample.rew == 100.0) for sample, step in rewarded
+    ]
     return Delivery(packed(given, with_originals=False))
 
 
@@ -31,7 +36,9 @@ def test_the_newest_decisions_count():
 def test_a_mean_is_there_while_further_samples_enter(monkeypatch):
     recent, seen, concatenate = RecentRewards(window=4), [], np.concatenate
     recent.on_samples(episode(1.0))
-    monkeypatch.setattr(np, "concatenate", lambda parts: seen.append(recent.mean()) or concatenate(parts))
+    monkeypatch.setattr(
+        np, "concatenate", lambda parts: seen.append(recent.mean()) or concatenate(parts)
+    )
     recent.on_samples(episode(2.0))
     assert set(seen) == {1.0}
 

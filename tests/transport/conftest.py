@@ -19,10 +19,14 @@ class Machines:
         self._stack = stack
 
     def listen(self, port=0, options=None, keys=None):
-        return self._stack.enter_context(closing(listen(self.transport, "127.0.0.1", port, keys or self.keys, options)))
+        return self._stack.enter_context(
+            closing(listen(self.transport, "127.0.0.1", port, keys or self.keys, options))
+        )
 
     def connect(self, server, keys=None, options=None):
-        return self._stack.enter_context(closing(connect(self.transport, *server.address, keys or self.keys, options)))
+        return self._stack.enter_context(
+            closing(connect(self.transport, *server.address, keys or self.keys, options))
+        )
 
     def machine(self, name, roles=("worker",)):
         """Another machine, which joined the server's."""
@@ -45,11 +49,16 @@ class Machines:
 
 
 class Service:
-    """A tlspyo server that several tests attack, one after the other, and a peer that it serves meanwhile."""
+    """A tlspyo server that several tests attack, one after the other, and a peer that it serves
+    meanwhile.
+    """
 
     def __init__(self, machines):
-        patient = {"handshake_timeout_s": 600, "silent_after_s": 600}  # what is closed is closed for another reason
-        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20, **patient))
+        # what is closed is closed for another reason
+        patient = {"handshake_timeout_s": 600, "silent_after_s": 600}
+        self.server = machines.listen(
+            options=TransportOptions(max_message_bytes=1 << 20, **patient)
+        )
         self.keys = machines.keys
         self.friend = machines.connect(self.server)
 

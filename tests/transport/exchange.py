@@ -1,4 +1,6 @@
-"""How tests wait for messages: they poll, with a deadline for what hangs, and never sleep for a fixed time."""
+"""How tests wait for messages: they poll, with a deadline for what hangs, and never sleep for a
+fixed time.
+"""
 
 import random
 
@@ -30,7 +32,9 @@ def send_of(peer, data):
 
 
 def introduce(server, peer):
-    """Exchange a message each way, whatever was lost or is left over before; return the connection's id."""
+    """Exchange a message each way, whatever was lost or is left over before; return the
+    connection's id.
+    """
     nonce = random.randbytes(8)
 
     def found():
@@ -42,7 +46,8 @@ def introduce(server, peer):
 
     connection = until(found, "that peer and server find each other")
     assert connection is not None
-    while receive_of(peer) != nonce:  # what is left over, up to a message that is known to be the last
+    # what is left over, up to a message that is known to be the last
+    while receive_of(peer) != nonce:
         pass
     send_of(peer, nonce)
     while receive_at(server).data != nonce:

@@ -1,4 +1,6 @@
-"""A peer of the tlspyo transport made of plain sockets, so that tests can misbehave in every way."""
+"""A peer of the tlspyo transport made of plain sockets, so that tests can misbehave in every
+way.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class RawPeer:
     def __init__(self, service):
         keys = service.keys.peer_keys()
         self.password = password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret)
-        self._socket = trust_all().wrap_socket(socket.create_connection(service.server.address, timeout=10))
+        self._socket = trust_all().wrap_socket(
+            socket.create_connection(service.server.address, timeout=10)
+        )
         self._stamp = 0
         self._buffer = b""
 

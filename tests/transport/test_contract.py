@@ -12,7 +12,8 @@ from tmrl_like.transport import TransportOptions
 
 from .exchange import DEADLINE_S, introduce, receive_at, receive_of, send_of, until
 
-NAMES = {"zmq": "local", "tlspyo": "local", "inproc": "inproc"}  # of the transports; and of a peer's key on one machine
+# of the transports; and of a peer's key on one machine
+NAMES = {"zmq": "local", "tlspyo": "local", "inproc": "inproc"}
 
 
 @pytest.fixture(params=NAMES)

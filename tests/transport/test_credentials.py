@@ -72,9 +72,13 @@ def cannot_be_read(number):
 
 @pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
 @pytest.mark.fault(
-    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
+    "resources",
+    "the server has no descriptor left to read keys",
+    "the keys stay as they were read last",
 )
-@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
+@pytest.mark.fault(
+    "disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last"
+)
 @pytest.mark.parametrize(
     "trouble",
     [is_away, is_being_copied, cannot_be_read(errno.EMFILE), cannot_be_read(errno.EIO)],
@@ -124,7 +128,9 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     assert keys.find(public) == Identity("car", ("worker",))
 
 
-@pytest.mark.parametrize(("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)])
+@pytest.mark.parametrize(
+    ("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)]
+)
 def test_a_line_that_was_not_copied_whole_is_refused(folder, cut, more):
     car = KeyFolder(folder.path.with_name("car"))
     with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):

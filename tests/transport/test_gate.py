@@ -22,14 +22,17 @@ from tmrl_like.transport.zmq import _CURVE_BYTES, _PART_BYTES
 from .exchange import introduce, receive_at, receive_of, send_of, until
 from .rawclient import closes
 
-PATIENT = TransportOptions(handshake_timeout_s=600)  # whatever is closed is closed for another reason
+# whatever is closed is closed for another reason
+PATIENT = TransportOptions(handshake_timeout_s=600)
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
 
 @pytest.fixture
 def crowd():
     with ExitStack() as stack:
-        yield lambda server, size: [stack.enter_context(socket.create_connection(server.address)) for _ in range(size)]
+        yield lambda server, size: [
+            stack.enter_context(socket.create_connection(server.address)) for _ in range(size)
+        ]
 
 
 @pytest.fixture
@@ -43,7 +46,10 @@ def dealer():
             if routing_id:
                 sock.routing_id = routing_id
             sock.curve_serverkey = keys.server_curve_public.encode()
-            sock.curve_publickey, sock.curve_secretkey = keys.curve_public.encode(), keys.curve_secret.encode()
+            sock.curve_publickey, sock.curve_secretkey = (
+                keys.curve_public.encode(),
+                keys.curve_secret.encode(),
+            )
             sock.connect("tcp://{}:{}".format(*server.address))
             sock.send(b"hello")
             return sock
@@ -154,7 +160,8 @@ import resource, sys
 from pathlib import Path
 from tmrl_like.transport import KeyFolder, TransportOptions, listen
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-server = listen(sys.argv[1], "127.0.0.1", 0, KeyFolder(Path(sys.argv[2])), TransportOptions(handshake_timeout_s=600))
+options = TransportOptions(handshake_timeout_s=600)
+server = listen(sys.argv[1], "127.0.0.1", 0, KeyFolder(Path(sys.argv[2])), options)
 print(server.address[1], flush=True)
 while True:
     message = server.receive(1.0)
@@ -166,7 +173,13 @@ while True:
 @pytest.fixture
 def echo(machines):
     """A server with 1,024 descriptors in a process of its own, and its address."""
-    command = [sys.executable, "-c", ECHO_WITH_FEW_DESCRIPTORS, machines.transport, str(machines.keys.path)]
+    command = [
+        sys.executable,
+        "-c",
+        ECHO_WITH_FEW_DESCRIPTORS,
+        machines.transport,
+        str(machines.keys.path),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
         try:
             assert program.stdout
@@ -180,7 +193,9 @@ def answers(machines, address, name):
         return bool(until(lambda: peer.send(b"still here?") and peer.receive(0.5)))
 
 
-@pytest.mark.fault("peers", "more strangers than the server has descriptors", "nobody who has proved a key is cut")
+@pytest.mark.fault(
+    "peers", "more strangers than the server has descriptors", "nobody who has proved a key is cut"
+)
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
 def test_more_strangers_than_descriptors_end_nothing(machines, echo):
     raise_descriptor_limit()
@@ -193,12 +208,18 @@ def test_more_strangers_than_descriptors_end_nothing(machines, echo):
 
 
 @pytest.mark.fault(
-    "peers", "a stranger sends megabytes before its handshake", "the server takes 64 MB for all strangers at most"
+    "peers",
+    "a stranger sends megabytes before its handshake",
+    "the server takes 64 MB for all strangers at most",
 )
-@pytest.mark.skipif(os.name != "posix", reason="the echo is for systems with a limit of descriptors")
+@pytest.mark.skipif(
+    os.name != "posix", reason="the echo is for systems with a limit of descriptors"
+)
 @pytest.mark.parametrize("size", [_PART_BYTES + _CURVE_BYTES, 60 << 20])
 def test_what_strangers_send_takes_64_mb_at_most(machines, echo, size):
-    """Twice as many as may be there, each of whom sends the largest frame that libzmq takes, but for its last byte."""
+    """Twice as many as may be there, each of whom sends the largest frame that libzmq takes, but
+    for its last byte.
+    """
     program, address = echo
     assert answers(machines, address, "early")
     before = psutil.Process(program.pid).memory_info().rss

@@ -16,7 +16,9 @@ SYSTEM_BUFFERS = 32 << 20  # of TCP on both sides, generously
 def test_what_waits_for_a_slow_peer_is_bounded_in_bytes(machines):
     options = TransportOptions(max_message_bytes=SMALL)
     server = machines.listen(options=options)
-    peer = machines.connect(server, options=TransportOptions(max_message_bytes=SMALL, queue_messages=4))
+    peer = machines.connect(
+        server, options=TransportOptions(max_message_bytes=SMALL, queue_messages=4)
+    )
     connection = introduce(server, peer)
     taken = 0
     while taken < options.queue_messages and server.send(connection, bytes(SMALL)):
@@ -41,7 +43,8 @@ while not (found := server.receive(0.05)):
     peer.send(b"here")
     peer.receive(0.0)
 idle_since = time.monotonic()
-while time.monotonic() < idle_since + 0.5:  # until both queues, and what lies between them, are full
+# until both queues, and what lies between them, are full
+while time.monotonic() < idle_since + 0.5:
     if server.send(found.peer, bytes(100_000)):
         idle_since = time.monotonic()
 if sys.argv[2] == "ends":
@@ -82,7 +85,9 @@ server.close()
 """
 
 
-@pytest.mark.parametrize(("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")])
+@pytest.mark.parametrize(
+    ("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")]
+)
 def test_a_queue_that_is_full_outlives_its_connection(tmp_path, script, server):
     """libzmq would abort the process: see `transport.zmq`."""
     python("-c", script, tmp_path / "keys", server)

@@ -41,7 +41,9 @@ def test_who_had_its_time_goes_first(clock):
     assert cut == [("10.0.0.1 0", ("10.0.0.1", 0)), ("10.0.0.1 1", ("10.0.0.1", 1))]
 
 
-@pytest.mark.parametrize(("of_the_crowd", "other"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8:0:1::1")])
+@pytest.mark.parametrize(
+    ("of_the_crowd", "other"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8:0:1::1")]
+)
 def test_a_crowd_cuts_nobody_elsewhere(clock, of_the_crowd, other):
     strangers = Strangers(clock)
     strangers.add("elsewhere", (other, 1))

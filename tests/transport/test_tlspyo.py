@@ -14,14 +14,22 @@ from kit.pythons import python
 from tmrl_like.errors import TransportError
 from tmrl_like.transport import TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.over_tlspyo import PASSWORD_BYTES, Connection, ServerConnection, TlspyoLink, password_of
+from tmrl_like.transport.over_tlspyo import (
+    PASSWORD_BYTES,
+    Connection,
+    ServerConnection,
+    TlspyoLink,
+    password_of,
+)
 
 from .exchange import introduce, receive_at, send_of, until
 from .rawclient import RawPeer, closes
 
 
 class Alone(Connection):
-    """A connection without a network: `sent` is what it wrote, `reads` whether it takes what arrives."""
+    """A connection without a network: `sent` is what it wrote, `reads` whether it takes what
+    arrives.
+    """
 
     def __init__(self):
         super().__init__(TlspyoLink(TransportOptions(max_message_bytes=1000, queue_messages=10)))
@@ -126,7 +134,9 @@ def test_nothing_is_kept_of_a_connection_that_broke_whether_garbage_is_collected
 
 
 def test_only_the_holder_of_a_secret_has_its_password():
-    (server, server_secret), (public, secret), (other, other_secret) = (_curve_pair() for _ in range(3))
+    (server, server_secret), (public, secret), (other, other_secret) = (
+        _curve_pair() for _ in range(3)
+    )
     password = password_of(public, server, server_secret)
     assert len(password) == PASSWORD_BYTES
     assert password_of(public, server, secret) == password

@@ -224,7 +224,9 @@ def test_a_peer_has_one_seat_and_one_group(rogue):
 
 
 @pytest.mark.parametrize(
-    "said", [None, "text", ("group",), 1, {}, bytes(MEGABYTE + 1), bytes(2 * MEGABYTE)], ids=lambda said: str(said)[:9]
+    "said",
+    [None, "text", ("group",), 1, {}, bytes(MEGABYTE + 1), bytes(2 * MEGABYTE)],
+    ids=lambda said: str(said)[:9],
 )
 def test_what_is_no_message_or_too_large_cuts_its_own_connection_only(rogue, said):
     peer = rogue().join()
@@ -233,7 +235,8 @@ def test_what_is_no_message_or_too_large_cuts_its_own_connection_only(rogue, sai
 
 
 @pytest.mark.parametrize(
-    "header", [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999", b"1049600   "]
+    "header",
+    [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999", b"1049600   "],
 )
 def test_a_length_that_no_envelope_has_is_refused(rogue, header):
     peer = rogue().join()
@@ -241,7 +244,9 @@ def test_a_length_that_no_envelope_has_is_refused(rogue, header):
     assert peer.closed()
 
 
-@pytest.mark.fault("peers", "malformed messages, in masses", "they are refused; the server's memory stays flat")
+@pytest.mark.fault(
+    "peers", "malformed messages, in masses", "they are refused; the server's memory stays flat"
+)
 def test_ten_thousand_malformed_envelopes_leave_the_server_as_it_was(rogue):
     rng = random.Random(1)
     said = [rng.randbytes(rng.randrange(40)) for _ in range(200)]
@@ -302,7 +307,17 @@ def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(rogue, service, bomb
     assert receive_at(service.server).data == bomb
 
 
-UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+UNPICKLERS = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+}
 
 
 def test_the_package_has_nothing_that_unpickles():
@@ -312,7 +327,11 @@ def test_the_package_has_nothing_that_unpickles():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert not UNPICKLERS.intersection(re.findall(r"\w+", ast.unparse(node))), where
             elif isinstance(node, ast.Call):
-                said = {k.arg: ast.unparse(k.value) for k in node.keywords if k.arg in ("allow_pickle", "weights_only")}
+                said = {
+                    k.arg: ast.unparse(k.value)
+                    for k in node.keywords
+                    if k.arg in ("allow_pickle", "weights_only")
+                }
                 assert said.get("allow_pickle", "False") == "False", where
                 is_load = isinstance(node.func, ast.Attribute) and node.func.attr == "load"
                 if is_load and ast.unparse(node.func) in ("torch.load", "torch.jit.load"):

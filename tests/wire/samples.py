@@ -25,14 +25,18 @@ def arrays(draw):
     dtype, shape = draw(DTYPES), draw(SHAPES)
     count = int(np.prod(shape))
     if dtype.kind == "b":
-        return np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype).reshape(shape)
+        return np.array(
+            draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype
+        ).reshape(shape)
     data = draw(st.binary(min_size=count * dtype.itemsize, max_size=count * dtype.itemsize))
     array = np.frombuffer(data, dtype).reshape(shape).copy()
     return np.asfortranarray(array) if draw(st.booleans()) and array.ndim else array
 
 
 def quiet(value):
-    """A float32 that is a signalling NaN is packed as a quiet one, as a C float is when it becomes a double."""
+    """A float32 that is a signalling NaN is packed as a quiet one, as a C float is when it becomes
+    a double.
+    """
     return np.float32(float(value)) if type(value) is np.float32 else value
 
 
@@ -56,7 +60,9 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-SAMPLES = st.tuples(VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2))
+SAMPLES = st.tuples(
+    VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2)
+)
 TIMING = StepTiming(1.8e9, 0.001, 0.0, 3)
 NUMBERS = {"worker": "w", "incarnation": 1, "first": 1, "last": 1, "oldest": 1, "breaks": 0}
 
@@ -85,7 +91,9 @@ def announce(body, samples, raw_bytes=None):
     """The packet that fits these columns; `raw_bytes`: they are compressed."""
     is_compressed = raw_bytes is not None
     body_bytes = len(body) if raw_bytes is None else raw_bytes
-    return m.SamplePacket(**NUMBERS, samples=samples, body_bytes=body_bytes, compressed=is_compressed)
+    return m.SamplePacket(
+        **NUMBERS, samples=samples, body_bytes=body_bytes, compressed=is_compressed
+    )
 
 
 def drone_sample(i, rng):

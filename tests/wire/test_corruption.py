@@ -72,7 +72,12 @@ def forged(
     timing=None,
 ):
     head = msgspec.msgpack.encode([(rows, schema, sizes)])
-    return struct.pack("<I", len(head)) + head + buffers + (bytes(26 * rows) if timing is None else timing)
+    return (
+        struct.pack("<I", len(head))
+        + head
+        + buffers
+        + (bytes(26 * rows) if timing is None else timing)
+    )
 
 
 def six(leaf):
@@ -110,7 +115,9 @@ LIES = {
     "a key twice": forged(six(("d", ["a", "a"], [NONE] * 2))),
     "nesting without end": forged(six(nested(400))),
     "one level too many": forged(six(nested(MAX_DEPTH))),
-    "more nesting without end": forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
+    "more nesting without end": forged(
+        msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")
+    ),
     "leaves without end": forged(six(("t", [NONE] * MAX_NODES))),
     "containers without end": forged(six(("t", [("t", [])] * MAX_NODES))),
     "five items": forged(("t", [NONE] * 5)),
@@ -157,7 +164,9 @@ BOMB_BYTES = MAX_BODY_BYTES + MEGABYTE
 @pytest.mark.parametrize("writes_size", [True, False])
 @pytest.mark.parametrize("claimed", [0, 1, 1000, MAX_BODY_BYTES])
 def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size, claimed):
-    bomb = zstandard.ZstdCompressor(level=1, write_content_size=writes_size).compress(bytes(BOMB_BYTES))
+    bomb = zstandard.ZstdCompressor(level=1, write_content_size=writes_size).compress(
+        bytes(BOMB_BYTES)
+    )
     before = _peak()
     with pytest.raises(DecodingError):
         decode_body(announce(bomb, 1, raw_bytes=claimed), bomb)
@@ -172,7 +181,9 @@ def test_a_head_above_its_limit_is_not_read():
 
 def test_a_packet_that_holds_more_than_it_announces_is_refused():
     columns, samples = COLUMNS["drone"]
-    with pytest.raises(DecodingError, match=f"announces {len(columns)} bytes and holds {len(columns) + 1}"):
+    with pytest.raises(
+        DecodingError, match=f"announces {len(columns)} bytes and holds {len(columns) + 1}"
+    ):
         decode_body(announce(columns, samples), columns + b"\0")
 
 

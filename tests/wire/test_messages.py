@@ -64,7 +64,9 @@ def test_a_message_of_another_wire_version_is_refused_by_its_number():
     data = bytearray(encode(messages.Bye()))
     for version in {0, 2, 255} - {WIRE_VERSION}:
         data[0] = version
-        with pytest.raises(WireVersionError, match=f"wire version {version} .* speaks {WIRE_VERSION}") as caught:
+        with pytest.raises(
+            WireVersionError, match=f"wire version {version} .* speaks {WIRE_VERSION}"
+        ) as caught:
             decode(data)
         assert caught.value.found == version
 
@@ -116,7 +118,9 @@ FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eaft
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind):
-    """Names with control characters are refused; in other texts they are replaced, on both sides alike."""
+    """Names with control characters are refused; in other texts they are replaced, on both sides
+    alike.
+    """
     for forge in ("name", "text", "note"):
         limits = {"name": 200, "text": 4000, "note": MAX_NOTE}
         parts = msgspec.to_builtins(example_of(kind))
@@ -142,7 +146,11 @@ def _forged(kind, value, max_length):
     if isinstance(kind, msgspec.inspect.VarTupleType):
         return [_forged(kind.item_type, v, max_length) for v in value]
     if isinstance(kind, msgspec.inspect.UnionType):
-        return _forged(next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)), value, max_length)
+        return _forged(
+            next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)),
+            value,
+            max_length,
+        )
     return value
 
 

@@ -18,7 +18,9 @@ def manifest_of(data):
 
 
 def frames_of(data, version=1):
-    decoded = [m.decode(message) for message in split_policy((manifest_of(data), data), version, 1.5)]
+    decoded = [
+        m.decode(message) for message in split_policy((manifest_of(data), data), version, 1.5)
+    ]
     return [(frame, body) for frame, body in decoded if isinstance(frame, m.PolicyFrame)]
 
 
@@ -73,14 +75,17 @@ def test_the_rest_of_an_unfinished_policy_is_skipped():
     assert assembled([begin, first, second, third], assembler) == b"a" * 3 * FRAME_BYTES
 
 
-@pytest.mark.parametrize(("size", "damaged"), [(10, 0), (10, 1), (3 * FRAME_BYTES, 1), (3 * FRAME_BYTES, 3)])
+@pytest.mark.parametrize(
+    ("size", "damaged"), [(10, 0), (10, 1), (3 * FRAME_BYTES, 1), (3 * FRAME_BYTES, 3)]
+)
 def test_a_policy_with_a_damaged_frame_is_refused_and_the_next_one_is_taken(size, damaged):
     whole = frames_of(b"a" * size)
     frame, body = whole[damaged]
     assembler = PolicyAssembler(memory_for)
     with pytest.raises(DecodingError, match="damaged"):
         assembled([*whole[:damaged], (frame, memoryview(b"b" + bytes(body[1:])))], assembler)
-    assert assembled(whole[max(1, damaged) :], assembler) is None  # though that piece comes again, undamaged
+    # though that piece comes again, undamaged
+    assert assembled(whole[max(1, damaged) :], assembler) is None
     assert assembled(whole, assembler) == b"a" * size
 
 
@@ -96,7 +101,11 @@ def test_frames_that_do_not_add_up_are_refused():
     for announced, memory_bytes, problem in (
         (FRAME_BYTES, FRAME_BYTES, "longer than announced"),
         (2 * FRAME_BYTES, 2 * FRAME_BYTES, "bytes ended"),
-        (FRAME_BYTES, 2 * FRAME_BYTES, f"of {FRAME_BYTES} bytes for parameters of {2 * FRAME_BYTES}"),
+        (
+            FRAME_BYTES,
+            2 * FRAME_BYTES,
+            f"of {FRAME_BYTES} bytes for parameters of {2 * FRAME_BYTES}",
+        ),
     ):
         for frame, _ in frames:
             frame.total_bytes = announced
@@ -107,14 +116,26 @@ def test_frames_that_do_not_add_up_are_refused():
 
 @pytest.mark.parametrize(
     "description",
-    [b"", b"\xff", {"w": ("F33", (1,))}, {"w": ("F32", (-1,))}, {"w": ("F32", (1.5,))}, {"w": "F32"}, ["w"], "w"],
+    [
+        b"",
+        b"\xff",
+        {"w": ("F33", (1,))},
+        {"w": ("F32", (-1,))},
+        {"w": ("F32", (1.5,))},
+        {"w": "F32"},
+        ["w"],
+        "w",
+    ],
 )
 def test_a_description_that_is_none_is_refused(description):
     body = description if isinstance(description, bytes) else msgspec.msgpack.encode(description)
     assembler = PolicyAssembler(lambda _: pytest.fail("nothing is allocated"))
     (frame, _), *_ = frames_of(b"a")
     frame.checksum = zlib.crc32(body)
-    with pytest.raises(DecodingError, match="description cannot be read, give trainer and worker the same tmrl_like"):
+    with pytest.raises(
+        DecodingError,
+        match="description cannot be read, give trainer and worker the same tmrl_like",
+    ):
         assembler.add(frame, memoryview(body))
 
 

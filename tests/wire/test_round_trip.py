@@ -131,7 +131,9 @@ def test_what_cannot_travel_is_refused_by_name(value):
     assert len(received(sent(writer)).samples()) == 1
 
 
-@pytest.mark.parametrize(("good", "bad"), [(1, 2**63), (1, -(2**63) - 1), ("a", "\ud800")], ids=repr)
+@pytest.mark.parametrize(
+    ("good", "bad"), [(1, 2**63), (1, -(2**63) - 1), ("a", "\ud800")], ids=repr
+)
 def test_what_cannot_travel_is_refused_where_one_of_its_kind_just_did(good, bad):
     writer = written([(0, good, 0, 0, 0, {})])
     with pytest.raises(EncodingError, match=r"^obs is "):
@@ -201,7 +203,9 @@ def test_timing_comes_back_as_it_was(steps):
     packet, _ = m.decode(message)
     assert isinstance(packet, m.SamplePacket)
     assert packet.observed_at_s == steps[0].observed_at_s
-    assert packet.policy_version == min(filter(None, (step.policy_version for step in steps)), default=0)
+    assert packet.policy_version == min(
+        filter(None, (step.policy_version for step in steps)), default=0
+    )
 
 
 def test_a_source_that_does_not_exist_is_refused():
@@ -234,11 +238,18 @@ def test_long_streams_of_drone_samples_take_few_bytes():
     samples = [drone_sample(i, rng) for i in range(100)]
     message = sent(written(samples))
     assert len(message) < 85 * 100
-    assert first_difference([tuple(s) for s in received(message).samples()], samples, "samples") is None
+    assert (
+        first_difference([tuple(s) for s in received(message).samples()], samples, "samples")
+        is None
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-@given(st.lists(SAMPLES, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=4), st.integers(0, 8))
+@given(
+    st.lists(SAMPLES, min_size=1, max_size=4),
+    st.lists(st.integers(0, 3), max_size=4),
+    st.integers(0, 8),
+)
 def test_samples_of_changing_structure_come_back_in_order_those_behind_a_number(kinds, order, skip):
     samples = kinds + [kinds[i % len(kinds)] for i in order]
     block = received(sent(written(samples, frozenset({0, len(samples) - 1}))))
@@ -247,8 +258,12 @@ def test_samples_of_changing_structure_come_back_in_order_those_behind_a_number(
     rest = block.after(skip)
     assert len(rest) == len(samples[skip:])
     assert first_difference([tuple(s) for s in rest.samples()], samples[skip:], "samples") is None
-    assert [s.info.is_reset for s in rest.samples()] == [s.info.is_reset for s in block.samples()][skip:]
-    assert [s.info.timing for s in rest.samples()] == [s.info.timing for s in block.samples()][skip:]
+    assert [s.info.is_reset for s in rest.samples()] == [s.info.is_reset for s in block.samples()][
+        skip:
+    ]
+    assert [s.info.timing for s in rest.samples()] == [s.info.timing for s in block.samples()][
+        skip:
+    ]
 
 
 def test_the_samples_that_are_left_are_not_copied():

@@ -35,7 +35,9 @@ def test_a_space_that_was_written_as_text_is_the_same_again(space):
 
 
 def test_a_space_of_a_kind_that_is_not_known_is_refused_by_name():
-    with pytest.raises(PolicyError, match=r"the space Text\(.* is of a kind that a policy file does not know"):
+    with pytest.raises(
+        PolicyError, match=r"the space Text\(.* is of a kind that a policy file does not know"
+    ):
         spec_of(spaces.Tuple((spaces.Text(5),)))
 
 
@@ -87,4 +89,6 @@ def test_many_bounds_are_a_range_and_a_hash_and_many_leaves_end_with_one():
 
 @pytest.mark.parametrize("step", [np.float32(1e-6), -np.float32(1e-6)])
 def test_no_difference_is_too_small_to_be_seen(step):
-    assert described(spaces.Box(-1.0, 1.0, (1,))) != described(spaces.Box(-1.0, np.float32(1.0) + step, (1,)))
+    assert described(spaces.Box(-1.0, 1.0, (1,))) != described(
+        spaces.Box(-1.0, np.float32(1.0) + step, (1,))
+    )

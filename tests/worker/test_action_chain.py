@@ -1,4 +1,6 @@
-"""Filters and limits between who drives and the environment: what each does, and who holds what comes out."""
+"""Filters and limits between who drives and the environment: what each does, and who holds what
+comes out.
+"""
 
 import math
 
@@ -46,17 +48,23 @@ def answers(part, actions, rest=0.0):
     return np.array([chain([action]).item() for action in actions])
 
 
-# -- each part ---------------------------------------------------------------------------------------
+# -- each part -------------------------------------------------------------------------------------
 
 
 def test_a_low_pass_answers_a_jump_as_a_first_order_lag_of_its_frequency():
     times_s = STEP_S * np.arange(1, 21)
-    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s))
+    assert answers(LowPass(2.0), np.ones(20)) == pytest.approx(
+        1.0 - np.exp(-2.0 * np.pi * 2.0 * times_s)
+    )
 
 
 def test_the_one_euro_filter_is_that_of_its_authors():
-    """Their algorithm 1, with their exponential smoothing of alpha = 1 / (1 + tau / Te); at rest before."""
-    x = np.concatenate((np.zeros(3), np.linspace(0.0, 0.8, 10), np.full(5, 0.8), 0.3 * np.sin(np.arange(10))))
+    """Their algorithm 1, with their exponential smoothing of alpha = 1 / (1 + tau / Te); at rest
+    before.
+    """
+    x = np.concatenate(
+        (np.zeros(3), np.linspace(0.0, 0.8, 10), np.full(5, 0.8), 0.3 * np.sin(np.arange(10)))
+    )
 
     def alpha(cutoff_hz):
         return 1.0 / (1.0 + (1.0 / (2.0 * math.pi * cutoff_hz)) / STEP_S)
@@ -69,7 +77,9 @@ def test_the_one_euro_filter_is_that_of_its_authors():
         smooth = share * value + (1.0 - share) * smooth
         expected.append(smooth)
         before = value
-    assert answers(OneEuroFilter(0.7, beta=0.4, speed_cutoff_hz=1.5), x) == pytest.approx(np.array(expected))
+    assert answers(OneEuroFilter(0.7, beta=0.4, speed_cutoff_hz=1.5), x) == pytest.approx(
+        np.array(expected)
+    )
 
 
 ACTIONS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=40)
@@ -101,7 +111,10 @@ def test_an_accelerated_number_arrives_and_never_goes_beyond(goal, per_s2):
 
 
 def test_what_is_within_the_dead_zone_of_the_default_action_becomes_it():
-    found = [chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32)) for a in ((0.05, -0.4), (0.2, -0.29))]
+    found = [
+        chain_of(DeadZone([0.1, 0.2]))(np.array(a, np.float32))
+        for a in ((0.05, -0.4), (0.2, -0.29))
+    ]
     assert found[0].tolist() == REST.tolist()
     assert found[1].tolist() == pytest.approx([0.2, -0.29])
 
@@ -128,7 +141,7 @@ def test_a_range_grows_with_episodes_that_went_well():
     assert [*found, chain(far)[0].item()] == pytest.approx([0.5, 0.5, 0.75, 1.0, 1.0])
 
 
-# -- the chain ---------------------------------------------------------------------------------------
+# -- the chain -------------------------------------------------------------------------------------
 
 
 class Twice(ActionPart):
@@ -136,7 +149,7 @@ class Twice(ActionPart):
         action[:] = [2.0 * x for x in action]
 
 
-def test_parts_follow_each_other_and_what_comes_out_is_within_the_bounds_in_the_dtype_of_the_space():
+def test_parts_follow_each_other_and_what_comes_out_fits_bounds_and_dtype_of_the_space():
     first = chain_of(Twice(), RateLimit(4.0))(np.array([0.9, 0.0], np.float32))
     second = chain_of(RateLimit(4.0), Twice())(np.array([0.9, 0.0], np.float32))
     assert first.tolist() == pytest.approx([0.2, -0.3])
@@ -173,10 +186,19 @@ def test_each_episode_begins_at_rest():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: chain_of(space=spaces.Discrete(3), rest=0), "expected for an action_chain a Box of floats"),
-        (lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))), "expected for an action_chain a Box of floats"),
+        (
+            lambda: chain_of(space=spaces.Discrete(3), rest=0),
+            "expected for an action_chain a Box of floats",
+        ),
+        (
+            lambda: chain_of(space=spaces.Box(-np.inf, np.inf, (2,))),
+            "expected for an action_chain a Box of floats",
+        ),
         (lambda: chain_of(LowPass(1.0), step_s=0.0), "give its action_chain a time_step_s"),
-        (lambda: chain_of(RateLimit([1.0, 2.0, 3.0])), "per_s is [1.0, 2.0, 3.0]; expected one number, or 2"),
+        (
+            lambda: chain_of(RateLimit([1.0, 2.0, 3.0])),
+            "per_s is [1.0, 2.0, 3.0]; expected one number, or 2",
+        ),
         (
             lambda: chain_of(AsAFunction())(REST),
             "AsAFunction returns an action; expected a part that changes, in place",
@@ -197,7 +219,7 @@ def test_what_cannot_be_is_one_line(make, said):
     assert "\n" not in str(caught.value)
 
 
-# -- in a worker -------------------------------------------------------------------------------------
+# -- in a worker -----------------------------------------------------------------------------------
 
 
 class Held(CountingEnv):
@@ -245,7 +267,8 @@ def test_the_safe_action_goes_through_the_chain_too():
 
 
 def test_environments_of_one_worker_have_a_chain_each():
-    one_chain = partial(ActionChain, [RateLimit(4.0)])  # as from an experiment's file: its parts exist already
+    # as from an experiment's file: its parts exist already
+    one_chain = partial(ActionChain, [RateLimit(4.0)])
     with alone(Held, Full, action_chain=one_chain, envs=2) as worker:
         chains = [lane.loop.chain for lane in worker.lanes]
         found = [chain(np.ones(1, np.float32)).item() for chain in chains * 2]

@@ -1,4 +1,6 @@
-"""What the control loop measures, on a clock that only the environment and the actor move, and what it samples."""
+"""What the control loop measures, on a clock that only the environment and the actor move, and what
+it samples.
+"""
 
 import threading
 import time
@@ -31,7 +33,9 @@ def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_r
         for _ in range(101):
             worker.collect_train_episode(2)
     marks = [arguments[6] for arguments in samples.taken]
-    assert marks == [mark for episode in (*range(100), 0) for mark in (RESET + episode, episode, episode)]
+    assert marks == [
+        mark for episode in (*range(100), 0) for mark in (RESET + episode, episode, episode)
+    ]
 
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
@@ -56,7 +60,9 @@ PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)
 
 
-def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_period_missed_the_time_step_by(monkeypatch):
+def test_timing_of_a_sample_is_that_of_the_decision_and_what_the_period_missed_the_time_step_by(
+    monkeypatch,
+):
     now = 1000.0
     clock = SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now, time=lambda: 1e9 + now)
 
@@ -94,7 +100,9 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
 
 
-@pytest.mark.parametrize(("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)])
+@pytest.mark.parametrize(
+    ("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)]
+)
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
     class Env(CountingEnv):
         def step(self, action):
@@ -112,7 +120,9 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 
 @pytest.mark.parametrize("is_collected", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
+def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(
+    is_collected, is_last
+):
     with alone() as worker:
         obs, _ = worker.reset(collect_samples=False)
         worker.loop.append_to(samples := AppendedSamples())
@@ -138,7 +148,9 @@ def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog)
 
 
 class Late(CountingEnv):
-    """Misses each deadline; in the fourth step it looks for log lines, and waits for them if it is to."""
+    """Misses each deadline; in the fourth step it looks for log lines, and waits for them if it is
+    to.
+    """
 
     time_step_s = 1e-9
 
@@ -149,14 +161,18 @@ class Late(CountingEnv):
 
     def step(self, action):
         until = time.monotonic() + 30.0
-        while self.total_steps == 3 and self._waits and not self._records and time.monotonic() < until:
+        while (
+            self.total_steps == 3 and self._waits and not self._records and time.monotonic() < until
+        ):
             time.sleep(0.01)
         self.seen.append(len(self._records))
         return super().step(action)
 
 
 @pytest.mark.parametrize("own_thread", [True, False])
-def test_the_control_threads_lines_are_written_by_who_waits_for_it_or_between_episodes(own_thread, caplog):
+def test_the_control_threads_lines_are_written_by_who_waits_for_it_or_between_episodes(
+    own_thread, caplog
+):
     env_cls = partial(Late, caplog.records, waits=own_thread)
     with alone(env_cls, own_thread=own_thread) as worker:
         worker.run(nb_episodes=2, verbose=False)
@@ -194,7 +210,8 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
         buffers = buffers_of(take())
     assert {len(block.segments) for buffer in buffers for block in buffer.blocks} == {1}
     infos = [sample.info for buffer in buffers for sample in buffer]
-    said = 2 * [0, 0, 1, 2, 0, 4, 5, 6, 0, 8, 9]  # 0 of a reset, and where the action was not finite
+    # 0 of a reset, and where the action was not finite
+    said = 2 * [0, 0, 1, 2, 0, 4, 5, 6, 0, 8, 9]
     assert [(info["is_odd"], info["step"]) for info in infos] == [(n % 2 == 1, n) for n in said]
     assert [info["values"].tolist() for info in infos] == [[n, n, n] for n in said]
 

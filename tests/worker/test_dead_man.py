@@ -143,8 +143,14 @@ def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, unt
     assert trainer.link.fleet()["safe_steps_total"] == worker.condition().safe_steps > 0
 
 
-@pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
-def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(zmq_house, until, caplog):
+@pytest.mark.fault(
+    "robots",
+    "the trainer falls silent while a robot moves",
+    "the safe action drives until it is back",
+)
+def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(
+    zmq_house, until, caplog
+):
     caplog.set_level(logging.INFO)
     trainer = zmq_house.trainer()
     env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
@@ -237,7 +243,9 @@ def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_
     assert not hardware.resets
 
 
-def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_path, zmq_house, hardware, caplog):
+def test_experts_standalone_workers_and_those_with_weights_need_no_policy(
+    tmp_path, zmq_house, hardware, caplog
+):
     linear_actor().save(tmp_path / "p")
     limits = {"wait_for_policy": True, "max_policy_age_s": 60.0}
     expert = zmq_house.worker(hardware, **limits)
@@ -252,7 +260,9 @@ def test_experts_standalone_workers_and_those_with_weights_need_no_policy(tmp_pa
     assert "holds still until a policy arrives" not in caplog.text
 
 
-def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(house, hardware):
+def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(
+    house, hardware
+):
     trainer = house.trainer(training={"start_training": 20})
     worker = house.worker(hardware, wait_for_policy=True)
     house.start(worker.run)
@@ -260,7 +270,9 @@ def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_
     assert trainer.training.total_updates == 20
 
 
-@pytest.mark.parametrize(("options", "warns"), [({}, True), ({"max_policy_age_s": 60.0, "safe_action": BRAKE}, False)])
+@pytest.mark.parametrize(
+    ("options", "warns"), [({}, True), ({"max_policy_age_s": 60.0, "safe_action": BRAKE}, False)]
+)
 def test_hardware_and_an_untrained_policy_are_one_warning_before_the_first_reset(
     options, warns, zmq_house, hardware, caplog
 ):

@@ -35,13 +35,17 @@ def frames_of(policy, version):
 
 
 class Door:
-    """Both halves of a policy's way to the control loop, as a link and a worker put them together."""
+    """Both halves of a policy's way to the control loop, as a link and a worker put them
+    together.
+    """
 
     def __init__(self, folder, cls, make=None):
         env = CountingEnv()
         own = linear_actor(cls)
         self.slots = PolicySlots(folder, own.manifest())
-        self.gate = PolicyGate(self.slots, cls.__name__, own.manifest(), None, np.empty((0, 1), np.float32))
+        self.gate = PolicyGate(
+            self.slots, cls.__name__, own.manifest(), None, np.empty((0, 1), np.float32)
+        )
         self.probe = PolicyProbe(env.observation_space, env.action_space)
         self.intake = TorchIntake(self.slots, self.probe, make or partial(linear_actor, cls))
         self.take = self.intake.take
@@ -70,8 +74,14 @@ def _unfit():
         "bias holds values that are not finite": (LinearActor, linear_actor(bias=math.nan)),
         "layer.bias is float64 instead of float32": (LinearActor, linear_actor().double()),
         r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide),
-        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (Free, linear_actor(Free, bias=7.0)),
-        "not in the action space: it holds values that are not finite": (Free, linear_actor(Free, weight=3e38)),
+        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (
+            Free,
+            linear_actor(Free, bias=7.0),
+        ),
+        "not in the action space: it holds values that are not finite": (
+            Free,
+            linear_actor(Free, weight=3e38),
+        ),
     }
 
 
@@ -101,7 +111,8 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
 
     door = intake(Long)
     old, new = (frames_of(linear_actor(partial(Long, value=value)), 5) for value in (1.0, 2.0))
-    for frame, body in [*old[:2], *new[2:]]:  # the trainer was killed, and its successor publishes 5, too
+    # the trainer was killed, and its successor publishes 5, too
+    for frame, body in [*old[:2], *new[2:]]:
         assert not door.add(frame, body)
     assert "belong to different policies" in door.alarm
 
@@ -123,7 +134,9 @@ def test_a_policy_whose_act_raises_is_refused(intake):
     door = intake(Moody)
     assert door.deliver(linear_actor(Moody), 1)
     assert not door.deliver(linear_actor(Moody, bias=2.0), 2)
-    assert door.alarm.endswith("act() raised RuntimeError: not today and not tomorrow on a probe observation")
+    assert door.alarm.endswith(
+        "act() raised RuntimeError: not today and not tomorrow on a probe observation"
+    )
 
 
 def test_the_newest_real_observation_is_part_of_the_probe(intake):
@@ -135,7 +148,8 @@ def test_the_newest_real_observation_is_part_of_the_probe(intake):
     door.probe.newest = np.array([0.0, 2e9], np.float32)
     assert not door.deliver(policy, 2)
     assert "1.5 at element (0,) is outside" in door.alarm
-    door.probe.newest = np.array([0.0, np.nan], np.float32)  # a broken sensor is not the policy's fault
+    # a broken sensor is not the policy's fault
+    door.probe.newest = np.array([0.0, np.nan], np.float32)
     assert door.deliver(policy, 3)
 
 
@@ -207,5 +221,7 @@ def test_taking_in_policies_needs_three_instances_at_most(intake):
 def test_weights_from_the_disk_pass_the_same_checks_as_those_from_the_network(tmp_path):
     path = tmp_path / "policy.safetensors"
     linear_actor(Free, weight=3e38).save(path)
-    with pytest.raises(PolicyError, match=f"^{path}: [^\n]*not in the action space: it holds values"):
+    with pytest.raises(
+        PolicyError, match=f"^{path}: [^\n]*not in the action space: it holds values"
+    ):
         alone(CountingEnv, Free, model_path=path)

@@ -1,4 +1,6 @@
-"""Several environments in one worker, each in a lane of its own, freely and in lockstep with training."""
+"""Several environments in one worker, each in a lane of its own, freely and in lockstep with
+training.
+"""
 
 import itertools
 import logging
@@ -28,7 +30,9 @@ def whole_episodes(count):
 
 
 def envs(*arguments):
-    """Makes environments, whose options are those of its arguments, one after the other, the last ones again."""
+    """Makes environments, whose options are those of its arguments, one after the other, the last
+    ones again.
+    """
     numbers = itertools.count()
     return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
 
@@ -36,7 +40,9 @@ def envs(*arguments):
 SLOW, FAULTY = {"step_s": 0.001}, {"raise_at": 5}
 
 
-def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(house, rows, until):
+def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(
+    house, rows, until
+):
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     house.start(trainer.run)
@@ -59,7 +65,8 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, monkeypatch
     first, second = worker.lanes
     assert (first.env.faults, second.env.faults) == (0, 1)
     assert second.env.rebuilds == 1
-    samples = sum(lane.loop.samples.entries for lane in worker.lanes) - len(reports) - 1  # and a break
+    # and a break
+    samples = sum(lane.loop.samples.entries for lane in worker.lanes) - len(reports) - 1
     until(lambda: sum(map(len, rows.arrived.values())) == samples)
     assert min(map(len, rows.arrived.values())) == 5  # the reset and four steps, then a break
     assert len(rows.arrived) == 3
@@ -70,7 +77,9 @@ def test_a_lane_that_fails_for_good_ends_the_others(monkeypatch):
     with alone(envs(SLOW, FAULTY, SLOW), envs=3) as worker:
         with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
             worker.run()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("tmrl-lane")]
+        assert not [
+            thread for thread in threading.enumerate() if thread.name.startswith("tmrl-lane")
+        ]
 
 
 def test_a_stop_ends_all_lanes(until):
@@ -96,7 +105,10 @@ def test_test_episodes_are_the_first_lanes(caplog):
     with alone(partial(Meeting, 3), envs=2) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         tests = caplog.text.count("test episode")
-        assert worker.lanes[0].loop.counts.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps
+        assert (
+            worker.lanes[0].loop.counts.env_steps
+            == 3 * tests + worker.lanes[0].loop.collected_steps
+        )
         assert worker.lanes[1].loop.counts.env_steps == worker.lanes[1].loop.collected_steps
         assert sum(lane.loop.collected_steps for lane in worker.lanes) == 18
         assert tests >= 1
@@ -119,7 +131,9 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(house, until):
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
     aside = []
-    outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda incarnation, reason: aside.append(incarnation))
+    outbox = SimpleNamespace(
+        incarnations=(1, 2), set_aside=lambda incarnation, reason: aside.append(incarnation)
+    )
     role = WorkerRole(outbox, None, None, None, Condition(), print)
     role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""), b"")
     assert aside == [3]
@@ -127,7 +141,7 @@ def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
         role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 
 
-# -- lockstep ------------------------------------------------------------------------------------------
+# -- lockstep --------------------------------------------------------------------------------------
 
 
 class TicketAgent(CountingAgent):
@@ -158,7 +172,9 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tic
     worker = house.worker(partial(CountingEnv, 10), envs=lanes)
     training, ahead, tickets_given = trainer.training, [0.0], 0
     house.start(trainer.run)
-    running = house.start(worker.run_synchronous, nb_steps=60, end_episodes=False, test_episode_interval=3)
+    running = house.start(
+        worker.run_synchronous, nb_steps=60, end_episodes=False, test_episode_interval=3
+    )
     while running.is_alive():
         tickets.release()
         tickets_given += 1
@@ -169,17 +185,22 @@ def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tic
     assert training.total_updates == int(ratio * pacer.tasked_steps)
     untasked = collected(worker) - pacer.tasked_steps
     assert untasked < 7 + 3 * lanes
-    assert max(ahead) <= untasked + 2 * lanes + 1 / ratio  # one step's tasks wait, and those of the one just made
+    # one step's tasks wait, and those of the one just made
+    assert max(ahead) <= untasked + 2 * lanes + 1 / ratio
     assert max(ahead) > untasked
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
-def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(zmq_house, until, tmp_path, is_resumed):
+def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(
+    zmq_house, until, tmp_path, is_resumed
+):
     worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
     running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
     tasked = 0
     for steps in (60, 200, None):
-        trainer = zmq_house.trainer(training=ENDLESS, checkpoint_path=tmp_path if is_resumed else None)
+        trainer = zmq_house.trainer(
+            training=ENDLESS, checkpoint_path=tmp_path if is_resumed else None
+        )
         pacer = trainer.training.pacer
         assert pacer.tasked_steps == tasked * is_resumed
         training = zmq_house.start(trainer.run)
@@ -194,9 +215,13 @@ def test_a_trainer_that_is_started_again_lets_the_lanes_go_on(zmq_house, until, 
 
 
 @pytest.mark.parametrize(("lost", "gathers"), [(0.5, 1), (0.0, 50)])
-def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(zmq_house, monkeypatch, lost, gathers):
+def test_words_that_are_lost_and_a_server_that_gathers_samples_hold_nobody_up(
+    zmq_house, monkeypatch, lost, gathers
+):
     dice, due = random.Random(0), Receiver.due
-    monkeypatch.setattr(Receiver, "due", lambda self: [word for word in due(self) if dice.random() >= lost])
+    monkeypatch.setattr(
+        Receiver, "due", lambda self: [word for word in due(self) if dice.random() >= lost]
+    )
     zmq_house.server(min_samples_per_server_packet=gathers)
     trainer = zmq_house.trainer(training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, 4), envs=2)

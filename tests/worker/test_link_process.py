@@ -39,7 +39,9 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
 ):
     monkeypatch.setattr(link_client, "_PAUSE_S", 0.0)
     trainer = zmq_house.trainer(rows, training=ENDLESS)
-    worker = zmq_house.worker(partial(CountingEnv, episode_steps=10, step_s=0.001), envs=2, link_process=True)
+    worker = zmq_house.worker(
+        partial(CountingEnv, episode_steps=10, step_s=0.001), envs=2, link_process=True
+    )
     zmq_house.start(trainer.run)
     running = zmq_house.start(worker.run, verbose=False)
     for _ in range(2):
@@ -56,7 +58,9 @@ def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_
     assert sorted(rows.arrived.values()) == expected
 
 
-def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_left(zmq_house, rows, until, monkeypatch):
+def test_a_worker_that_is_closed_while_another_link_is_awaited_sends_what_is_left(
+    zmq_house, rows, until, monkeypatch
+):
     monkeypatch.setattr(link_client, "_PAUSE_S", 60.0)
     trainer = zmq_house.trainer(rows, training=ENDLESS)
     worker = zmq_house.worker(partial(CountingEnv, episode_steps=10), link_process=True)
@@ -105,20 +109,26 @@ class Own(CountingEnv):
         return super().step(action)
 
 worker = RolloutWorker(
-    partial(Own, episode_steps=10), LinearActor, server_port=port, keys_dir=keys, name="w", model_path=None,
-    options=WorkerOptions(spool=spool),
+    partial(Own, episode_steps=10), LinearActor, server_port=port, keys_dir=keys, name="w",
+    model_path=None, options=WorkerOptions(spool=spool),
 )
 worker.run(verbose=False)
 """
 
 
-@pytest.mark.fault("processes", "the environment's process is killed", "its link sends what is left, and ends")
+@pytest.mark.fault(
+    "processes", "the environment's process is killed", "its link sends what is left, and ends"
+)
 @pytest.mark.parametrize("spool", [False, True], ids=["memory", "spool"])
-def test_without_its_robot_a_link_sends_what_is_left_and_ends(spool, zmq_house, rows, until, tmp_path):
+def test_without_its_robot_a_link_sends_what_is_left_and_ends(
+    spool, zmq_house, rows, until, tmp_path
+):
     server = zmq_house.server(keys_dir=tmp_path / "keys")
     trainer = zmq_house.trainer(rows, training=ENDLESS, keys_dir=tmp_path / "keys")
     zmq_house.start(trainer.run)
-    where = json.dumps([server.address[1], str(tmp_path / "keys"), str(tmp_path / "spool") if spool else False])
+    where = json.dumps(
+        [server.address[1], str(tmp_path / "keys"), str(tmp_path / "spool") if spool else False]
+    )
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as robot:
@@ -131,13 +141,17 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(spool, zmq_house, 
     until(lambda: not link.is_running())
 
 
-def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, until, tmp_path, caplog):
+def test_policies_drive_that_the_link_has_checked_and_others_do_not(
+    zmq_house, until, tmp_path, caplog
+):
     caplog.set_level("INFO")
     actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
     agent = partial(SACAgent, actor_cls=actor_cls)
     trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
     kept = tmp_path / "policy.safetensors"
-    worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), actor_cls, link_process=True, model_path=kept)
+    worker = zmq_house.worker(
+        partial(CountingEnv, step_s=0.001), actor_cls, link_process=True, model_path=kept
+    )
     zmq_house.start(worker.run, verbose=False)
     actor = trainer.training.agent.get_actor()
     for version in (1, 2):
@@ -155,7 +169,9 @@ def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, u
     assert (worker.actor.weights(), kept.read_bytes()) == (good, good_on_disk)
 
 
-def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit(zmq_house, until, tmp_path):
+def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit(
+    zmq_house, until, tmp_path
+):
     class Picky(LinearActor):
         def act(self, obs, test=False):
             if self.layer.bias.item() > 1:
@@ -169,7 +185,9 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     trainer = zmq_house.trainer(training=ENDLESS)
     actor = trainer.training.agent.get_actor()
     kept = tmp_path / "policy.safetensors"
-    worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), Picky, link_process=True, model_path=kept)
+    worker = zmq_house.worker(
+        partial(CountingEnv, step_s=0.001), Picky, link_process=True, model_path=kept
+    )
     zmq_house.start(worker.run, verbose=False)
     publish(0.5)
     until(lambda: worker.policy_version == 1 and kept.exists())
@@ -210,7 +228,9 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
 
 
 def test_a_link_whose_worker_ended_before_it_was_ready_ends_without_a_word(monkeypatch):
-    monkeypatch.setattr(link_client, "start_script", partial(link_client.start_script, stderr=subprocess.PIPE))
+    monkeypatch.setattr(
+        link_client, "start_script", partial(link_client.start_script, stderr=subprocess.PIPE)
+    )
     link = link_client.LinkProcess().process
     assert link.communicate(timeout=60) == (b"", b"")
     assert link.returncode == 0

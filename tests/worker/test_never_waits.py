@@ -1,4 +1,6 @@
-"""The control loop waits for nothing but the environment's clock: what stands still is held by a lock of the test."""
+"""The control loop waits for nothing but the environment's clock: what stands still is held by a
+lock of the test.
+"""
 
 import threading
 
@@ -136,7 +138,9 @@ def steps_while_held(clock, gate):
 
 
 @pytest.mark.fault("robots", "weights take long to load", "the control loop steps on")
-def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(start, clock, gate, until, monkeypatch):
+def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(
+    start, clock, gate, until, monkeypatch
+):
     monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
     trainer, worker = start()
     offer(trainer, worker, until)
@@ -149,7 +153,9 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(star
     until(lambda: clock.step() and worker.policy_version == 3)
 
 
-def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, until, monkeypatch, tmp_path):
+def test_steps_go_on_while_weights_are_written_to_the_disk(
+    start, clock, gate, until, monkeypatch, tmp_path
+):
     monkeypatch.setattr(policy_gate, "write_weights", gate.around(policy_gate.write_weights))
     trainer, worker = start()
     until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate

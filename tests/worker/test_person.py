@@ -1,4 +1,6 @@
-"""A person says how an episode goes: it counts for the step in which it was seen, and resets wait for one."""
+"""A person says how an episode goes: it counts for the step in which it was seen, and resets wait
+for one.
+"""
 
 import contextlib
 import threading
@@ -48,7 +50,9 @@ def clock(monkeypatch):
 
 
 class Watched(CountingEnv):
-    """A step takes 0.1 s; in some of them, by number, a person says something, so many seconds after its beginning."""
+    """A step takes 0.1 s; in some of them, by number, a person says something, so many seconds
+    after its beginning.
+    """
 
     def __init__(self, clock, says, **options):
         super().__init__(**options)
@@ -77,8 +81,12 @@ def make(clock):
     with contextlib.ExitStack() as opened:
 
         def worker(says, reaction_s=0.0, env_cls=Watched, failure_reward=0.0, **options):
-            judge = PersonOptions(watches=True, reaction_s=reaction_s, failure_reward=failure_reward)
-            made = opened.enter_context(alone(partial(env_cls, clock, says), person=judge, **options))
+            judge = PersonOptions(
+                watches=True, reaction_s=reaction_s, failure_reward=failure_reward
+            )
+            made = opened.enter_context(
+                alone(partial(env_cls, clock, says), person=judge, **options)
+            )
             made.env.say = made.person.say
             return made
 
@@ -94,18 +102,25 @@ def collect(worker, episodes=1):
 
 def steps_in(traffic):
     """Its samples, but for those of resets."""
-    return [sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset]
+    return [
+        sample for buffer in buffers_of(traffic) for sample in buffer if not sample.info.is_reset
+    ]
 
 
 @pytest.mark.parametrize(
     ("said", "reward", "reaction_s", "step"),
     [
-        *(("success", 1.0, *seen) for seen in ((0.0, 7), (0.04, 7), (0.06, 6), (0.14, 6), (0.34, 4), (10.0, 1))),
+        *(
+            ("success", 1.0, *seen)
+            for seen in ((0.0, 7), (0.04, 7), (0.06, 6), (0.14, 6), (0.34, 4), (10.0, 1))
+        ),
         *(("failure", -5.0, *seen) for seen in ((0.0, 7), (0.16, 5))),
         *((0.25, 0.25, *seen) for seen in ((0.0, 7), (0.16, 5))),
     ],
 )
-def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(make, said, reward, reaction_s, step):
+def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(
+    make, said, reward, reaction_s, step
+):
     rollouts = []
     worker = make({7: [(0.05, said)]}, reaction_s, failure_reward=-5.0, on_rollout=rollouts.append)
     (stats,), samples = collect(worker)
@@ -115,7 +130,11 @@ def test_what_a_person_says_is_in_the_sample_of_the_step_in_which_it_was_seen(ma
     assert [float(s.rew) for s in samples] == rewards
     assert [bool(s.terminated) for s in samples] == [n == last for n in range(1, last + 1)]
     assert [s.obs.tolist() for s in samples] == [[1, n] for n in range(1, last + 1)]
-    assert (stats.steps, stats.return_, stats.terminated) == (last, pytest.approx(sum(rewards)), True)
+    assert (stats.steps, stats.return_, stats.terminated) == (
+        last,
+        pytest.approx(sum(rewards)),
+        True,
+    )
     assert worker.loop.collected_steps == last
     assert worker.env.total_steps == (7 if ends else 10)
     worker.rollouts.close()
@@ -142,7 +161,10 @@ def test_a_success_right_after_the_end_of_an_episode_counts_for_its_last_moments
 
 
 def test_several_things_may_be_said_and_what_follows_the_end_is_about_no_other_episode(make):
-    worker = make({2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]}, failure_reward=-1.0)
+    worker = make(
+        {2: [(0.01, 0.5), (0.02, 0.25)], 5: [(0.05, "failure"), (0.06, "success")]},
+        failure_reward=-1.0,
+    )
     stats, samples = collect(worker, episodes=2)
     assert [float(s.rew) for s in samples] == [1, 2.75, 3, 4, 4, *range(1, 11)]
     assert [s.steps for s in stats] == [5, 10]
@@ -154,7 +176,9 @@ def test_an_episode_that_a_person_ends_is_not_cut_as_well(make):
         stats = worker.collect_train_episode(max_samples=4)
         samples = steps_in(take())
     assert (stats.terminated, stats.truncated, stats.steps) == (True, False, 3)
-    assert [(bool(s.terminated), bool(s.truncated)) for s in samples] == [(False, False)] * 2 + [(True, False)]
+    assert [(bool(s.terminated), bool(s.truncated)) for s in samples] == [(False, False)] * 2 + [
+        (True, False)
+    ]
 
 
 def test_test_episodes_are_judged_too(make):
@@ -214,7 +238,9 @@ def test_a_stop_loses_no_step_that_was_held_back(make):
         assert len(steps_in(take())) == 1
 
 
-@pytest.mark.fault("people", "a reset needs a person, who is away", "the worker holds still, says so, and goes on")
+@pytest.mark.fault(
+    "people", "a reset needs a person, who is away", "the worker holds still, says so, and goes on"
+)
 def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplog, capfd, until):
     braked = threading.Event()
 
@@ -222,7 +248,10 @@ def test_a_reset_waits_for_a_person_while_nothing_moves_and_can_be_stopped(caplo
         def stop(self):
             braked.set()
 
-    options, prompt = PersonOptions(watches=True, reset_prompt="put the cube back"), "waits for a person: put the cube"
+    options, prompt = (
+        PersonOptions(watches=True, reset_prompt="put the cube back"),
+        "waits for a person: put the cube",
+    )
     with alone(Arm, person=options) as worker:
         thread = threading.Thread(target=worker.run_episodes)
         thread.start()
@@ -246,7 +275,9 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path,
     monkeypatch.setattr(person, "open_keyboard", lambda: keys)
     monkeypatch.setattr(person, "Gamepad", lambda: keys)
     said = {"enter": "success", "f5": -0.5, "button 3": "failure", "space": "reset-done"}
-    options = PersonOptions(watches=True, keys=said, reaction_s=0.0, success_reward=2.0, failure_reward=-3.0)
+    options = PersonOptions(
+        watches=True, keys=said, reaction_s=0.0, success_reward=2.0, failure_reward=-3.0
+    )
     somebody = person.Person(options, tmp_path / "run" / "signals")
 
     def heard(key):
@@ -258,7 +289,11 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path,
         return reward, ends
 
     try:
-        assert [heard(key) for key in ("enter", "f5", 3)] == [(2.0, True), (-0.5, False), (-3.0, True)]
+        assert [heard(key) for key in ("enter", "f5", 3)] == [
+            (2.0, True),
+            (-0.5, False),
+            (-3.0, True),
+        ]
         keys.held = {"space"}
         until(somebody.has_reset.is_set)
         with (tmp_path / "run" / "signals").open("a") as lines:
@@ -273,7 +308,9 @@ def test_keys_buttons_and_a_file_say_what_the_options_say(monkeypatch, tmp_path,
 def test_a_keyboard_that_is_gone_is_one_line(monkeypatch, tmp_path, until, caplog):
     keys = SimpleNamespace(key=lambda name: name, is_down=lambda key: 1 / 0, close=lambda: None)
     monkeypatch.setattr(person, "open_keyboard", lambda: keys)
-    somebody = person.Person(PersonOptions(watches=True, keys={"enter": "success"}), tmp_path / "signals")
+    somebody = person.Person(
+        PersonOptions(watches=True, keys={"enter": "success"}), tmp_path / "signals"
+    )
     until(lambda: caplog.messages)
     time.sleep(0.05)
     somebody.close()
@@ -295,9 +332,16 @@ def test_where_nobody_watches_there_is_no_thread_and_the_control_loop_is_the_pla
 
 def test_a_command_says_it_to_a_worker_of_a_run(command_line, tmp_path, until):
     experiment = tmp_path / "moves.yaml"
-    fakes = {"env": "CountingEnv", "actor": "LinearActor", "agent": "CountingAgent", "memory": "ListMemory"}
+    fakes = {
+        "env": "CountingEnv",
+        "actor": "LinearActor",
+        "agent": "CountingAgent",
+        "memory": "ListMemory",
+    }
     parts = [f"{part}: tmrl_like.testing.fakes.{fake}" for part, fake in fakes.items()]
-    experiment.write_text("\n".join(["run_name: judged", *parts, "worker: {person: {watches: true}}"]))
+    experiment.write_text(
+        "\n".join(["run_name: judged", *parts, "worker: {person: {watches: true}}"])
+    )
     assert command_line("signal", str(experiment), "success") == 2
     with load_experiment(experiment).make_standalone() as worker:
         assert command_line("signal", str(experiment), "sucess") == 2

@@ -14,10 +14,14 @@ from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import collect_garbage, real_time, refuse_missing_cores
 
-on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
+on_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="asks the kernel of Linux"
+)
 
 
-@pytest.mark.parametrize("wrong", [{"realtime_priority": 0}, {"realtime_priority": 100}, {"max_policy_age_s": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"realtime_priority": 0}, {"realtime_priority": 100}, {"max_policy_age_s": 0}]
+)
 def test_options_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match="expected"):
         WorkerOptions(**wrong)
@@ -38,8 +42,8 @@ def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog,
     with real_time(threading.get_native_id(), [threading.get_native_id()], priority=10):
         pass
     assert [r.getMessage() for r in caplog.records] == [
-        "real-time priority 10 is not granted (Operation not permitted); the control loop runs without: "
-        "see docs/guide/realtime.md"
+        "real-time priority 10 is not granted (Operation not permitted); the control loop runs "
+        "without: see docs/guide/realtime.md"
     ]
 
 
@@ -74,7 +78,9 @@ def test_the_control_thread_has_what_it_asked_for_and_only_while_it_runs(monkeyp
 @on_linux
 def test_a_worker_runs_pinned_and_with_the_priority_it_was_given(monkeypatch):
     asked, pinned = [], []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority)
+    )
 
     class Env(CountingEnv):
         def step(self, action):
@@ -107,7 +113,9 @@ def test_python_is_as_it_was_when_the_last_of_the_loops_in_a_process_has_ended()
 
 
 @pytest.mark.parametrize("control_loop_stands_still", [True, False])
-def test_what_other_threads_leave_to_be_collected_does_not_wait_for_ever(control_loop_stands_still, monkeypatch):
+def test_what_other_threads_leave_to_be_collected_does_not_wait_for_ever(
+    control_loop_stands_still, monkeypatch
+):
     monkeypatch.setattr(CyclicEnv, "most_alive", 0)
     with real_time(threading.get_native_id()):
         for number in range(100_000):
@@ -119,7 +127,9 @@ def test_what_other_threads_leave_to_be_collected_does_not_wait_for_ever(control
 
 
 class CyclicEnv(CountingEnv):
-    """Each step leaves a cycle behind, which only a collection removes, and keeps some objects for a while."""
+    """Each step leaves a cycle behind, which only a collection removes, and keeps some objects for
+    a while.
+    """
 
     alive = most_alive = 0
     is_stepping = False
@@ -149,7 +159,9 @@ class Cycle:
 
 
 @pytest.mark.parametrize("episodes", [1, 300])
-def test_what_an_environment_leaves_to_be_collected_is_collected_but_not_within_its_steps(episodes, monkeypatch):
+def test_what_an_environment_leaves_to_be_collected_is_collected_but_not_within_its_steps(
+    episodes, monkeypatch
+):
     within_steps = []
 
     def note(phase, info):

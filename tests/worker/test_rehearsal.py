@@ -1,4 +1,6 @@
-"""A rehearsal leaves no trace: what is sampled is the same with and without, and nothing of the user's is called."""
+"""A rehearsal leaves no trace: what is sampled is the same with and without, and nothing of the
+user's is called.
+"""
 
 import numpy as np
 import pytest
@@ -54,7 +56,9 @@ class Counted:
 
 
 def sampled(times, kind, **options):
-    """What was sampled, byte for byte without its times; what was counted; and how often there was time."""
+    """What was sampled, byte for byte without its times; what was counted; and how often there was
+    time.
+    """
     np.random.seed(0)
     torch.manual_seed(0)
     counted = Counted()
@@ -81,7 +85,8 @@ def sampled(times, kind, **options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise_beta"), [("plain", 0.0), ("plain", 1.0), ("compressed", 0.0), ("preprocessed", 1.0), ("crc", 0.0)]
+    ("kind", "noise_beta"),
+    [("plain", 0.0), ("plain", 1.0), ("compressed", 0.0), ("preprocessed", 1.0), ("crc", 0.0)],
 )
 def test_samples_are_the_same_with_and_without(kind, noise_beta):
     *without, none = sampled(0, kind, noise_beta=noise_beta)
@@ -106,7 +111,9 @@ def test_an_actor_of_the_users_is_not_asked():
 
 
 def test_an_observation_that_the_policy_cannot_take_is_one_fault():
-    """And none of the environment that is made next, which may wait before it has an observation."""
+    """And none of the environment that is made next, which may wait before it has an
+    observation.
+    """
 
     class Grows(Waiting):
         def step(self, action):

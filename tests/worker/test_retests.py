@@ -1,4 +1,6 @@
-"""Test episodes of a policy that may become the best one are repeated, and a test is one policy's."""
+"""Test episodes of a policy that may become the best one are repeated, and a test is one
+policy's.
+"""
 
 import itertools
 from functools import partial
@@ -17,8 +19,12 @@ from tmrl_like.worker.retests import Retests
     [
         ([5.0, 6.0], [False, True]),  # the first is not, whatever it returns
         ([0.0, 5.0, 6.0, 5.0], [False, True, True, False]),  # three times
-        ([0.0, 5.0, 6.0, 5.0, 4.0, 5.0], [False, True, True, False, False, False]),  # falls short, and a tie
-        ([0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0], [False, True, True, False, True, False, True, True, False]),
+        # falls short, and a tie
+        ([0.0, 5.0, 6.0, 5.0, 4.0, 5.0], [False, True, True, False, False, False]),
+        (
+            [0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0],
+            [False, True, True, False, True, False, True, True, False],
+        ),
         ([0.0, 5.0, -np.inf, 5.0], [False, True, False, True]),
     ],
 )
@@ -41,7 +47,9 @@ def weights_of(version):
 
 @pytest.fixture
 def driven():
-    """Drives so many steps, with a new policy after each; of each episode: is it a test, its return, its policy."""
+    """Drives so many steps, with a new policy after each; of each episode: is it a test, its
+    return, its policy.
+    """
 
     def drive(steps, interval=2, versions=None):
         episodes = []
@@ -75,7 +83,17 @@ def test_a_better_policy_is_tested_three_times_in_a_row_in_the_place_of_later_te
 
 def test_a_policy_that_is_no_better_is_tested_once(driven):
     episodes = driven(100, interval=1, versions=itertools.repeat(3))
-    assert [test for test, _, _ in episodes][:9] == [True, False, True, True, True, False, False, False, True]
+    assert [test for test, _, _ in episodes][:9] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert {True, False} == {test for test, _, _ in episodes[9:]}
     assert all(a != b for (a, *_), (b, *_) in itertools.pairwise(episodes[9:]))
 

@@ -34,7 +34,11 @@ def test_a_policy_that_one_side_publishes_the_other_takes(link, loop):
     assert not link.has_new()
     parameters = loop.slots[slot].arrays()
     forms = {name: (values.dtype, values.shape) for name, values in parameters.items()}
-    assert forms == {"layer.weight": (np.float32, (2, 3)), "steps": (np.int64, ()), "nothing": (np.float32, (0,))}
+    assert forms == {
+        "layer.weight": (np.float32, (2, 3)),
+        "steps": (np.int64, ()),
+        "nothing": (np.float32, (0,)),
+    }
     assert (parameters["layer.weight"] == 7).all()
 
 

@@ -1,4 +1,6 @@
-"""Somebody drives in place of the policy: who asks him never waits, and each step says whose it was."""
+"""Somebody drives in place of the policy: who asks him never waits, and each step says whose it
+was.
+"""
 
 import contextlib
 import logging
@@ -59,7 +61,9 @@ class Hand:
 
 
 class Scripted(CountingEnv):
-    """In these steps, counted over all episodes, something happens, which the driver has heard of before it goes on."""
+    """In these steps, counted over all episodes, something happens, which the driver has heard of
+    before it goes on.
+    """
 
     def __init__(self, script):
         super().__init__()
@@ -131,7 +135,10 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(hand, m
         "takeover: human drives",
         "takeover: human gives back after 4 steps",
     ]
-    assert hand.made_with == {"action_space": worker.env.action_space, "default_action": np.zeros(1)}
+    assert hand.made_with == {
+        "action_space": worker.env.action_space,
+        "default_action": np.zeros(1),
+    }
 
 
 def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(hand, make, wants):
@@ -149,9 +156,14 @@ def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(hand, make
 
 @pytest.mark.parametrize(
     ("wrong", "line"),
-    [(OSError("unplugged"), "Hand failed, the policy drives: OSError: unplugged"), ([2.0], "its action is [2.0]")],
+    [
+        (OSError("unplugged"), "Hand failed, the policy drives: OSError: unplugged"),
+        ([2.0], "its action is [2.0]"),
+    ],
 )
-def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, wants, caplog, wrong, line):
+def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(
+    make, wants, caplog, wrong, line
+):
     worker = make({2: wants([0.5]), 4: wants(wrong), 6: wants([0.25])})
     collect(worker)
     assert worker.env.sent == [0, 0, 0.5, 0.5, 0, 0, 0.25, 0.25, 0.25, 0.25]

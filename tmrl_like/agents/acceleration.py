@@ -1,8 +1,8 @@
 """What makes a training step faster without changing its result, for every agent in one place.
 
-Flat parameters and CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
-place and returns tensors. It must not read tensors back (`.item()`), and what it decides in Python must follow from the
-flag and from the optimisers' options.
+Flat parameters and CUDA graphs. A step is a function of a batch and a flag; it changes parameters
+in place and returns tensors. It must not read tensors back (`.item()`), and what it decides in
+Python must follow from the flag and from the optimisers' options.
 """
 
 from __future__ import annotations
@@ -43,27 +43,34 @@ def accelerate(
     Args:
         step: what to speed up.
         device: where the step runs.
-        optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
-            change.
-        numbers: gives those that `step` computes with and that are no tensors. When they change, likewise.
+        optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or
+            state tensors change.
+        numbers: gives those that `step` computes with and that are no tensors. When they change,
+            likewise.
     """
     has_graphs = torch.device(device).type == "cuda"
     return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs else step
 
 
 class Flat:
-    """All trained parameters of a module, side by side in one: what is done to each is then one operation.
+    """All trained parameters of a module, side by side in one: what is done to each is then one
+    operation.
 
-    The module's parameters become views of it, and their gradients views of its gradient; in a deep copy as well.
+    The module's parameters become views of it, and their gradients views of its gradient; in a deep
+    copy as well.
 
     Attributes:
         parameter: [number of values], with a gradient; what an optimiser takes.
     """
 
     def __init__(
-        self, module: nn.Module, average_of: nn.Module | None = None, without: nn.Module | None = None
+        self,
+        module: nn.Module,
+        average_of: nn.Module | None = None,
+        without: nn.Module | None = None,
     ) -> None:
-        """Take those that are trained; of a moving average, those that are in what it is the average of.
+        """Take those that are trained; of a moving average, those that are in what it is the
+        average of.
 
         Those of `without`, which others share, are left out.
         """
@@ -94,14 +101,19 @@ class Flat:
         names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
         state = {name: torch.zeros_like(self.parameter.data) for name in names}
         optimizer._opt_called = True  # type: ignore[attr-defined]  # `adam_step` steps it: schedulers need not warn
-        optimizer.state[self.parameter] = {"step": torch.zeros((), device=self.parameter.device), **state}
+        optimizer.state[self.parameter] = {
+            "step": torch.zeros((), device=self.parameter.device),
+            **state,
+        }
         return optimizer
 
 
 def adam_step(optimizer: torch.optim.Adam) -> None:
-    """What `optimizer.step()` does for one flat parameter, without its hooks and checks: they cost more than it does.
+    """What `optimizer.step()` does for one flat parameter, without its hooks and checks: they cost
+    more than it does.
 
-    State and options are read where torch keeps them, so checkpoints and changes of `param_groups` work as ever.
+    State and options are read where torch keeps them, so checkpoints and changes of `param_groups`
+    work as ever.
     """
     (group,) = optimizer.param_groups
     (parameter,) = group["params"]
@@ -122,7 +134,9 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
 
 
 def learning_rate_of(optimizer: str) -> property:
-    """The learning rate of an agent's optimiser, which it has under this name, where torch keeps it."""
+    """The learning rate of an agent's optimiser, which it has under this name, where torch keeps
+    it.
+    """
 
     def options(agent: object) -> dict[str, float]:
         found: dict[str, float] = vars(agent)[optimizer].param_groups[0]
@@ -135,9 +149,13 @@ def learning_rate_of(optimizer: str) -> property:
 
 
 def compiled_or_none(make: Callable[[], T]) -> T | None:
-    """What computes gradients faster than autograd; None: numba is not installed, or not as it should be."""
+    """What computes gradients faster than autograd; None: numba is not installed, or not as it
+    should be.
+    """
     if importlib.util.find_spec("numba") is None:
-        log.info('a training step is up to five times as fast with numba: pip install "tmrl_like[fast]"')
+        log.info(
+            'a training step is up to five times as fast with numba: pip install "tmrl_like[fast]"'
+        )
         return None
     try:
         return make()
@@ -147,9 +165,11 @@ def compiled_or_none(make: Callable[[], T]) -> T | None:
 
 
 class Graphed:
-    """A step replayed from graphs: one for each flag, form of batch, and set of numbers that it computes with.
+    """A step replayed from graphs: one for each flag, form of batch, and set of numbers that it
+    computes with.
 
-    A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are copied out.
+    A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are
+    copied out.
     """
 
     def __init__(
@@ -188,7 +208,9 @@ def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:
     """What a captured step has fixed: the options, and which tensors hold the state."""
     (group,) = optimizer.param_groups
     (state,) = optimizer.state.values()
-    return *(value for name, value in group.items() if name != "params"), state["exp_avg"].data_ptr()
+    return *(value for name, value in group.items() if name != "params"), state[
+        "exp_avg"
+    ].data_ptr()
 
 
 class CudaGraphs:
@@ -204,7 +226,9 @@ class CudaGraphs:
         return metrics
 
     def capture(self, call: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Record the call without running it; what is returned runs it, always with the same result tensors."""
+        """Record the call without running it; what is returned runs it, always with the same result
+        tensors.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             metrics = call()

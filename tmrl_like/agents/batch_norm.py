@@ -1,4 +1,5 @@
-"""Networks that are trained with batch renormalisation, and the plain ones that do the same once they are trained.
+"""Networks that are trained with batch renormalisation, and the plain ones that do the same once
+they are trained.
 
 Shape names: N networks side by side, B batch, I inputs, H hidden width, O outputs.
 """
@@ -25,15 +26,18 @@ MAX_R, MAX_D = 3.0, 5.0
 
 
 class BatchNormMLP(nn.Module):
-    """N networks: the inputs normalised, then hidden layers, each linear without bias, normalised, ReLU; a linear head.
+    """N networks: the inputs normalised, then hidden layers, each linear without bias, normalised,
+    ReLU; a linear head.
 
-    It is for training alone: each pass normalises by its batch and moves the running statistics. `fold` makes the
-    networks that normalise by these.
+    It is for training alone: each pass normalises by its batch and moves the running statistics.
+    `fold` makes the networks that normalise by these.
 
     Attributes:
         gains: [N, 1, I] of the inputs, then [N, 1, H] of each hidden layer.
-        offsets: [N, 1, H] of each hidden layer; the inputs have none, which the next normalisation would take away.
-        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's have length 1 at first.
+        offsets: [N, 1, H] of each hidden layer; the inputs have none, which the next normalisation
+            would take away.
+        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's have length
+            1 at first.
         bias: [N, 1, O], of the head.
         statistics: running means and variances, see `running`.
         count: [], batches seen.
@@ -48,7 +52,9 @@ class BatchNormMLP(nn.Module):
         super().__init__()
         self.gains = nn.ParameterList(torch.ones(n, 1, width) for width in widths)
         self.offsets = nn.ParameterList(torch.zeros(n, 1, width) for width in widths[1:])
-        self.weights = nn.ParameterList(torch.empty(n, *shape) for shape in itertools.pairwise([*widths, num_outputs]))
+        self.weights = nn.ParameterList(
+            torch.empty(n, *shape) for shape in itertools.pairwise([*widths, num_outputs])
+        )
         self.bias = nn.Parameter(torch.zeros(n, 1, num_outputs))
         for weight in self.weights:
             for of_one in weight.data:
@@ -82,11 +88,14 @@ class BatchNormMLP(nn.Module):
         return torch.baddbmm(self.bias, x, self.weights[-1])
 
 
-def renormalise(x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_renormed: Tensor) -> Tensor:
+def renormalise(
+    x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_renormed: Tensor
+) -> Tensor:
     """Normalise by the batch, and move the running statistics, [N, 1, H] each, in place; [N, B, H].
 
-    Ioffe and Szegedy, "Batch Normalization", 2015; and where `is_renormed` [] says so, brought towards
-    the running statistics, so that training sees what acting will: Ioffe, "Batch Renormalization", 2017:
+    Ioffe and Szegedy, "Batch Normalization", 2015; and where `is_renormed` [] says so, brought
+    towards the running statistics, so that training sees what acting will: Ioffe, "Batch
+    Renormalization", 2017:
 
         r (x - E[x]) / std + d,                  std = sqrt(Var[x] + EPS)
         r = std / running std                within [1 / MAX_R, MAX_R]
@@ -107,8 +116,8 @@ def renormalise(x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_ren
 
 @torch.no_grad()
 def fold(network: BatchNormMLP, into: MLP) -> None:
-    """Write to plain networks of the same widths the parameters with which they do what `network` does by its running
-    statistics.
+    """Write to plain networks of the same widths the parameters with which they do what `network`
+    does by its running statistics.
 
     These normalise by a scale s and a shift t, which are a linear layer's. Behind it and before it:
 
@@ -153,9 +162,13 @@ class BatchNormActor(SquashedGaussianActor):
 class BatchNormCritic(EnsembleCritic):
     """`EnsembleCritic` in training, whose hidden layers are those of `BatchNormMLP`."""
 
-    def make_layers(self, num_inputs: int, num_outputs: int, options: NetworkOptions, *_: object) -> None:
+    def make_layers(
+        self, num_inputs: int, num_outputs: int, options: NetworkOptions, *_: object
+    ) -> None:
         """Make `network`."""
-        self.network = BatchNormMLP(self.n_critics, [num_inputs, *options.hidden_sizes], num_outputs)
+        self.network = BatchNormMLP(
+            self.n_critics, [num_inputs, *options.hidden_sizes], num_outputs
+        )
 
     def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """[B, I] -> [N, B, O], of all critics."""

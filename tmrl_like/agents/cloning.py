@@ -1,6 +1,7 @@
 """Behaviour cloning: an actor that does what somebody has shown, by maximum likelihood.
 
-Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in the form for stochastic policies:
+Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in the form for
+stochastic policies:
 
     max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],
 
@@ -9,9 +10,10 @@ standard deviation in the recording is sigma, of an action at least an eighth of
 `NOISE`, and 1 for past actions in s.
 
 The noise on actions leaves the policy wide enough to explore from. An actor that sees what
-it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting Copycat Agents in
-Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one that was shown no way back to the way
-that was shown knows none. What is learnt from is disturbed, what is held out is not.
+it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting
+Copycat Agents in Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one
+that was shown no way back to the way that was shown knows none. What is learnt from is disturbed,
+what is held out is not.
 """
 
 from __future__ import annotations
@@ -64,14 +66,20 @@ class Shown:
         return Shown(obs, self.act[which], self.episode[which], self.past_actions)
 
     def split(self, share: float) -> tuple[Shown, Shown]:
-        """What is learnt from, and a share of the episodes, drawn at random, that is held out: one at least.
+        """What is learnt from, and a share of the episodes, drawn at random, that is held out: one
+        at least.
 
         Raises:
             ConfigError: there are fewer than two episodes.
         """
         episodes = torch.tensor(self.episodes, device=self.episode.device)
         num = len(episodes)
-        expect(num >= 2, "the number of recorded episodes", num, "2 or more, one of them to be held out")
+        expect(
+            num >= 2,
+            "the number of recorded episodes",
+            num,
+            "2 or more, one of them to be held out",
+        )
         num_held = min(max(1, round(share * num)), num - 1)
         is_held = torch.isin(self.episode, episodes[torch.randperm(num)[:num_held]])
         return self.rows((~is_held).nonzero().squeeze(1)), self.rows(is_held.nonzero().squeeze(1))
@@ -90,7 +98,8 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
     """Train an actor to do what was shown.
 
     Args:
-        actor: has `log_prob`; numbers without bounds are normalised by the statistics of what is learnt.
+        actor: has `log_prob`; numbers without bounds are normalised by the statistics of what is
+            learnt.
         learnt: what it learns from.
         held_out: what says how well.
         steps: of Adam, with `BATCH` rows each.
@@ -103,22 +112,26 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
     """
     if type(actor).log_prob is ActorModule.log_prob:
         raise ConfigError(
-            f"a {type(actor).__name__} cannot be cloned: give it a method log_prob(obs, act), which says in torch how "
-            "likely its actions are, [B]"
+            f"a {type(actor).__name__} cannot be cloned: give it a method log_prob(obs, act), "
+            "which says in torch how likely its actions are, [B]"
         )
     for part in actor.children():
         if isinstance(part, Encoder) and part.normalizes:
             RunningNorm([part]).update(part.flatten(learnt.obs))
     obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
     space = actor.action_space
-    if isinstance(space, spaces.Box) and space.is_bounded():  # what hardly moved leaves room as well
+    # what hardly moved leaves room as well
+    if isinstance(space, spaces.Box) and space.is_bounded():
         least = torch.from_numpy(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
         act_noise = torch.maximum(act_noise, least.to(act_noise))
     yield Likelihood(0, _mean(actor, learnt), _mean(actor, held_out))
     optimizer = torch.optim.Adam(actor.parameters(), _LEARNING_RATE)
     for step in range(1, steps + 1):
         drawn = learnt.rows(torch.randint(len(learnt.act), (BATCH,), device=learnt.act.device))
-        obs, act = tree.map_leaves(_disturbed, drawn.obs, obs_noise), _disturbed(drawn.act, act_noise)
+        obs, act = (
+            tree.map_leaves(_disturbed, drawn.obs, obs_noise),
+            _disturbed(drawn.act, act_noise),
+        )
         loss = -actor.log_prob(obs, act).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

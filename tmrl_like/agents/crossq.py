@@ -1,8 +1,8 @@
 """CrossQ: Soft Actor-Critic with batch-normalised critics and without target networks.
 
-Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample Efficiency and Simplicity",
-2024 (arXiv:1902.05605). The losses are those of `tmrl_like.agents.sac`. Shape names: B batch, N critics, R rows of the
-joint pass, 2 B.
+Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
+Efficiency and Simplicity", 2024 (arXiv:1902.05605). The losses are those of `tmrl_like.agents.sac`.
+Shape names: B batch, N critics, R rows of the joint pass, 2 B.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class CrossQOptions(SACOptions):
     """Those of SAC without the targets' and averages', which CrossQ has none of.
 
-    The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for Omnidirectional
-    Quadruped Locomotion", 2025 (arXiv:2503.08375), which go with batches of 128. None as `target_entropy` is minus half
-    the number of action dimensions.
+    The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for
+    Omnidirectional Quadruped Locomotion", 2025 (arXiv:2503.08375), which go with batches of 128.
+    None as `target_entropy` is minus half the number of action dimensions.
     """
 
     critics_in_target: None = field(default=None, init=False)
@@ -56,20 +56,23 @@ class CrossQOptions(SACOptions):
 class CrossQAgent(SACAgent):
     """CrossQ (Bhatt et al. 2024, arXiv:1902.05605), for vectors and categories.
 
-    Critics and actor are normalised in training by each batch (`BatchNormMLP`). The critics see (s, a) and (s', a') in
-    one pass, so that the same statistics normalise what they say and what they should say:
+    Critics and actor are normalised in training by each batch (`BatchNormMLP`). The critics see (s,
+    a) and (s', a') in one pass, so that the same statistics normalise what they say and what they
+    should say:
 
         Q(s, a), Q(s', a') = critics([s; s'], [a; a'])
         y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …),
 
-    and no gradient flows through y; so there are no target networks. Where the next actions are drawn, where the actor
-    is told what its actions are worth, and on the workers, the running statistics normalise, folded into the weights of
-    plain networks. So acting takes what it takes with SAC.
+    and no gradient flows through y; so there are no target networks. Where the next actions are
+    drawn, where the actor is told what its actions are worth, and on the workers, the running
+    statistics normalise, folded into the weights of plain networks. So acting takes what it takes
+    with SAC.
 
-    Its arguments are those of `SACAgent`, see `CrossQOptions`. `actor_cls` makes a `SquashedGaussianActor` and
-    `critic_cls` an `EnsembleCritic` (None: of the actor's widths), both without layer normalisation or dropout. Nothing
-    is normalised by `normalize_obs`: batch normalisation does that. With several ranks each normalises by its own
-    batch; running statistics are their mean.
+    Its arguments are those of `SACAgent`, see `CrossQOptions`. `actor_cls` makes a
+    `SquashedGaussianActor` and `critic_cls` an `EnsembleCritic` (None: of the actor's widths), both
+    without layer normalisation or dropout. Nothing is normalised by `normalize_obs`: batch
+    normalisation does that. With several ranks each normalises by its own batch; running statistics
+    are their mean.
 
     Attributes:
         actor: the policy in training.
@@ -90,30 +93,52 @@ class CrossQAgent(SACAgent):
     critic_frozen = cached_property(lambda self: self.critic_target)
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """PolicyError: weights without normalisations do not say what the statistics of these are."""
-        raise PolicyError("CrossQAgent cannot begin with the policy of another training (init_policy); SACAgent can")
+        """PolicyError: weights without normalisations do not say what the statistics of these
+        are.
+        """
+        raise PolicyError(
+            "CrossQAgent cannot begin with the policy of another training (init_policy); SACAgent "
+            "can"
+        )
 
     def average(self, with_actor: bool) -> None:
         """Fold the actor; there are no averages."""
         if with_actor:
             self._fold(self.actor, self.actor_ema)
 
-    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
+    def _build_networks(
+        self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
+    ) -> None:
         spaces = self.observation_space, self.action_space
         actor: Any = actor_cls(*spaces)
         is_plain = type(actor) is SquashedGaussianActor and not actor.norms
-        expect(is_plain, "actor_cls", type(actor).__name__, "SquashedGaussianActor without layer_norm")
-        expect(not actor.encoder.images, "observation_space", "one with pictures", "vectors and categories for CrossQ")
+        expect(
+            is_plain, "actor_cls", type(actor).__name__, "SquashedGaussianActor without layer_norm"
+        )
+        expect(
+            not actor.encoder.images,
+            "observation_space",
+            "one with pictures",
+            "vectors and categories for CrossQ",
+        )
         critic_cls = completed(critic_cls, hidden_sizes=actor.hidden_sizes)
         critic: Any = critic_cls(*spaces, n_critics=self.n_critics)
         is_plain = type(critic) is EnsembleCritic and not critic.norms and not critic.dropout
-        expect(is_plain, "critic_cls", type(critic).__name__, "EnsembleCritic without layer_norm and dropout")
+        expect(
+            is_plain,
+            "critic_cls",
+            type(critic).__name__,
+            "EnsembleCritic without layer_norm and dropout",
+        )
         self.actor_ema, self.critic_target = actor.to_device(self.device), critic.to(self.device)
         self.actor = BatchNormActor(*spaces, **vars(actor.options))
         self.critic = BatchNormCritic(*spaces, **vars(critic.options)).to(self.device)
         self.actor.to_device(self.device)
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema, self._flat_critic_target = Flat(self.actor_ema), Flat(self.critic_target)
+        self._flat_actor_ema, self._flat_critic_target = (
+            Flat(self.actor_ema),
+            Flat(self.critic_target),
+        )
         for normed, plain in ((self.actor, self.actor_ema), (self.critic, self.critic_target)):
             fold(normed.network, no_grad(plain))
         self.obs_norm = None
@@ -148,7 +173,9 @@ class CrossQAgent(SACAgent):
 
     @property
     def _policy(self) -> SquashedGaussianActor:
-        """With gradients the actor in training, which moves its statistics; without the plain one."""
+        """With gradients the actor in training, which moves its statistics; without the plain
+        one.
+        """
         return self.actor if torch.is_grad_enabled() else self.actor_ema
 
     def _usual_entropy(self) -> float:

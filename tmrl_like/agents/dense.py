@@ -1,8 +1,10 @@
-"""Dense networks compiled for the CPU: passes forward and back, and what an optimiser does to their parameters.
+"""Dense networks compiled for the CPU: passes forward and back, and what an optimiser does to their
+parameters.
 
-At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a few calls of functions that
-numba compiles: matrix products from BLAS, and what is between them in one sweep over memory.
-Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P parameters.
+At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a few
+calls of functions that numba compiles: matrix products from BLAS, and what is between them in one
+sweep over memory. Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P
+parameters.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -46,15 +48,22 @@ def compiled(function: Function) -> Function:
 
     NaN and infinity stay what they are; sums may be taken in another order.
     """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "contract", "nsz"},
+    }
     try:
         made = njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to write to
         return cast(Function, njit(**options)(function))
     kept = made._cache
-    kept._cache_file._source_stamp = [path.stat().st_mtime_ns for path in _SOURCES]  # they call each other's functions
+    # they call each other's functions
+    kept._cache_file._source_stamp = [path.stat().st_mtime_ns for path in _SOURCES]
     for name in ("load_overload", "save_overload"):
-        setattr(kept, name, functools.partial(_where_possible, kept.cache_path, getattr(kept, name)))
+        setattr(
+            kept, name, functools.partial(_where_possible, kept.cache_path, getattr(kept, name))
+        )
     return cast(Function, made)
 
 
@@ -67,13 +76,17 @@ def _where_possible(folder: str, call: Callable[..., object], *args: object) -> 
 
 @functools.cache
 def _say_that_nothing_is_kept(folder: str) -> None:
-    log.warning("compiled code cannot be kept in %s, so each start takes seconds: make room or remove it", folder)
+    log.warning(
+        "compiled code cannot be kept in %s, so each start takes seconds: make room or remove it",
+        folder,
+    )
 
 
 def share_threads() -> None:
     """Let matrix products use as many threads as torch, which scripts tell how many to use.
 
-    BLAS knows nothing of `torch.set_num_threads`, and would take the core that a trainer leaves to a robot.
+    BLAS knows nothing of `torch.set_num_threads`, and would take the core that a trainer leaves to
+    a robot.
     """
     threads = torch.get_num_threads()
     for library in _blas_libraries():
@@ -89,11 +102,14 @@ def _blas_libraries() -> list[Any]:
 
 
 class DenseNetwork(NamedTuple):
-    """N networks of one form, as compiled functions take them. The parameters are those of the module."""
+    """N networks of one form, as compiled functions take them. The parameters are those of the
+    module.
+    """
 
     parameters: Floats  # [P]
     gradients: Floats  # [P]
-    places: Integers  # [L, 4], where in them the weights, biases, gains and offsets of each of L layers begin
+    # [L, 4], where in them the weights, biases, gains and offsets of each of L layers begin
+    places: Integers
     widths: Integers  # [L + 1], of the inputs, and of what each layer gives
     num_networks: int
     normalizes: bool  # the hidden layers
@@ -101,8 +117,8 @@ class DenseNetwork(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What belongs to one layer of one network among parameters or gradients. Without normalisation there is neither
-    gain nor offset: what these show then is not theirs.
+    """What belongs to one layer of one network among parameters or gradients. Without normalisation
+    there is neither gain nor offset: what these show then is not theirs.
     """
 
     weight: Floats  # [I, O] or [O, I]
@@ -168,8 +184,8 @@ def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bo
 
 @compiled
 def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
-    """Network n of contiguous inputs, layer by layer: linear, layer normalisation where there is one, ReLU; the last
-    layer linear.
+    """Network n of contiguous inputs, layer by layer: linear, layer normalisation where there is
+    one, ReLU; the last layer linear.
     """
     last, inputs = len(network.places) - 1, x_BI
     passed = []
@@ -199,7 +215,9 @@ def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
 
 @compiled
 def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -> None:
-    """In place of y: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std, are kept."""
+    """In place of y: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std,
+    are kept.
+    """
     _, bias, gain, offset = layer
     size = np.float32(y_BO.shape[1])
     for b in range(y_BO.shape[0]):
@@ -219,13 +237,24 @@ def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -
 
 
 @compiled
-def backward(network: DenseNetwork, n: int, passed: list[Passed], x_BI: Floats, d_y_BO: Floats, d_x_BK: Floats) -> None:
-    """After `forward` of network n: from the derivative by its outputs to the gradients of its parameters, or, where
-    `d_x_BK` is not empty, to the derivative by its last K inputs, of a network that is not transposed.
+def backward(
+    network: DenseNetwork,
+    n: int,
+    passed: list[Passed],
+    x_BI: Floats,
+    d_y_BO: Floats,
+    d_x_BK: Floats,
+) -> None:
+    """After `forward` of network n: from the derivative by its outputs to the gradients of its
+    parameters, or, where `d_x_BK` is not empty, to the derivative by its last K inputs, of a
+    network that is not transposed.
     """
     last, learns, d = len(network.places) - 1, d_x_BK.size == 0, d_y_BO
     for i in range(last, -1, -1):
-        layer, gradient = _layer(network, network.parameters, i, n), _layer(network, network.gradients, i, n)
+        layer, gradient = (
+            _layer(network, network.parameters, i, n),
+            _layer(network, network.gradients, i, n),
+        )
         inputs = passed[i - 1].y if i > 0 else x_BI
         if i < last:
             _back_through_relu(d, passed[i].y)
@@ -254,9 +283,11 @@ def _back_through_relu(d_BO: Floats, y_BO: Floats) -> None:
 
 
 @compiled
-def _back_through_norm(d_BO: Floats, layer: Layer, passed: Passed, gradient: Layer, learns: bool) -> None:
-    """In place of d, the derivative behind layer normalisation: that before it. Where the network learns, gives the
-    gradients of gain and offset.
+def _back_through_norm(
+    d_BO: Floats, layer: Layer, passed: Passed, gradient: Layer, learns: bool
+) -> None:
+    """In place of d, the derivative behind layer normalisation: that before it. Where the network
+    learns, gives the gradients of gain and offset.
     """
     size = np.float32(d_BO.shape[1])
     if learns:
@@ -293,7 +324,8 @@ def descend(
     step: Floats,
     rates: tuple[float, float, float, float],
 ) -> None:
-    """One step of Adam, in place (Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1).
+    """One step of Adam, in place (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
+    2015, algorithm 1).
 
     Args:
         parameter: [P].

@@ -1,8 +1,8 @@
 """The gradients of CrossQ's losses, compiled for the CPU.
 
-What networks do by their running statistics is done by plain ones, see `fold`; here is what is done in training.
-Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), S those of the actor's in training, A
-actions, I inputs, H hidden width, O outputs of a network.
+What networks do by their running statistics is done by plain ones, see `fold`; here is what is done
+in training. Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), S those of
+the actor's in training, A actions, I inputs, H hidden width, O outputs of a network.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -67,17 +67,23 @@ class NormedPass(NamedTuple):
 
 
 class CompiledCrossQ(CompiledSAC):
-    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does."""
+    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd
+    does.
+    """
 
     def __init__(
         self,
         modules: tuple[SquashedGaussianActor, EnsembleCritic, BatchNormMLP, BatchNormMLP],
         flats: tuple[Flat, Flat],
     ) -> None:
-        """Take the plain actor and critics with their parameters, and those in training: all stay where they are."""
+        """Take the plain actor and critics with their parameters, and those in training: all stay
+        where they are.
+        """
         plain_actor, plain_critic, actor, critic = modules
         flat_actor, flat_critic = flats
-        super().__init__((plain_actor, plain_critic, plain_critic), (flat_actor, flat_critic, flat_critic), None)
+        super().__init__(
+            (plain_actor, plain_critic, plain_critic), (flat_actor, flat_critic, flat_critic), None
+        )
         self._made_of = modules, flats
         self._networks = *self._networks[:2], _network_of(actor), _network_of(critic)
         self._critic_gradients, self._actor_gradients = _critic_gradients, _actor_gradients
@@ -87,7 +93,8 @@ def _network_of(module: BatchNormMLP) -> NormedNetwork:
     running = module.running()
     return NormedNetwork(
         _parameters_of(module, lambda parameter: parameter.detach()),
-        _parameters_of(module, lambda parameter: cast(Tensor, parameter.grad)),  # those of `Flat` stay
+        # those of `Flat` stay
+        _parameters_of(module, lambda parameter: cast(Tensor, parameter.grad)),
         tuple(mean.numpy() for mean, _ in running),
         tuple(var.numpy() for _, var in running),
         module.count.numpy(),
@@ -114,7 +121,9 @@ def _critic_gradients(
     rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets. Arguments as SAC's."""
+    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets.
+    Arguments as SAC's.
+    """
     plain_actor, _, _, critics = networks
     obs_BR, next_obs_BR, act_BA = seen
     drawn = act(plain_actor, drawing, next_obs_BR)
@@ -125,7 +134,9 @@ def _critic_gradients(
     q_NR1, passes = _forward(critics, x_RI)
     d_NR = np.zeros(q_NR1.shape[:2], np.float32)
     q_NB, next_q_NB = q_NR1[:, :num_rows, 0], q_NR1[:, num_rows:, 0]
-    metrics = td_errors(q_NB, next_q_NB, drawn.log_prob_B, outcome, entropy_coef, d_NR[:, :num_rows])
+    metrics = td_errors(
+        q_NB, next_q_NB, drawn.log_prob_B, outcome, entropy_coef, d_NR[:, :num_rows]
+    )
     for n in range(len(d_NR)):
         _backward(critics, n, passes[n], d_NR[n].reshape(-1, 1))
     return metrics
@@ -140,7 +151,9 @@ def _actor_gradients(
     of_mean: bool,
     smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as SAC's."""
+    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as
+    SAC's.
+    """
     _, plain_critics, actor, _ = networks
     features_SF = scaled(obs_SR, drawing[1])
     outputs_1SO, passes = _forward(actor, features_SF)
@@ -175,7 +188,10 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
     passed = []
     for i in range(len(gains)):
         gain = gains[i][n, 0]
-        x, y = np.empty((len(x_RI), len(gain)), np.float32), np.empty((len(x_RI), len(gain)), np.float32)
+        x, y = (
+            np.empty((len(x_RI), len(gain)), np.float32),
+            np.empty((len(x_RI), len(gain)), np.float32),
+        )
         if i == 0:
             x[:] = x_RI
         else:
@@ -193,7 +209,13 @@ def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedP
 
 @compiled
 def _normalise(
-    x: Floats, running_mean: Floats, running_var: Floats, is_renormed: bool, scale: Floats, r: Floats, d: Floats
+    x: Floats,
+    running_mean: Floats,
+    running_var: Floats,
+    is_renormed: bool,
+    scale: Floats,
+    r: Floats,
+    d: Floats,
 ) -> None:
     """In place of x [R, H], by its rows; see `renormalise`. Fills in `scale`, `r` and `d`."""
     size = np.float32(x.shape[0])
@@ -228,7 +250,9 @@ def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats)
 
 @compiled
 def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO: Floats) -> None:
-    """After a `_forward`, of network n: from the derivative by its outputs to the gradients of its parameters."""
+    """After a `_forward`, of network n: from the derivative by its outputs to the gradients of its
+    parameters.
+    """
     gains, _, weights, _ = network.parameters
     d_gains, d_offsets, d_weights, d_bias = network.gradients
     d_bias[n] = ZERO
@@ -249,9 +273,11 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
 
 
 @compiled
-def _sum_back(d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats) -> None:
-    """Back through `_line`, in place of d [R, H]: nothing comes through where y is `least`. Adds up [H] what does, and
-    that times `normed`.
+def _sum_back(
+    d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats
+) -> None:
+    """Back through `_line`, in place of d [R, H]: nothing comes through where y is `least`. Adds up
+    [H] what does, and that times `normed`.
     """
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
@@ -261,8 +287,12 @@ def _sum_back(d: Floats, normed: Floats, y: Floats, least: np.float32, along: Fl
 
 
 @compiled
-def _back_through_norm(d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats) -> None:
-    """In place of d [R, H], the derivative behind the normalisation by statistics of all rows: that before it."""
+def _back_through_norm(
+    d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats
+) -> None:
+    """In place of d [R, H], the derivative behind the normalisation by statistics of all rows: that
+    before it.
+    """
     size = np.float32(d.shape[0])
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):

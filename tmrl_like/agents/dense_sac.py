@@ -1,9 +1,9 @@
 """The gradients of SAC's losses, compiled for the CPU, for the networks of vectors that ship.
 
-The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N critics, M critics in
-the target, B batch, S rows that the actor sees in training (B, with smoothness 2 B), A actions, R numbers of an
-observation, F features, I inputs of the critics: features and actions, O outputs of the actor: means and logarithms of
-standard deviations.
+The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N
+critics, M critics in the target, B batch, S rows that the actor sees in training (B, with
+smoothness 2 B), A actions, R numbers of an observation, F features, I inputs of the critics:
+features and actions, O outputs of the actor: means and logarithms of standard deviations.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -41,7 +41,9 @@ from tmrl_like.policies.layers import Floats
 from tmrl_like.types import Batch, Observation
 
 Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
-"""What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds of log std."""
+"""What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds
+of log std.
+"""
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
 HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
@@ -76,7 +78,9 @@ class Drawn(NamedTuple):
 
 
 class CompiledSAC:
-    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd does."""
+    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd
+    does.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,11 @@ class CompiledSAC:
         """Take the actor, the critics and their targets, whose parameters stay where they are."""
         self._made_of: tuple[Any, ...] = modules, flats, obs_norm
         actor, critic, target = modules
-        networks = network_of(actor, flats[0]), network_of(critic, flats[1]), network_of(target, flats[2])
+        networks = (
+            network_of(actor, flats[0]),
+            network_of(critic, flats[1]),
+            network_of(target, flats[2]),
+        )
         self._networks: tuple[NamedTuple, ...] = networks
         self._critic_gradients: Callable[..., tuple[float, float, float]] = _critic_gradients
         self._actor_gradients: Callable[..., tuple[float, float]] = _actor_gradients
@@ -96,13 +104,22 @@ class CompiledSAC:
         if self._encoder.one_hot is not None:  # the encoder itself scales
             ones = np.ones(self._encoder.size, np.float32)
             self._rescale = Scaling(ones, 0 * ones)
-        self._rescale_act = Scaling(critic.rescale_act.scale.numpy(), critic.rescale_act.shift.numpy())
+        self._rescale_act = Scaling(
+            critic.rescale_act.scale.numpy(), critic.rescale_act.shift.numpy()
+        )
         self._limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
         self._num_actions = actor.spec.num_outputs // 2
         self._all = np.arange(critic.n_critics)
         if obs_norm is not None:
             count = obs_norm.count.view(1)
-            buffers = obs_norm.which, count, obs_norm.mean, obs_norm.mean_square, obs_norm.scale, obs_norm.shift
+            buffers = (
+                obs_norm.which,
+                count,
+                obs_norm.mean,
+                obs_norm.mean_square,
+                obs_norm.scale,
+                obs_norm.shift,
+            )
             self._statistics = Statistics(*(buffer.numpy() for buffer in buffers))
 
     def __deepcopy__(self, memo: dict[int, object]) -> CompiledSAC:
@@ -113,7 +130,11 @@ class CompiledSAC:
         _count(obs_BR.numpy(), self._statistics)
 
     def of_critics(
-        self, batch: Batch, draw_critics: Callable[[], Tensor | None], entropy_coef: float, gamma: float | Tensor
+        self,
+        batch: Batch,
+        draw_critics: Callable[[], Tensor | None],
+        entropy_coef: float,
+        gamma: float | Tensor,
     ) -> Metrics:
         """Of `critic_loss`, by the critics; returns the metrics."""
         share_threads()
@@ -125,22 +146,30 @@ class CompiledSAC:
             self._all if members is None else members.numpy(),
             drawing,
             (obs, next_obs, batch.act.reshape(len(obs), -1).float().numpy()),
-            (batch.rew.numpy(), batch.terminated.numpy(), np.broadcast_to(np.float32(gamma), len(obs))),
+            (
+                batch.rew.numpy(),
+                batch.terminated.numpy(),
+                np.broadcast_to(np.float32(gamma), len(obs)),
+            ),
             self._rescale_act,
             entropy_coef,
         )
         return {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
 
-    def of_actor(self, batch: Batch, entropy_coef: float, of_mean: bool, smoothness: float) -> Metrics:
-        """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum, and of `smoothness`
-        times `smoothness_loss`; returns the metrics.
+    def of_actor(
+        self, batch: Batch, entropy_coef: float, of_mean: bool, smoothness: float
+    ) -> Metrics:
+        """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum, and
+        of `smoothness` times `smoothness_loss`; returns the metrics.
         """
         share_threads()
         seen = self._see(batch.obs)
         drawing = self._drawing(len(seen))
         if smoothness:
             seen = np.concatenate((seen, self._see(batch.next_obs)))
-        loss, entropy = self._actor_gradients(self._networks, drawing, seen, entropy_coef, of_mean, smoothness)
+        loss, entropy = self._actor_gradients(
+            self._networks, drawing, seen, entropy_coef, of_mean, smoothness
+        )
         return {"loss_actor": loss, "entropy_nats": entropy}
 
     def draw(self, noise_BA: Tensor) -> None:
@@ -153,7 +182,9 @@ class CompiledSAC:
         return noise_BA.numpy(), self._rescale, self._limits
 
     def _see(self, obs: Observation) -> Floats:
-        """What `_rescale` makes features of: the numbers of observations [B, R], or, with categories, [B, F]."""
+        """What `_rescale` makes features of: the numbers of observations [B, R], or, with
+        categories, [B, F].
+        """
         encoder = self._encoder
         seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
         return seen
@@ -217,7 +248,9 @@ def _critic_gradients(
 
 
 @compiled
-def _values(critics: DenseNetwork, members: Integers, x_BI: Floats) -> tuple[Floats, list[list[Passed]]]:
+def _values(
+    critics: DenseNetwork, members: Integers, x_BI: Floats
+) -> tuple[Floats, list[list[Passed]]]:
     """What those that are asked say, [M, B], and what their passes leave behind."""
     q_MB = np.empty((len(members), len(x_BI)), np.float32)
     passes = []
@@ -237,8 +270,8 @@ def td_errors(
     entropy_coef: float,
     d_NB: Floats,
 ) -> tuple[float, float, float]:
-    """Of `td_target` and `critic_loss`: fill in the derivative by q; returns the loss, and the means of values and
-    targets. `outcome`: rew, terminated, gamma [B].
+    """Of `td_target` and `critic_loss`: fill in the derivative by q; returns the loss, and the
+    means of values and targets. `outcome`: rew, terminated, gamma [B].
     """
     rew_B, terminated_B, gamma_B = outcome
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
@@ -263,8 +296,9 @@ def _actor_gradients(
     of_mean: bool,
     smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as for `_critic_gradients`;
-    with smoothness the next observations follow the B ones that actions are drawn for.
+    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as for
+    `_critic_gradients`; with smoothness the next observations follow the B ones that actions are
+    drawn for.
     """
     actor, critics, _ = networks
     features_SF = scaled(obs_SR, drawing[1])
@@ -284,7 +318,8 @@ def policy_errors(
     features_SF: Floats,
     asked: tuple[float, bool, float],
 ) -> tuple[Floats, float, float]:
-    """Of `actor_loss` and `smoothness_loss`: the derivative by the actor's outputs [S, O], the loss and the entropy.
+    """Of `actor_loss` and `smoothness_loss`: the derivative by the actor's outputs [S, O], the loss
+    and the entropy.
 
     `asked`: alpha, whether the critics' mean counts, and the smoothness.
     """
@@ -307,15 +342,19 @@ def policy_errors(
         backward(critics, n, passes[n], drawn.x_BI, d_NB[n].reshape(-1, 1), of_one_BA)
         d_act_BA += of_one_BA
     d_outputs_SO, rough = _smoothness_errors(outputs_SO, noise_BA.shape, smoothness)
-    _back_through_squash(drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO)
+    _back_through_squash(
+        drawing, drawn, d_act_BA, np.float32(entropy_coef / num_rows), d_outputs_SO
+    )
     entropy = -log_prob_sum / num_rows
     return d_outputs_SO, rough - entropy_coef * entropy - q_sum / num_rows, entropy
 
 
 @compiled
-def _smoothness_errors(outputs_SO: Floats, shape: tuple[int, int], smoothness: float) -> tuple[Floats, float]:
-    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs and the loss. Of a batch of the
-    `shape` [B, A] whose next observations do not follow both are 0.
+def _smoothness_errors(
+    outputs_SO: Floats, shape: tuple[int, int], smoothness: float
+) -> tuple[Floats, float]:
+    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs and the loss. Of a
+    batch of the `shape` [B, A] whose next observations do not follow both are 0.
     """
     num_rows, num_actions = shape
     d_outputs_SO, loss, weight = np.zeros_like(outputs_SO), 0.0, np.float32(smoothness / num_rows)
@@ -331,7 +370,9 @@ def _smoothness_errors(outputs_SO: Floats, shape: tuple[int, int], smoothness: f
 
 @compiled
 def _count(x_BR: Floats, statistics: Statistics) -> None:
-    """Count a batch in running means, and write what they make of scale and shift; see `RunningNorm`."""
+    """Count a batch in running means, and write what they make of scale and shift; see
+    `RunningNorm`.
+    """
     which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
     count[0] += 1.0
     weight = 1.0 / min(count[0], HORIZON)
@@ -358,7 +399,9 @@ def scaled(rows: Floats, scaling: Scaling) -> Floats:
 
 
 @compiled
-def put_inputs(obs_BR: Floats, act_BA: Floats, rescale: Scaling, rescale_act: Scaling, x_BI: Floats) -> None:
+def put_inputs(
+    obs_BR: Floats, act_BA: Floats, rescale: Scaling, rescale_act: Scaling, x_BI: Floats
+) -> None:
     """Fill in what critics see."""
     num_features = obs_BR.shape[1]
     x_BI[:, :num_features] = scaled(obs_BR, rescale)
@@ -383,7 +426,11 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
     num_features = features_BF.shape[1]
     x_BI = np.empty((num_rows, num_features + num_actions), np.float32)
     x_BI[:, :num_features] = features_BF
-    act_BA, std_BA, log_prob_B = np.empty_like(noise_BA), np.empty_like(noise_BA), np.empty(num_rows, np.float32)
+    act_BA, std_BA, log_prob_B = (
+        np.empty_like(noise_BA),
+        np.empty_like(noise_BA),
+        np.empty(num_rows, np.float32),
+    )
     constant = np.float32(num_actions * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)))
     for b in range(num_rows):
         total = -constant
@@ -402,10 +449,14 @@ def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
 
 @compiled
 def _back_through_squash(
-    drawing: Drawing, drawn: Drawn, d_act_BA: Floats, entropy_weight: np.float32, d_outputs_SO: Floats
+    drawing: Drawing,
+    drawn: Drawn,
+    d_act_BA: Floats,
+    entropy_weight: np.float32,
+    d_outputs_SO: Floats,
 ) -> None:
-    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's outputs, added to
-    the first B of `d_outputs_SO`.
+    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's
+    outputs, added to the first B of `d_outputs_SO`.
     """
     outputs_BO = drawn.outputs_BO
     noise_BA, _, (low, high) = drawing

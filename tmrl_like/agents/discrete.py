@@ -1,6 +1,7 @@
 """Soft Actor-Critic for Discrete and MultiDiscrete actions.
 
-Shape names: B batch, K categorical variables of an action, V categories of all K side by side, N critics, F features.
+Shape names: B batch, K categorical variables of an action, V categories of all K side by side, N
+critics, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -24,10 +25,11 @@ _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 
 
 class CategoricalActor(MLPActor):
-    """A categorical policy: each of an action's K variables has probabilities of its own, given the observation.
+    """A categorical policy: each of an action's K variables has probabilities of its own, given the
+    observation.
 
-    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one variable, a MultiDiscrete one several. It takes
-    `NetworkOptions`.
+    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one variable, a MultiDiscrete one several. It
+    takes `NetworkOptions`.
     """
 
     page, numpy_form = NetworkOptions, NumpyCategoricalActor
@@ -49,15 +51,19 @@ class CategoricalActor(MLPActor):
     def best_actions(self, obs: Observation) -> Tensor:
         """The likeliest of each variable, int64; see `ActorModule.best_actions`."""
         parts = self(obs).split(self.spec.sizes, dim=-1)
-        chosen = [part.argmax(-1) + first for part, first in zip(parts, self.spec.first, strict=True)]
+        chosen = [
+            part.argmax(-1) + first for part, first in zip(parts, self.spec.first, strict=True)
+        ]
         return torch.stack(chosen, dim=-1).view(-1, *self.spec.shape)
 
 
 class DiscreteEnsembleCritic(EnsembleMLP):
-    """N action values Q_i(s, a), of all categories at once. Images go through one encoder for all N.
+    """N action values Q_i(s, a), of all categories at once. Images go through one encoder for all
+    N.
 
-    The value of an action is the sum over its variables, Q_i(s, a) = sum_k Q_ik(s, a_k): exact for one variable.
-    Several are valued each for itself, so what is good only together is not seen: make them one, of combinations.
+    The value of an action is the sum over its variables, Q_i(s, a) = sum_k Q_ik(s, a_k): exact for
+    one variable. Several are valued each for itself, so what is good only together is not seen:
+    make them one, of combinations.
     """
 
     def read_actions(self, action_space: Space) -> tuple[int, int]:
@@ -71,7 +77,8 @@ class DiscreteEnsembleCritic(EnsembleMLP):
 
         Args:
             obs: structure of [B, ...].
-            act: whole numbers [B, ...], actions of the space; or float [B, V], the probability of each category.
+            act: whole numbers [B, ...], actions of the space; or float [B, V], the probability of
+                each category.
             members: int64 [M], which critics to ask; None asks all.
 
         Returns:
@@ -85,20 +92,24 @@ class DiscreteEnsembleCritic(EnsembleMLP):
 
 
 class DiscreteSACAgent(SACAgent):
-    """Soft Actor-Critic for Discrete and MultiDiscrete actions (Christodoulou 2019, arXiv:1910.07207).
+    """Soft Actor-Critic for Discrete and MultiDiscrete actions (Christodoulou 2019,
+    arXiv:1910.07207).
 
-    The losses are those of `SACAgent`, with exact expectations over the policy in the place of one sampled action:
+    The losses are those of `SACAgent`, with exact expectations over the policy in the place of one
+    sampled action:
 
         V(s) = min_i pi(s)^T Q_i(s) - alpha pi(s)^T log pi(s)             eq. 10
         J(alpha) = pi(s)^T [-alpha (log pi(s) + H_target)]                eq. 11
         J_pi = E[ pi(s)^T (alpha log pi(s) - Q(s)) ]                      eq. 12
 
-    with the minimum over the critics' expectations, where the paper takes it value by value: the parts of a sum over
-    several variables are not comparable from critic to critic, their expectations are. With several, pi(s) holds
-    the probabilities of each of them, and Q(s) their shares of the sum, see `DiscreteEnsembleCritic`.
+    with the minimum over the critics' expectations, where the paper takes it value by value: the
+    parts of a sum over several variables are not comparable from critic to critic, their
+    expectations are. With several, pi(s) holds the probabilities of each of them, and Q(s) their
+    shares of the sum, see `DiscreteEnsembleCritic`.
 
-    It takes the arguments of `SACAgent`. `target_entropy` is that of the whole action in nats; None: half of the
-    largest, which is the logarithm of the number of actions. (The paper's 98 % is close to acting at random.)
+    It takes the arguments of `SACAgent`. `target_entropy` is that of the whole action in nats;
+    None: half of the largest, which is the logarithm of the number of actions. (The paper's 98 % is
+    close to acting at random.)
     """
 
     _default_actor = CategoricalActor
@@ -108,7 +119,9 @@ class DiscreteSACAgent(SACAgent):
         return _SHARE_OF_ENTROPY * float(np.log(action_categories(self.action_space)[0]).sum())
 
     def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """In the place of one action: the probabilities of all categories [B, V], the expected log-probability [B]."""
+        """In the place of one action: the probabilities of all categories [B, V], the expected
+        log-probability [B].
+        """
         log_prob_BV = self.actor(obs)
         prob_BV = log_prob_BV.exp()
         return prob_BV, (prob_BV * log_prob_BV).sum(dim=-1)

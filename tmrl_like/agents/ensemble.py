@@ -25,10 +25,11 @@ from tmrl_like.policies.network import NetworkOptions
 
 
 class MLP(nn.Module):
-    """Hidden layers, each linear, dropout, layer normalisation, ReLU; behind them a linear layer, the head.
+    """Hidden layers, each linear, dropout, layer normalisation, ReLU; behind them a linear layer,
+    the head.
 
-    Where dropout and layer normalisation are follows Hiraoka et al., "Dropout Q-Functions for Doubly Efficient
-    Reinforcement Learning", 2022.
+    Where dropout and layer normalisation are follows Hiraoka et al., "Dropout Q-Functions for
+    Doubly Efficient Reinforcement Learning", 2022.
     """
 
     dropout = 0.0
@@ -44,7 +45,9 @@ class MLP(nn.Module):
         """Make `hidden`, `norms` and `head` of these two kinds of layers."""
         widths = [num_inputs, *options.hidden_sizes]
         self.hidden = nn.ModuleList(linear(i, o) for i, o in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(norm(width) for width in options.hidden_sizes if options.layer_norm)
+        self.norms = nn.ModuleList(
+            norm(width) for width in options.hidden_sizes if options.layer_norm
+        )
         self.head = linear(widths[-1], num_outputs)
 
     def outputs(self, x: Tensor, *members: Tensor | None) -> Tensor:
@@ -67,7 +70,9 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n, 1, size_out).uniform_(-bound, bound))
 
     def forward(self, x_NBI: Tensor, members: Tensor | None = None) -> Tensor:
-        """[N, B, in] -> [N, B, out]; with `members` [M] int64, of these only: [M, B, in] -> [M, B, out]."""
+        """[N, B, in] -> [N, B, out]; with `members` [M] int64, of these only: [M, B, in] -> [M, B,
+        out].
+        """
         return torch.baddbmm(_of(members, self.bias), x_NBI, _of(members, self.weight))
 
 
@@ -105,7 +110,9 @@ class CriticOptions(NetworkOptions):
 
 
 class EnsembleMLP(MLP):
-    """What ensembles of critics have in common: an encoder for all of them, and N networks on its features."""
+    """What ensembles of critics have in common: an encoder for all of them, and N networks on its
+    features.
+    """
 
     page: ClassVar[type[CriticOptions]] = CriticOptions
 
@@ -125,12 +132,16 @@ class EnsembleMLP(MLP):
         num_inputs, num_outputs = self.read_actions(action_space)
         self.n_critics, self.dropout = made.n_critics, made.dropout
         self.encoder = Encoder(observation_space, made.obs_range, made.normalize_obs)
-        linear, norm = (functools.partial(kind, made.n_critics) for kind in (EnsembleLinear, EnsembleNorm))
+        linear, norm = (
+            functools.partial(kind, made.n_critics) for kind in (EnsembleLinear, EnsembleNorm)
+        )
         self.make_layers(self.encoder.size + num_inputs, num_outputs, made, linear, norm)
 
     @abstractmethod
     def read_actions(self, action_space: Space) -> tuple[int, int]:
-        """Take what is needed of the action space: how many inputs stand beside the features, how many outputs."""
+        """Take what is needed of the action space: how many inputs stand beside the features, how
+        many outputs.
+        """
 
     def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """[B, I] -> [N, B, outputs]; `members` as in `EnsembleLinear`."""

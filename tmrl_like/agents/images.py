@@ -22,17 +22,21 @@ _SMALL = ((3, 2, 1), (3, 2, 1), (3, 1, 1))
 class ConvolutionEncoder(nn.Module):
     """An image, or a history of images, -> what three layers of convolutions say of it.
 
-    As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller kernels for images below
-    36 pixels. With `pooled` the last layer is averaged over that many rows and columns of regions (Trumpp et al.,
-    "Impoola: The Power of Average Pooling for Image-Based Deep Reinforcement Learning", 2025, arXiv:2503.05546).
+    As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller
+    kernels for images below 36 pixels. With `pooled` the last layer is averaged over that many rows
+    and columns of regions (Trumpp et al., "Impoola: The Power of Average Pooling for Image-Based
+    Deep Reinforcement Learning", 2025, arXiv:2503.05546).
 
     Attributes:
         size: number of features.
     """
 
     @in_ranges
-    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: Natural = 2) -> None:
-        """Build the layers, of so many channels each, for images of this Box, whose bounds are scaled to [-1/2, 1/2].
+    def __init__(
+        self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: Natural = 2
+    ) -> None:
+        """Build the layers, of so many channels each, for images of this Box, whose bounds are
+        scaled to [-1/2, 1/2].
 
         `pooled`: 0 leaves the last layer as it is.
 
@@ -40,11 +44,18 @@ class ConvolutionEncoder(nn.Module):
             ConfigError: not three layers, or one without channels; `pooled` is negative.
         """
         super().__init__()
-        expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
+        expect(
+            len(channels) == 3 and min(channels) >= 1,
+            "channels",
+            channels,
+            "three numbers, 1 or more each",
+        )
         self._spec = picture_spec(box)
         size_in, height, width = self._spec.form
         parts: list[nn.Module] = []
-        for size, form in zip(channels, _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL, strict=True):
+        for size, form in zip(
+            channels, _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL, strict=True
+        ):
             parts += [nn.Conv2d(size_in, size, *form), nn.ReLU(inplace=True)]
             size_in = size
         if pooled:
@@ -82,11 +93,15 @@ class PictureEncoder(nn.Module):
         self.norm = nn.LayerNorm(PICTURE_FEATURES)
 
     def forward(self, picture: Tensor, shift: bool = False) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, size] float32; `shift`: each picture by a few pixels, see `shifted`."""
+        """[B, ...] of the Box's dtype -> [B, size] float32; `shift`: each picture by a few pixels,
+        see `shifted`.
+        """
         return self.convolved(self.averaged(picture, shift))
 
     def averaged(self, picture: Tensor, shift: bool = False) -> Tensor:
-        """[B, ...] of the Box's dtype -> what the convolutions see, [B, C, height, width] in [-1/2, 1/2]."""
+        """[B, ...] of the Box's dtype -> what the convolutions see, [B, C, height, width] in [-1/2,
+        1/2].
+        """
         x = channels_first(picture, self.spec)
         if shift:
             x = shifted(x, self.spec.largest_shift)
@@ -108,9 +123,11 @@ def channels_first(pictures: Tensor, spec: PictureSpec) -> Tensor:
 
 
 def shifted(pictures: Tensor, most: int) -> Tensor:
-    """Pictures [B, C, height, width], each shifted by up to `most` pixels; what comes in repeats its edge.
+    """Pictures [B, C, height, width], each shifted by up to `most` pixels; what comes in repeats
+    its edge.
 
-    The augmentation of Kostrikov, Yarats and Fergus, "Image Augmentation Is All You Need", 2020 (arXiv:2004.13649).
+    The augmentation of Kostrikov, Yarats and Fergus, "Image Augmentation Is All You Need", 2020
+    (arXiv:2004.13649).
     """
     batch, channels, height, width = pictures.shape
     device = pictures.device
@@ -119,5 +136,6 @@ def shifted(pictures: Tensor, most: int) -> Tensor:
     planes = torch.arange(batch * channels, device=device).view(batch, channels, 1)
     left_edge, right_edge = pictures[..., :1], pictures[..., -1:]
     wide = torch.cat((*[left_edge] * most, pictures, *[right_edge] * most), dim=-1)
-    begins = (planes * height + rows) * wide.shape[-1] + most + right  # of each row to copy, [B, C, height]
+    # of each row to copy, [B, C, height]
+    begins = (planes * height + rows) * wide.shape[-1] + most + right
     return wide.flatten().unfold(0, width, 1).index_select(0, begins.flatten()).view(pictures.shape)

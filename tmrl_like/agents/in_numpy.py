@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class NumpyActor(OnDisk):
-    """An actor in numpy. Takes the arguments, and has the parameters, of the torch actor that it stands for.
+    """An actor in numpy. Takes the arguments, and has the parameters, of the torch actor that it
+    stands for.
 
     Attributes:
         spec: all of it but the parameters, as plain data.
@@ -48,23 +49,31 @@ class NumpyActor(OnDisk):
         """Build the network; the arguments are those of the torch actor.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of
+                range.
         """
         self.observation_space = observation_space
         self.action_space = action_space
         layout = read_observations(observation_space)
         self._paths = [*layout.paths, *(path for path, _ in layout.images)]
-        self._is_flat = self._paths == [(i,) for i in range(len(self._paths))]  # a Tuple of leaves, as most are
+        # a Tuple of leaves, as most are
+        self._is_flat = self._paths == [(i,) for i in range(len(self._paths))]
         self.spec = actor_spec(layout, action_space, self.page(**options))
         self.network = Network(self.spec)
 
     @classmethod
     def torch_class(cls) -> type[ActorModule]:
-        """The class in torch; if torch is imported for that, what it draws follows from numpy's seed."""
+        """The class in torch; if torch is imported for that, what it draws follows from numpy's
+        seed.
+        """
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
-            raise MissingExtraError("an actor that is not on the CPU needs torch: pip install torch")
-        found: type[ActorModule] = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+            raise MissingExtraError(
+                "an actor that is not on the CPU needs torch: pip install torch"
+            )
+        found: type[ActorModule] = getattr(
+            importlib.import_module("tmrl_like.agents"), cls.torch_name
+        )
         if is_new:
             sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
         return found
@@ -81,7 +90,9 @@ class NumpyActor(OnDisk):
     act = act_
 
     def flatten(self, obs: Observation) -> Floats:
-        """A raw observation as the network sees it, float32 [R + P]: numbers, then images, in the space's order."""
+        """A raw observation as the network sees it, float32 [R + P]: numbers, then images, in the
+        space's order.
+        """
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
     def carry_over(self, previous: object) -> None:
@@ -98,7 +109,9 @@ class NumpyActor(OnDisk):
 
     def in_torch(self) -> ActorModule:
         """The torch actor, with a copy of its weights."""
-        actor = self.torch_class()(self.observation_space, self.action_space, **vars(self.spec.options))
+        actor = self.torch_class()(
+            self.observation_space, self.action_space, **vars(self.spec.options)
+        )
         actor.load_weights(self.weights())
         return actor
 
@@ -126,7 +139,9 @@ class NumpyActor(OnDisk):
             np.copyto(values, new[name])
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
+        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the
+        manifest's.
+        """
         self.network.bind(parameters)
 
 

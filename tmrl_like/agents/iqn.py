@@ -1,8 +1,8 @@
 """Implicit quantile networks: the losses, and the agent that descends them.
 
-Dabney et al., "Implicit Quantile Networks for Distributional Reinforcement Learning", 2018 (arXiv:1806.06923), by
-equation number. Shape names: B batch, N quantiles that learn, M of the target (the paper's N'), A actions; everything
-is float32.
+Dabney et al., "Implicit Quantile Networks for Distributional Reinforcement Learning", 2018
+(arXiv:1806.06923), by equation number. Shape names: B batch, N quantiles that learn, M of the
+target (the paper's N'), A actions; everything is float32.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -18,7 +18,14 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.acceleration import (
+    Flat,
+    Metrics,
+    Step,
+    accelerate,
+    adam_step,
+    learning_rate_of,
+)
 from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.iqn_network import IQNActor
 from tmrl_like.agents.observations import RunningNorm
@@ -31,26 +38,36 @@ from tmrl_like.policies.weight_file import Weights
 from tmrl_like.types import Batch
 
 
-def quantile_target(rew_B: Tensor, terminated_B: Tensor, next_z_BM: Tensor, gamma: float | Tensor) -> Tensor:
-    """What the quantiles should say, [B, M], eq. 2:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*).
+def quantile_target(
+    rew_B: Tensor, terminated_B: Tensor, next_z_BM: Tensor, gamma: float | Tensor
+) -> Tensor:
+    """What the quantiles should say, [B, M].
 
-    A terminal state has no value beyond it. A `gamma` [B] discounts each transition by its own factor (n-step returns).
+    Eq. 2:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*).
+
+    A terminal state has no value beyond it. A `gamma` [B] discounts each transition by its own
+    factor (n-step returns).
     """
     return rew_B[:, None] + (gamma * (1.0 - terminated_B))[:, None] * next_z_BM
 
 
-def quantile_huber_loss(z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: float = 1.0) -> Tensor:
-    """Of each transition, [B]: the sum over the quantiles that learn, the mean over those of the target::
+def quantile_huber_loss(
+    z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: float = 1.0
+) -> Tensor:
+    """Of each transition, [B]: the sum over the quantiles that learn, the mean over those of the
+    target::
 
         delta_ij = y_j - z_i
         L_kappa(delta) = delta^2 / 2  where |delta| <= kappa,  else kappa (|delta| - kappa / 2)
         loss = sum_i 1/M sum_j |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa   eq. 3
 
-    Its minimum is where z_i is the tau_i-quantile of what the targets are drawn from; for a kappa that is large beside
-    their differences, the expectile.
+    Its minimum is where z_i is the tau_i-quantile of what the targets are drawn from; for a kappa
+    that is large beside their differences, the expectile.
     """
     delta_BNM = target_BM[:, None, :] - z_BN[:, :, None]
-    huber_BNM = torch.nn.functional.huber_loss(delta_BNM, torch.zeros_like(delta_BNM), reduction="none", delta=kappa)
+    huber_BNM = torch.nn.functional.huber_loss(
+        delta_BNM, torch.zeros_like(delta_BNM), reduction="none", delta=kappa
+    )
     share_BNM = (tau_BN[:, :, None] - (delta_BNM.detach() < 0).float()).abs()
     return (share_BNM * huber_BNM).mean(dim=2).sum(dim=1) / kappa
 
@@ -61,15 +78,16 @@ class IQNOptions(Options):
 
     Attributes:
         quantiles: how many are drawn from U(0, 1) for each transition, N.
-        target_quantiles: likewise of the target network, M; and how many the next action is chosen by.
+        target_quantiles: likewise of the target network, M; and how many the next action is chosen
+            by.
         gamma: discount per environment step.
         kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
         cvar: the share of the worst returns that actions are chosen by; 1: all of them.
         polyak: share of the target network that stays when it is updated.
-        actor_polyak: share that stays of the moving average of the network that goes to the workers, which acts more
-            steadily than the network in training; 0 uses no average.
-        target_interval: the target network is updated in every so-many-th training step. A periodic one has polyak 0
-            and an interval of thousands.
+        actor_polyak: share that stays of the moving average of the network that goes to the
+            workers, which acts more steadily than the network in training; 0 uses no average.
+        target_interval: the target network is updated in every so-many-th training step. A periodic
+            one has polyak 0 and an interval of thousands.
         epsilon: share of the steps in which a worker takes a random action.
         epsilon_boltzmann: share of the steps in which it adds noise to the values first.
         boltzmann_noise: standard deviation of this noise, in the values' unit.
@@ -101,17 +119,20 @@ class IQNOptions(Options):
 
 
 class IQNAgent(TrainingAgent):
-    """Q-learning of whole distributions of returns, for Discrete actions (algorithm 1 of the paper).
+    """Q-learning of whole distributions of returns, for Discrete actions (algorithm 1 of the
+    paper).
 
-    With dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461): the network in
-    training chooses the next action, as its policy does, and the target network values it. With `cvar` below 1 actions
-    are chosen by the mean of the worst returns (section 3.2): the agent avoids risk.
+    With dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016,
+    arXiv:1509.06461): the network in training chooses the next action, as its policy does, and the
+    target network values it. With `cvar` below 1 actions are chosen by the mean of the worst
+    returns (section 3.2): the agent avoids risk.
 
     Exploration is drawn on the workers; see `IQNActor`.
 
     Attributes:
         actor: the network in training.
-        actor_ema: its moving average, which is the policy; without `actor_polyak` the network in training itself.
+        actor_ema: its moving average, which is the policy; without `actor_polyak` the network in
+            training itself.
         target: the target network.
         obs_norm: the statistics by which all of them normalise; None: they do not.
         updates: training steps done.
@@ -139,19 +160,28 @@ class IQNAgent(TrainingAgent):
             observation_space: what `actor_cls` accepts.
             action_space: Discrete.
             device: where the networks live and batches arrive.
-            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to the
-                workers.
+            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or
+                partial goes to the workers.
             options: see `IQNOptions`.
 
         Raises:
-            ConfigError: an argument out of its range, or a space that the network cannot learn from.
+            ConfigError: an argument out of its range, or a space that the network cannot learn
+                from.
         """
         super().__init__(observation_space, action_space, device)
         o = self.page(**options)
         self.quantiles, self.target_quantiles = o.quantiles, o.target_quantiles
         self.gamma, self.kappa, self.max_gradient_norm = o.gamma, o.kappa, o.max_gradient_norm
-        self.polyak, self.actor_polyak, self.target_interval = o.polyak, o.actor_polyak, o.target_interval
-        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = o.epsilon, o.epsilon_boltzmann, o.boltzmann_noise
+        self.polyak, self.actor_polyak, self.target_interval = (
+            o.polyak,
+            o.actor_polyak,
+            o.target_interval,
+        )
+        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = (
+            o.epsilon,
+            o.epsilon_boltzmann,
+            o.boltzmann_noise,
+        )
         self.cvar = o.cvar
         self.updates = 0
         self.actor = actor_cls(observation_space, action_space)
@@ -193,7 +223,9 @@ class IQNAgent(TrainingAgent):
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         """The loss of a batch that is not trained on; its quantiles are always the same."""
-        z_BN, target_BM, tau_BN = self._quantiles(batch, torch.Generator(self.device).manual_seed(0))
+        z_BN, target_BM, tau_BN = self._quantiles(
+            batch, torch.Generator(self.device).manual_seed(0)
+        )
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
@@ -209,7 +241,9 @@ class IQNAgent(TrainingAgent):
             network.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: all networks are the policy, whose statistics are gone on with."""
+        """As `TrainingAgent.start_from`: all networks are the policy, whose statistics are gone on
+        with.
+        """
         for network in (self.actor, self.target, self.actor_ema):
             network.load_weights(weights)
         if self.obs_norm is not None:
@@ -238,14 +272,22 @@ class IQNAgent(TrainingAgent):
             "gradient_norm": norm,
         }
 
-    def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""
+    def _quantiles(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the
+        former [B, N].
+        """
         act_B1 = batch.act.reshape(-1, 1) - int(self.action_space.start)  # type: ignore[attr-defined]
         tau_BN, target_tau_BM = self._draw(len(act_B1), generator)
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left
-            next_values_BA = self.actor.values(self.actor.features(next_obs, time_left), self.target_quantiles)
-            next_z_BMA = self.target.quantiles(self.target.features(next_obs, time_left), target_tau_BM)
+            next_values_BA = self.actor.values(
+                self.actor.features(next_obs, time_left), self.target_quantiles
+            )
+            next_z_BMA = self.target.quantiles(
+                self.target.features(next_obs, time_left), target_tau_BM
+            )
             next_z_BM = _of_actions(next_z_BMA, next_values_BA.argmax(dim=1, keepdim=True))
             gamma = self.gamma if batch.discount is None else batch.discount
             target_BM = quantile_target(batch.rew, batch.terminated, next_z_BM, gamma)
@@ -255,7 +297,9 @@ class IQNAgent(TrainingAgent):
     def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Tau [B, N], and that of the target [B, M]."""
         sizes = self.quantiles, self.target_quantiles
-        tau_BN, target_tau_BM = (torch.rand(rows, n, generator=generator, device=self.device) for n in sizes)
+        tau_BN, target_tau_BM = (
+            torch.rand(rows, n, generator=generator, device=self.device) for n in sizes
+        )
         return tau_BN, target_tau_BM
 
 

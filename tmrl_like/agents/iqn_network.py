@@ -1,7 +1,7 @@
 """The network of implicit quantiles, which is the policy as well.
 
-Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C cosines,
-R rows, B times N.
+Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C
+cosines, R rows, B times N.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -29,26 +29,30 @@ from tmrl_like.types import Action, Observation
 
 
 class IQNActor(ActorModule):
-    """Quantiles of the return of each action (Dabney et al. 2018, arXiv:1806.06923), and the policy that reads them.
+    """Quantiles of the return of each action (Dabney et al. 2018, arXiv:1806.06923), and the policy
+    that reads them.
 
-    The state psi(s) [D] is made of what is seen and of the time that is left, multiplied by the embedding phi(tau) [D]
-    of each quantile, and valued by two heads (Wang et al. 2016, arXiv:1511.06581, eq. 9):
+    The state psi(s) [D] is made of what is seen and of the time that is left, multiplied by the
+    embedding phi(tau) [D] of each quantile, and valued by two heads (Wang et al. 2016,
+    arXiv:1511.06581, eq. 9):
 
         phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1      eq. 4
         Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
 
-    It acts by the mean of the K quantiles tau_k = eta (k + 1/2) / K: by the mean of the returns, or, with eta below 1,
-    by the mean of the worst share eta of them (CVaR, section 3.2). Then, while it explores, in one step it takes
+    It acts by the mean of the K quantiles tau_k = eta (k + 1/2) / K: by the mean of the returns,
+    or, with eta below 1, by the mean of the worst share eta of them (CVaR, section 3.2). Then,
+    while it explores, in one step it takes
 
         a uniformly random action, with probability `epsilon`
         argmax_a Q(s, a) + `boltzmann_noise` N(0, 1), with probability `epsilon_boltzmann`
         argmax_a Q(s, a) otherwise.
 
     Attributes:
-        behaviour: float32 [4], `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta: part of the weights, so that
-            what the agent changes travels with the policy. Until then: greedy, by the mean.
-        extras: "greedy": numpy bool, whether the action was that of the largest value, however it was chosen;
-            "values": float32 [A], what it saw.
+        behaviour: float32 [4], `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta: part of
+            the weights, so that what the agent changes travels with the policy. Until then: greedy,
+            by the mean.
+        extras: "greedy": numpy bool, whether the action was that of the largest value, however it
+            was chosen; "values": float32 [A], what it saw.
     """
 
     behaviour: Tensor
@@ -78,10 +82,12 @@ class IQNActor(ActorModule):
             hidden_size: H.
             cosines: C.
             acting_quantiles: K.
-            layer_norm: normalise the state, and the hidden layer of both heads together, before their ReLU.
-            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
-                keeps.
+            layer_norm: normalise the state, and the hidden layer of both heads together, before
+                their ReLU.
+            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as
+                they are.
+            normalize_obs: normalise observed numbers without useful bounds by the running
+                statistics that the agent keeps.
             picture_encoder: see `Encoder`.
 
         Raises:
@@ -90,8 +96,9 @@ class IQNActor(ActorModule):
         super().__init__(observation_space, action_space)
         if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
             raise ConfigError(
-                f"the action space is {one_line(action_space)}; this agent needs Discrete, of at most "
-                f"{MAX_CATEGORIES:,} actions: tmrl_like.envs.ActionTable makes one of a table of inputs"
+                f"the action space is {one_line(action_space)}; this agent needs Discrete, of at "
+                f"most {MAX_CATEGORIES:,} actions: tmrl_like.envs.ActionTable makes one of a table "
+                "of inputs"
             )
         actions, self._first = int(action_space.n), int(action_space.start)
         self.acting_quantiles = acting_quantiles
@@ -100,7 +107,8 @@ class IQNActor(ActorModule):
         self.norm = nn.LayerNorm(width) if layer_norm else None
         self.hidden_norm = nn.LayerNorm(2 * hidden_size) if layer_norm else None
         self.embedding = nn.Linear(cosines, width)
-        self.hidden = nn.Linear(width, 2 * hidden_size)  # of both heads: the value's half, then the advantages'
+        # of both heads: the value's half, then the advantages'
+        self.hidden = nn.Linear(width, 2 * hidden_size)
         self.value = nn.Linear(hidden_size, 1)
         self.advantage = nn.Linear(hidden_size, actions)
         self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
@@ -118,7 +126,9 @@ class IQNActor(ActorModule):
             float32 [B, D].
         """
         x_BF = self.encoder(obs)
-        time_B1 = torch.ones_like(x_BF[:, :1]) if time_left is None else 2.0 * time_left[:, None] - 1.0
+        time_B1 = (
+            torch.ones_like(x_BF[:, :1]) if time_left is None else 2.0 * time_left[:, None] - 1.0
+        )
         x_BD = self.state(torch.cat((x_BF, OBS_RANGE * time_B1), dim=1))
         return F.relu(x_BD if self.norm is None else self.norm(x_BD), inplace=True)
 
@@ -127,17 +137,22 @@ class IQNActor(ActorModule):
         return self._heads(self._hidden(state_BD, tau_BN))
 
     def values(self, state_BD: Tensor, quantiles: int) -> Tensor:
-        """What actions are chosen by: Q [B, A], the mean over so many quantiles below eta, always the same."""
-        tau_1N = ((torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3])[None]
-        return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))  # the mean of what is linear is that of the mean
+        """What actions are chosen by: Q [B, A], the mean over so many quantiles below eta, always
+        the same.
+        """
+        tau_1N = (
+            (torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3]
+        )[None]
+        # the mean of what is linear is that of the mean
+        return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))
 
     def forward(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
         """Structure of [B, ...] -> Q [B, A]."""
         return self.values(self.features(obs, time_left), self.acting_quantiles)
 
     def act(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action; see `ActorModule.act`. Where values are not finite it is NaN, and the worker's safe one
-        drives.
+        """Choose an action; see `ActorModule.act`. Where values are not finite it is NaN, and the
+        worker's safe one drives.
         """
         values_A = self(obs)[0].cpu()
         best = chosen = int(values_A.argmax())
@@ -160,14 +175,23 @@ class IQNActor(ActorModule):
 
     def _hidden(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
         """Of both heads, [B, N, 2 H]."""
-        phi_RD = F.relu(self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True)
+        phi_RD = F.relu(
+            self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True
+        )
         x_BND = state_BD.unsqueeze(1) * phi_RD.view(*tau_BN.shape, -1)
         hidden = self.hidden(x_BND.flatten(0, 1))
-        hidden = F.relu(hidden if self.hidden_norm is None else self.hidden_norm(hidden), inplace=True)
+        hidden = F.relu(
+            hidden if self.hidden_norm is None else self.hidden_norm(hidden), inplace=True
+        )
         return hidden.view(*x_BND.shape[:2], -1)
 
     def _heads(self, hidden: Tensor) -> Tensor:
-        """[..., 2 H] -> [..., A]: eq. 9 of Wang et al. as one product, the mean taken of the weights."""
+        """[..., 2 H] -> [..., A]: eq. 9 of Wang et al. as one product, the mean taken of the
+        weights.
+        """
         value, advantage = self.value, self.advantage
-        weight = torch.cat((value.weight.expand_as(advantage.weight), advantage.weight - advantage.weight.mean(0)), 1)
+        weight = torch.cat(
+            (value.weight.expand_as(advantage.weight), advantage.weight - advantage.weight.mean(0)),
+            1,
+        )
         return F.linear(hidden, weight, value.bias + advantage.bias - advantage.bias.mean())

@@ -1,4 +1,5 @@
-"""Networks for observations made of vectors and images: a squashed Gaussian actor and an ensemble of critics.
+"""Networks for observations made of vectors and images: a squashed Gaussian actor and an ensemble
+of critics.
 
 Shape names: B batch, F features of an observation, A flat action, H hidden width, N critics.
 """
@@ -30,7 +31,9 @@ _WITHIN = 0.99  # of the bounds: the density of a squashed Gaussian is nothing a
 
 
 class SamplingActor(ActorModule):
-    """A policy that SAC can train: it draws actions with gradients and says how likely they were."""
+    """A policy that SAC can train: it draws actions with gradients and says how likely they
+    were.
+    """
 
     @abstractmethod
     def sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
@@ -40,12 +43,14 @@ class SamplingActor(ActorModule):
             obs: structure of [B, ...].
 
         Returns:
-            Actions [B, *action shape] in the action space's units and their log-density [B] in those units.
+            Actions [B, *action shape] in the action space's units and their log-density [B] in
+            those units.
         """
 
 
 class MLPActor(ActorModule, MLP):
-    """What the actors that ship have in common: an encoder, hidden layers, and what their outputs become.
+    """What the actors that ship have in common: an encoder, hidden layers, and what their outputs
+    become.
 
     Attributes:
         options: what it takes beside the spaces.
@@ -69,19 +74,24 @@ class MLPActor(ActorModule, MLP):
             options: see `page`.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of
+                range.
         """
         super().__init__(observation_space, action_space)
         self.options = self.page(**options)
         self.hidden_sizes = self.options.hidden_sizes
-        self.encoder = Encoder(observation_space, self.options.obs_range, self.options.normalize_obs)
+        self.encoder = Encoder(
+            observation_space, self.options.obs_range, self.options.normalize_obs
+        )
         self.spec = actor_spec(self.encoder.layout, action_space, self.options)
         self.make_layers(self.encoder.size, self.spec.num_outputs, self.options)
         self.random: Any = TorchRandom()
 
     @torch.inference_mode()
     def act(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action by what `forward` gives; see `ActorModule.act` and the spec's `action`."""
+        """Choose an action by what `forward` gives; see `ActorModule.act` and the spec's
+        `action`.
+        """
         outputs = self(obs)
         outputs = torch.cat(outputs, dim=-1) if isinstance(outputs, tuple) else outputs
         with np.errstate(all="ignore"):
@@ -98,7 +108,9 @@ class MLPActor(ActorModule, MLP):
         self.random = previous.random
 
     def in_numpy(self) -> NumpyActor | None:
-        """The actor that does the same in numpy, on the same parameters; None: a subclass, another device."""
+        """The actor that does the same in numpy, on the same parameters; None: a subclass, another
+        device.
+        """
         form = vars(type(self)).get("numpy_form")
         if form is None or self.device != "cpu":
             return None
@@ -108,7 +120,9 @@ class MLPActor(ActorModule, MLP):
 
 
 class TorchRandom:
-    """Draws from torch's global generator, as the methods of `numpy.random.Generator` do from one of their own."""
+    """Draws from torch's global generator, as the methods of `numpy.random.Generator` do from one
+    of their own.
+    """
 
     def standard_normal(self, size: int, dtype: type) -> Floats:
         """float32 [size]."""
@@ -120,10 +134,11 @@ class TorchRandom:
 
 
 class SquashedGaussianActor(MLPActor, SamplingActor):
-    """A Gaussian policy squashed by tanh to the bounds of a Box action space; takes `GaussianOptions`.
+    """A Gaussian policy squashed by tanh to the bounds of a Box action space; takes
+    `GaussianOptions`.
 
-    Haarnoja et al., "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a
-    Stochastic Actor", 2018, appendix C:  a = center + half * tanh(u),  u ~ N(mean(s), std(s)).
+    Haarnoja et al., "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with
+    a Stochastic Actor", 2018, appendix C:  a = center + half * tanh(u),  u ~ N(mean(s), std(s)).
     """
 
     page, numpy_form = GaussianOptions, NumpyGaussianActor
@@ -159,7 +174,9 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
     def log_prob(self, obs: Observation, act: Tensor) -> Tensor:
-        """As `ActorModule.log_prob`; where the bounds are reached, of an action that is a little within them."""
+        """As `ActorModule.log_prob`; where the bounds are reached, of an action that is a little
+        within them.
+        """
         mean_BA, log_std_BA = self(obs)
         act_BA = (act.reshape(len(act), -1).float() - self.act_center) / self.act_half
         u_BA = act_BA.clamp(-_WITHIN, _WITHIN).atanh()
@@ -197,7 +214,8 @@ class EnsembleCritic(EnsembleMLP):
             float32 [N, B] (or [M, B]).
         """
         act_BA = self.rescale_act(act.reshape(len(act), -1).float())
-        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members).squeeze(-1)  # [N, B]
+        # [N, B]
+        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members).squeeze(-1)
 
 
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:
@@ -210,6 +228,11 @@ def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Ten
 
     which is exact where 1 - tanh^2 rounds to 0.
     """
-    log_jacobian_BA = torch.sub(u_BA, F.softplus(u_BA, beta=-2.0), alpha=2.0)  # torch divides softplus by its beta
-    per_dimension_BA = torch.addcmul(log_jacobian_BA * 2.0 - log_std_BA, noise_BA, noise_BA, value=-0.5)
-    return per_dimension_BA.sum(dim=-1) - u_BA.shape[-1] * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi))
+    # torch divides softplus by its beta
+    log_jacobian_BA = torch.sub(u_BA, F.softplus(u_BA, beta=-2.0), alpha=2.0)
+    per_dimension_BA = torch.addcmul(
+        log_jacobian_BA * 2.0 - log_std_BA, noise_BA, noise_BA, value=-0.5
+    )
+    return per_dimension_BA.sum(dim=-1) - u_BA.shape[-1] * (
+        2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)
+    )

@@ -1,8 +1,8 @@
-"""What networks see of an observation: numbers scaled by their bounds or normalised, categorical values as one-hot,
-images by convolutions.
+"""What networks see of an observation: numbers scaled by their bounds or normalised, categorical
+values as one-hot, images by convolutions.
 
-Shape names: B batch, R numbers of an observation as the environment gives them, U of these without useful bounds, V
-entries that stand for them, F features.
+Shape names: B batch, R numbers of an observation as the environment gives them, U of these without
+useful bounds, V entries that stand for them, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -27,7 +27,8 @@ from tmrl_like.types import Observation
 
 
 class Encoder(nn.Module):
-    """Observation -> features [B, F]: all vectors and one-hot values side by side, then the features of each image.
+    """Observation -> features [B, F]: all vectors and one-hot values side by side, then the
+    features of each image.
 
     Attributes:
         images: the encoder of each image.
@@ -44,17 +45,21 @@ class Encoder(nn.Module):
         """Read the layout of `space`.
 
         Args:
-            space: Box, Discrete, MultiDiscrete and MultiBinary, or Tuples and Dicts of these. A Box of three or four
-                dimensions, or of two dimensions and uint8, with sides of at least 8, is an image: channels first or
-                last, a history of images in front. Each value of a Discrete or MultiDiscrete becomes one-hot here.
-            obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: where a number has no useful bounds, how vectors are scaled is part of the weights, so that
-                an agent can normalise such numbers (`RunningNorm`); until it does, they stay as they are.
-            picture_encoder: called with the Box of each image; makes a module with `forward`, images [B, ...] of the
-                Box's dtype -> float32 [B, size], and `size`.
+            space: Box, Discrete, MultiDiscrete and MultiBinary, or Tuples and Dicts of these. A Box
+                of three or four dimensions, or of two dimensions and uint8, with sides of at least
+                8, is an image: channels first or last, a history of images in front. Each value of
+                a Discrete or MultiDiscrete becomes one-hot here.
+            obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they
+                are.
+            normalize_obs: where a number has no useful bounds, how vectors are scaled is part of
+                the weights, so that an agent can normalise such numbers (`RunningNorm`); until it
+                does, they stay as they are.
+            picture_encoder: called with the Box of each image; makes a module with `forward`,
+                images [B, ...] of the Box's dtype -> float32 [B, size], and `size`.
 
         Raises:
-            ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
+            ConfigError: a leaf is none of this; its place in the space is named. Or there is
+                nothing in the space.
         """
         super().__init__()
         self.space = space
@@ -68,7 +73,9 @@ class Encoder(nn.Module):
         self.image_paths = [path for path, _ in images]
         pictures: list[Any] = [picture_encoder(box) for _, box in images]
         self.images = nn.ModuleList(pictures)
-        self.size: int = (self.one_hot or self.rescale).size + sum(picture.size for picture in pictures)
+        self.size: int = (self.one_hot or self.rescale).size + sum(
+            picture.size for picture in pictures
+        )
 
     def forward(self, obs: Observation) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; also what `see` made of it."""
@@ -89,9 +96,11 @@ class Encoder(nn.Module):
         return 0 < len(self.images) == len(self.picture_encoders)
 
     def see(self, obs: Observation, shift: bool = False) -> Tensor:
-        """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R + …] float32.
+        """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R
+        + …] float32.
 
-        What is that already passes through. `shift`: images are augmented, by encoders that do so (`PictureEncoder`).
+        What is that already passes through. `shift`: images are augmented, by encoders that do so
+        (`PictureEncoder`).
         """
         if not self.images or _is_flat(obs):
             return self.flatten(obs)
@@ -102,7 +111,9 @@ class Encoder(nn.Module):
         return torch.cat(parts, dim=1)
 
     def flatten(self, obs: Observation) -> Tensor:
-        """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already passes through."""
+        """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already
+        passes through.
+        """
         if _is_flat(obs):
             return obs.float()  # type: ignore[no-any-return]
         leaves = [tree.part_at(obs, path) for path in self._paths]
@@ -132,7 +143,9 @@ def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
     None: one of them has no `Encoder` that sees pictures of this space; nothing has changed.
     """
     encoders = [encoder for encoder in encoders_of(networks) if encoder.sees_pictures]
-    if len(encoders) < len(networks) or any(encoder.space != encoders[0].space for encoder in encoders):
+    if len(encoders) < len(networks) or any(
+        encoder.space != encoders[0].space for encoder in encoders
+    ):
         return None
     for encoder in encoders:
         encoder.images = encoders[0].images
@@ -144,15 +157,18 @@ def _is_flat(obs: Observation) -> bool:
 
 
 class RunningNorm(nn.Module):
-    """Running mean and variance of the numbers without useful bounds, by which all encoders it gets normalise them.
+    """Running mean and variance of the numbers without useful bounds, by which all encoders it gets
+    normalise them.
 
-    Batch n counts with the weight w = 1 / min(n, HORIZON), an average over all of them that becomes an exponential one:
+    Batch n counts with the weight w = 1 / min(n, HORIZON), an average over all of them that becomes
+    an exponential one:
 
         mean <- mean + w (E[x] - mean),    mean_square <- mean_square + w (E[x^2] - mean_square)
         var = mean_square - mean^2
 
-    For batches of one size this is the parallel variance of Chan, Golub and LeVeque, "Algorithms for Computing the
-    Sample Variance", 1983, in fewer operations; squares of float32 are exact in float64. Then, in all encoders,
+    For batches of one size this is the parallel variance of Chan, Golub and LeVeque, "Algorithms
+    for Computing the Sample Variance", 1983, in fewer operations; squares of float32 are exact in
+    float64. Then, in all encoders,
 
         scale = 1 / max(sqrt(var), FLOOR),    shift = -mean scale
 
@@ -171,12 +187,16 @@ class RunningNorm(nn.Module):
     which: Tensor
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
-        """The encoders, one or more of one space on one device, share the first one's scale and shift from here on,
-        until one of them is moved to another device.
+        """The encoders, one or more of one space on one device, share the first one's scale and
+        shift from here on, until one of them is moved to another device.
         """
         super().__init__()
         first = encoders[0]
-        self.flatten, self.scale, self.shift = first.flatten, first.rescale.scale, first.rescale.shift
+        self.flatten, self.scale, self.shift = (
+            first.flatten,
+            first.rescale.scale,
+            first.rescale.shift,
+        )
         for encoder in encoders:
             encoder.rescale.scale, encoder.rescale.shift = self.scale, self.shift
         which = torch.from_numpy(first.unbounded)
@@ -188,14 +208,17 @@ class RunningNorm(nn.Module):
     @torch.no_grad()
     def go_on(self, batches: int) -> None:
         """Take scale and shift, which were loaded, for what so many batches said."""
-        scale_U, shift_U = (values.index_select(0, self.which).double() for values in (self.scale, self.shift))
+        scale_U, shift_U = (
+            values.index_select(0, self.which).double() for values in (self.scale, self.shift)
+        )
         self.mean.copy_(-shift_U / scale_U)
         self.mean_square.copy_(scale_U**-2 + self.mean**2)
         self.count.fill_(batches)
 
     @torch.no_grad()
     def update(self, x_BR: Tensor, ranks: Averaging | None = None) -> None:
-        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back.
+        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads
+        nothing back.
 
         The batches of all `ranks` count as one.
         """
@@ -231,7 +254,9 @@ class Rescale(nn.Module):
 
 
 class OneHot(nn.Module):
-    """A flat vector with categorical values in it: each becomes as many entries as it has categories, one of them 1."""
+    """A flat vector with categorical values in it: each becomes as many entries as it has
+    categories, one of them 1.
+    """
 
     source: Tensor  # [V] int64, which number an entry is made of
     value: Tensor  # [V] float32, which value an entry stands for
@@ -242,7 +267,11 @@ class OneHot(nn.Module):
         super().__init__()
         source, value, is_categorical = numbers.entries()
         self.size = len(source)
-        for name, values in (("source", source), ("value", value), ("is_categorical", is_categorical)):
+        for name, values in (
+            ("source", source),
+            ("value", value),
+            ("is_categorical", is_categorical),
+        ):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor, scaled: Tensor) -> Tensor:

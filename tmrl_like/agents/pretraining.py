@@ -1,4 +1,6 @@
-"""An encoder of pictures that is trained before the agent: as one half of an autoencoder of recorded frames."""
+"""An encoder of pictures that is trained before the agent: as one half of an autoencoder of
+recorded frames.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from tmrl_like.agents.images import PictureEncoder
 from tmrl_like.agents.observations import Encoder, encoders_of
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import read_weights, refuse_misfit, refuse_not_finite, write_weights
+from tmrl_like.policies.weight_file import (
+    read_weights,
+    refuse_misfit,
+    refuse_not_finite,
+    write_weights,
+)
 from tmrl_like.policies.weights import copied, manifest_of, tensors_of
 from tmrl_like.types import Observation
 
@@ -28,8 +35,9 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
     encoders = [] if critic is None else encoders_of([critic])
     if not (encoders and encoders[0].sees_pictures):
         raise ConfigError(
-            f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: that takes an "
-            "observation space with pictures, and SACAgent, REDQAgent or DiscreteSACAgent with the networks that ship"
+            f"{type(agent).__name__} has no encoder of pictures that can be trained beforehand: "
+            "that takes an observation space with pictures, and SACAgent, REDQAgent or "
+            "DiscreteSACAgent with the networks that ship"
         )
     return encoders[0]
 
@@ -37,20 +45,25 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:
     """Train the encoder of an observation's pictures, one step per batch of observations.
 
-    A decoder of two layers paints each picture from its features. The loss is the mean squared error of pixels against
-    the picture that the encoder sees, averaged down and shifted by a few pixels, as in the training of an agent.
+    A decoder of two layers paints each picture from its features. The loss is the mean squared
+    error of pixels against the picture that the encoder sees, averaged down and shifted by a few
+    pixels, as in the training of an agent.
 
     Yields:
-        After each step what is missing of the pictures, as a share of their variance over the batch: 1 means that it
-        paints the mean of all pictures.
+        After each step what is missing of the pictures, as a share of their variance over the
+        batch: 1 means that it paints the mean of all pictures.
     """
     images = encoder.picture_encoders
     decoders = nn.ModuleList(_decoder(image) for image in images)
     decoders.to(next(encoder.images.parameters()).device)
-    optimizer = torch.optim.Adam([*encoder.images.parameters(), *decoders.parameters()], _LEARNING_RATE)
+    optimizer = torch.optim.Adam(
+        [*encoder.images.parameters(), *decoders.parameters()], _LEARNING_RATE
+    )
     parts = list(zip(images, decoders, encoder.image_paths, strict=True))
     for obs in observations:
-        missing = [_missing(image, decoder, tree.part_at(obs, path)) for image, decoder, path in parts]
+        missing = [
+            _missing(image, decoder, tree.part_at(obs, path)) for image, decoder, path in parts
+        ]
         mean = torch.stack(missing).mean()
         optimizer.zero_grad()
         mean.backward()  # type: ignore[no-untyped-call]
@@ -59,7 +72,9 @@ def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iter
 
 
 def _decoder(image: PictureEncoder) -> nn.Module:
-    return nn.Sequential(nn.Linear(image.size, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, image.spec.num_averaged))
+    return nn.Sequential(
+        nn.Linear(image.size, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, image.spec.num_averaged)
+    )
 
 
 def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tensor:
@@ -70,7 +85,9 @@ def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tens
 
 
 def save_encoder(encoder: Encoder, path: Path) -> None:
-    """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot be written."""
+    """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot
+    be written.
+    """
     write_weights(path, copied(encoder.images.state_dict()).content)
 
 

@@ -12,11 +12,11 @@ _KEEP_BYTES = 1 << 30
 def tune_process(threads: int | None = None) -> None:
     """Set up the calling process for training. Call it once, from the thread that will train.
 
-    - Denormal numbers count as zero (`torch.set_flush_denormal`): Adam's moments become denormal where
-      gradients stay zero, and each of them costs a hundred cycles. The setting is the calling thread's and
-      that of threads it starts.
-    - Freed memory is kept (`keep_freed_memory`): the tensors of one step are the next step's, and giving their
-      pages back and faulting them in again costs up to a tenth of a step.
+    - Denormal numbers count as zero (`torch.set_flush_denormal`): Adam's moments become denormal
+      where gradients stay zero, and each of them costs a hundred cycles. The setting is the calling
+      thread's and that of threads it starts.
+    - Freed memory is kept (`keep_freed_memory`): the tensors of one step are the next step's, and
+      giving their pages back and faulting them in again costs up to a tenth of a step.
 
     Args:
         threads: cores for one torch operation; None leaves torch's choice.

@@ -15,18 +15,20 @@ _SMALLEST = 1e-6
 
 
 class ReturnScale(nn.Module):
-    """A running estimate of the size of returns, by which rewards are divided so that values stay near 1.
+    """A running estimate of the size of returns, by which rewards are divided so that values stay
+    near 1.
 
-    Lee et al., "Hyperspherical Normalization for Scalable Deep Reinforcement Learning", 2025 (SimbaV2,
-    arXiv:2502.15280), section on reward scaling, which follows returns along episodes. A batch has none of these: if
-    its rewards r were independent of each other and of d, the discount of what follows (gamma, of n steps gamma^n; 0
-    behind a terminal state), the return G = r + d G' would have
+    Lee et al., "Hyperspherical Normalization for Scalable Deep Reinforcement Learning", 2025
+    (SimbaV2, arXiv:2502.15280), section on reward scaling, which follows returns along episodes. A
+    batch has none of these: if its rewards r were independent of each other and of d, the discount
+    of what follows (gamma, of n steps gamma^n; 0 behind a terminal state), the return G = r + d G'
+    would have
 
         E[G] = E[r] / (1 - E[d]),    E[G^2] = (E[r^2] + 2 E[r] E[d] E[G]) / (1 - E[d^2])
         scale = max(sqrt(E[G^2]), max abs(r))
 
-    with the expectations weighted over batches as in `RunningNorm`. So no reward is larger than 1 after it, rare ones
-    included.
+    with the expectations weighted over batches as in `RunningNorm`. So no reward is larger than 1
+    after it, rare ones included.
 
     Attributes:
         means: float64 [4], of r, r^2, d and d^2.
@@ -45,7 +47,8 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def update(self, rew_B: Tensor, discount_B: Tensor, ranks: Averaging | None = None) -> Tensor:
-        """Count a batch's rewards and the discounts of what follows them; float32 [], the scale. Reads nothing back.
+        """Count a batch's rewards and the discounts of what follows them; float32 [], the scale.
+        Reads nothing back.
 
         The batches of all `ranks` count as one.
         """
@@ -64,5 +67,7 @@ class ReturnScale(nn.Module):
         """What rewards are divided by; float32 []."""
         rew, square = self.means[:2]
         discount, square_discount = self.means[2:].clamp(max=_LARGEST_DISCOUNT)
-        size: Tensor = (square + 2.0 * discount * rew.square() / (1.0 - discount)) / (1.0 - square_discount)
+        size: Tensor = (square + 2.0 * discount * rew.square() / (1.0 - discount)) / (
+            1.0 - square_discount
+        )
         return size.sqrt_().maximum(self.largest).clamp_(min=_SMALLEST).float()

@@ -1,8 +1,8 @@
 """Soft Actor-Critic and its ensemble form REDQ: the losses, and the agent that descends them.
 
-Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by equation number. Shape
-names: B batch, S both observations of a batch, 2 B, A action dimensions, N critics, M critics in the target; everything
-is float32.
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by
+equation number. Shape names: B batch, S both observations of a batch, 2 B, A action dimensions, N
+critics, M critics in the target; everything is float32.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -21,7 +21,15 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat, Metrics, Step, accelerate, adam_step, compiled_or_none, learning_rate_of
+from tmrl_like.agents.acceleration import (
+    Flat,
+    Metrics,
+    Step,
+    accelerate,
+    adam_step,
+    compiled_or_none,
+    learning_rate_of,
+)
 from tmrl_like.agents.agent import Averaging, TrainingAgent, refuse_out_of_range
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm, encoders_of, share_pictures
@@ -59,9 +67,10 @@ def td_target(
 
         y = r + gamma (1 - terminated) (min_i Q_i(s', a') - alpha log pi(a'|s')).
 
-    A terminal state has no value beyond it; a truncated episode has, so `truncated` does not appear. With the
-    M critics drawn out of N, this is line 8 of algorithm 1 in Chen et al., "Randomized Ensembled Double
-    Q-Learning", 2021 (REDQ). A `gamma` [B] discounts each transition by its own factor (n-step returns).
+    A terminal state has no value beyond it; a truncated episode has, so `truncated` does not
+    appear. With the M critics drawn out of N, this is line 8 of algorithm 1 in Chen et al.,
+    "Randomized Ensembled Double Q-Learning", 2021 (REDQ). A `gamma` [B] discounts each transition
+    by its own factor (n-step returns).
     """
     next_v_B = next_q_MB.amin(dim=0) - entropy_coef * next_log_prob_B  # [B]
     return rew_B + gamma * (1.0 - terminated_B) * next_v_B
@@ -84,10 +93,12 @@ def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
 
 
 def smoothness_loss(mean_BA: Tensor, next_mean_BA: Tensor) -> Tensor:
-    """How far the policy's mean actions, in [-1, 1], of an observation and the next one are apart; [].
+    """How far the policy's mean actions, in [-1, 1], of an observation and the next one are apart;
+    [].
 
-    The temporal term of Mysore et al., "Regularizing Action Policies for Smooth Control with Reinforcement Learning",
-    2021 (CAPS, arXiv:2012.06644), by the square of the distance:  L_T = E[ |mu(s) - mu(s')|^2 ].
+    The temporal term of Mysore et al., "Regularizing Action Policies for Smooth Control with
+    Reinforcement Learning", 2021 (CAPS, arXiv:2012.06644), by the square of the
+    distance:  L_T = E[ |mu(s) - mu(s')|^2 ].
     """
     return (mean_BA - next_mean_BA).square().sum(dim=1).mean()
 
@@ -95,7 +106,8 @@ def smoothness_loss(mean_BA: Tensor, next_mean_BA: Tensor) -> Tensor:
 def temperature_loss(
     log_entropy_coef: float | Tensor, entropy: float | Tensor, target_entropy: float
 ) -> float | Tensor:
-    """Moves alpha up while the policy's entropy is below the target (nats), down while it is above; [].
+    """Moves alpha up while the policy's entropy is below the target (nats), down while it is above;
+    [].
 
     Eq. 18: J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place,
     as implementations have it: the same fixed point, and steps whose size does not shrink with
@@ -108,8 +120,8 @@ def temperature_loss(
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     """Exponential moving average (EMA), in place.
 
-    average <- polyak * average + (1 - polyak) * parameter:  the target's update in algorithm 1, with
-    tau = 1 - polyak.
+    average <- polyak * average + (1 - polyak) * parameter:  the target's update in algorithm 1,
+    with tau = 1 - polyak.
     """
     average.lerp_(parameter, 1.0 - polyak)
 
@@ -120,28 +132,32 @@ class SACOptions(Options):
 
     Attributes:
         n_critics: how many critics, N.
-        critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
+        critics_in_target: how many critics, drawn afresh in each step, make the target's minimum;
+            None: all.
         gamma: discount per environment step.
         polyak: share of the target critics that stays in one step.
-        actor_polyak: share that stays of the moving average of the actor that goes to the workers, which acts more
-            steadily than the actor in training; 0 uses no average.
+        actor_polyak: share that stays of the moving average of the actor that goes to the workers,
+            which acts more steadily than the actor in training; 0 uses no average.
         lr_actor: learning rate of the actor.
         lr_critic: learning rate of the critics.
         lr_entropy: learning rate of the logarithm of the entropy coefficient.
-        scale_rewards: divide rewards by a running estimate of the returns' size (`ReturnScale`). Values, their errors
-            and alpha are in that unit then.
+        scale_rewards: divide rewards by a running estimate of the returns' size (`ReturnScale`).
+            Values, their errors and alpha are in that unit then.
         learn_entropy_coef: False keeps `entropy_coef` as it is.
-        entropy_coef: alpha, or its initial value when it is learned; None: 0.2, with `scale_rewards` 0.01.
-        target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number of action dimensions
-            (Haarnoja et al. 2018, appendix D).
+        entropy_coef: alpha, or its initial value when it is learned; None: 0.2, with
+            `scale_rewards` 0.01.
+        target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number
+            of action dimensions (Haarnoja et al. 2018, appendix D).
         policy_delay: the actor is trained in every `policy_delay`-th step.
-        smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`; 0: actions may jerk.
+        smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`;
+            0: actions may jerk.
         optimizer: "adam" or "adamw", for actor and critics.
         betas: decay rates of Adam's two moments, for actor and critics.
         eps: what Adam adds to its denominator, for actor and critics.
         weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
         amsgrad: divide by the largest second moment so far, for actor and critics.
-        picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer --encoder` wrote.
+        picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer
+            --encoder` wrote.
         acceleration: "auto": whatever makes a step faster here; "off": the page, by autograd.
     """
 
@@ -170,7 +186,12 @@ class SACOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         drawn = self.critics_in_target
-        expect(drawn is None or drawn <= self.n_critics, "critics_in_target", drawn, f"1 to {self.n_critics}")
+        expect(
+            drawn is None or drawn <= self.n_critics,
+            "critics_in_target",
+            drawn,
+            f"1 to {self.n_critics}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,20 +206,23 @@ class REDQOptions(SACOptions):
 class SACAgent(TrainingAgent):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905) over an ensemble of critics.
 
-    Two critics, both in the target, are SAC. Ten critics, two drawn at random for each target, and their mean for
-    the actor, are REDQ (Chen et al. 2021, arXiv:2101.05982), see `REDQAgent`. Critics with dropout and layer
-    normalisation are DroQ (Hiraoka et al. 2022): `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
+    Two critics, both in the target, are SAC. Ten critics, two drawn at random for each target, and
+    their mean for the actor, are REDQ (Chen et al. 2021, arXiv:2101.05982), see `REDQAgent`.
+    Critics with dropout and layer normalisation are DroQ (Hiraoka et al. 2022):
+    `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
-    The defaults are to learn more per step than the papers' SAC. What is beside it, each part with a switch of its own:
-    observed numbers without bounds normalised by running statistics that are part of the weights (`normalize_obs` of
-    the actor and the critics), layer normalisation (`layer_norm` of the critics), and a moving average of the actor
-    that acts (`actor_polyak`); further rewards divided by the size of returns (`scale_rewards`), and n-step returns
-    (`n_steps` of `ReplayMemory`; targets leave out the entropy of the steps in between). Plain SAC has
+    The defaults are to learn more per step than the papers' SAC. What is beside it, each part with
+    a switch of its own: observed numbers without bounds normalised by running statistics that are
+    part of the weights (`normalize_obs` of the actor and the critics), layer normalisation
+    (`layer_norm` of the critics), and a moving average of the actor that acts (`actor_polyak`);
+    further rewards divided by the size of returns (`scale_rewards`), and n-step returns (`n_steps`
+    of `ReplayMemory`; targets leave out the entropy of the steps in between). Plain SAC has
     `actor_polyak=0.0`, and False for the other three.
 
     Attributes:
         actor: the policy in training.
-        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy itself.
+        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy
+            itself.
         critic: the N critics in training.
         critic_target: their moving average.
         return_scale: what rewards are divided by; None: by nothing.
@@ -230,15 +254,16 @@ class SACAgent(TrainingAgent):
             observation_space: what the actor and critic classes accept.
             action_space: a Box with finite bounds.
             device: where the networks live and batches arrive.
-            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to
-                the workers. See `SamplingActor`. None: the actor that ships.
+            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or
+                partial goes to the workers. See `SamplingActor`. None: the actor that ships.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
-                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship.
-                Where it takes `hidden_sizes` and has none, they are the actor's.
+                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics
+                that ship. Where it takes `hidden_sizes` and has none, they are the actor's.
             options: see `SACOptions`.
 
         Raises:
-            ConfigError: an argument out of its range, or a space that the networks cannot learn from.
+            ConfigError: an argument out of its range, or a space that the networks cannot learn
+                from.
         """
         super().__init__(observation_space, action_space, device)
         o = self.page(**options)
@@ -251,14 +276,26 @@ class SACAgent(TrainingAgent):
         self.updates = 0
         self._build_networks(actor_cls or self._default_actor, critic_cls or self._default_critic)
         has_means = isinstance(self.actor, SquashedGaussianActor)
-        expect(has_means or not o.smoothness, "smoothness", o.smoothness, "0, or a SquashedGaussianActor as actor_cls")
+        expect(
+            has_means or not o.smoothness,
+            "smoothness",
+            o.smoothness,
+            "0, or a SquashedGaussianActor as actor_cls",
+        )
         if o.picture_encoder is not None:
             load_encoder(encoder_of(self), Path(o.picture_encoder))
-        self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(device)
+        self.temperature = Temperature(o.entropy_coef or (0.01 if o.scale_rewards else 0.2)).to(
+            device
+        )
         self.return_scale = ReturnScale().to(device) if o.scale_rewards else None
         self._flat_temperature = Flat(self.temperature)
         cls = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
-        adam = {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay, "amsgrad": o.amsgrad}
+        adam = {
+            "betas": o.betas,
+            "eps": o.eps,
+            "weight_decay": o.weight_decay,
+            "amsgrad": o.amsgrad,
+        }
         self.actor_optimizer = self._flat_actor.adam(cls, lr=o.lr_actor, **adam)
         self.critic_optimizer = self._flat_critic.adam(cls, lr=o.lr_critic, **adam)
         self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=o.lr_entropy)
@@ -270,7 +307,9 @@ class SACAgent(TrainingAgent):
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
     def train(self, batch: Batch) -> Metrics:
-        """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
+        """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or
+        0-dimensional tensors.
+        """
         self.updates += 1
         return self._step(batch, self.updates % self.policy_delay == 0)
 
@@ -278,16 +317,20 @@ class SACAgent(TrainingAgent):
         batch = self._normalize(self._see(batch, shift=True))
         metrics = self._train_critics(batch)
         if with_actor:
-            metrics |= self._train_actor(batch._replace(obs=batch.obs.detach()) if self._shares_pictures else batch)
+            metrics |= self._train_actor(
+                batch._replace(obs=batch.obs.detach()) if self._shares_pictures else batch
+            )
         self.average(with_actor)
         return metrics
 
     def _see(self, batch: Batch, shift: bool = False) -> Batch:
-        """With features in place of pictures, once for all networks; gradients reach the encoder through `obs` alone.
+        """With features in place of pictures, once for all networks; gradients reach the encoder
+        through `obs` alone.
 
-        As in Yarats et al., "Mastering Visual Continuous Control: Improved Data-Augmented Reinforcement Learning", 2021
-        (DrQ-v2, arXiv:2107.09645): the critics' loss trains the encoder, the actor takes `obs` without gradients, and
-        the target takes `next_obs` by the same encoder, not an average of it. `shift` augments the pictures.
+        As in Yarats et al., "Mastering Visual Continuous Control: Improved Data-Augmented
+        Reinforcement Learning", 2021 (DrQ-v2, arXiv:2107.09645): the critics' loss trains the
+        encoder, the actor takes `obs` without gradients, and the target takes `next_obs` by the
+        same encoder, not an average of it. `shift` augments the pictures.
         """
         if not self._shares_pictures:
             return batch
@@ -299,7 +342,9 @@ class SACAgent(TrainingAgent):
         return batch._replace(obs=see(batch.obs, shift), next_obs=next_obs)
 
     def _normalize(self, batch: Batch) -> Batch:
-        """Count a batch in the running statistics, which the networks normalise by; with its rewards scaled."""
+        """Count a batch in the running statistics, which the networks normalise by; with its
+        rewards scaled.
+        """
         if self.obs_norm is not None:
             obs_BR = self.obs_norm.flatten(batch.obs)
             if self.compiled is not None and self.ranks is None:
@@ -312,7 +357,9 @@ class SACAgent(TrainingAgent):
         if self.return_scale is None:
             return batch
         discount = self._gamma_of(batch) * (1.0 - batch.terminated)
-        return batch._replace(rew=batch.rew / self.return_scale.update(batch.rew, discount, self.ranks))
+        return batch._replace(
+            rew=batch.rew / self.return_scale.update(batch.rew, discount, self.ranks)
+        )
 
     def _train_critics(self, batch: Batch) -> Metrics:
         metrics = self._critic_gradients(batch)
@@ -322,11 +369,17 @@ class SACAgent(TrainingAgent):
     def _critic_gradients(self, batch: Batch) -> Metrics:
         """Of the critics' loss, by their parameters; returns the metrics."""
         if self.compiled is not None:
-            return self.compiled.of_critics(batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch))
+            return self.compiled.of_critics(
+                batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch)
+            )
         q_NB, target_B = self._values_and_targets(batch)
         loss = critic_loss(q_NB, target_B)
         _backward(loss, self.critic_optimizer)
-        return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
+        return {
+            "loss_critic": loss.detach(),
+            "q_mean": q_NB.detach().mean(),
+            "q_target_mean": target_B.mean(),
+        }
 
     def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the critics say, [N, B], and what they should say, [B]."""
@@ -338,7 +391,9 @@ class SACAgent(TrainingAgent):
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
         next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())  # [M, B]
         gamma, entropy_coef = self._gamma_of(batch), self.temperature()
-        return td_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma)
+        return td_target(
+            batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma
+        )
 
     def _gamma_of(self, batch: Batch) -> float | Tensor:
         return self.gamma if batch.discount is None else batch.discount
@@ -357,9 +412,12 @@ class SACAgent(TrainingAgent):
         metrics, learned = self._actor_gradients(batch), [self.actor_optimizer]
         if self.learn_entropy_coef:
             log_coef, entropy = self.temperature.log_coef, metrics["entropy_nats"]
-            metrics["loss_entropy_coef"] = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
+            metrics["loss_entropy_coef"] = temperature_loss(
+                log_coef.detach(), entropy, self.target_entropy
+            )
             assert log_coef.grad is not None
-            log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))  # the derivative of what is linear
+            # the derivative of what is linear
+            log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))
             learned.append(self.temperature_optimizer)
         self._descend(*learned)
         return metrics
@@ -377,7 +435,9 @@ class SACAgent(TrainingAgent):
         return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
 
     def _actor_loss(self, batch: Batch, entropy_coef: Tensor) -> tuple[Tensor, Tensor]:
-        """With the smoothness that is asked for; and the log-density [B] of the policy's actions."""
+        """With the smoothness that is asked for; and the log-density [B] of the policy's
+        actions.
+        """
         change: float | Tensor = 0.0
         if self.smoothness:
             act_BA, log_prob_B, change = self._sample_smoothly(batch)
@@ -388,7 +448,9 @@ class SACAgent(TrainingAgent):
         return actor_loss(log_prob_B, q_B, entropy_coef) + self.smoothness * change, log_prob_B
 
     def _sample_smoothly(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_sample`, and `smoothness_loss`, of one pass: batch normalisation sees all that is compared."""
+        """As `_sample`, and `smoothness_loss`, of one pass: batch normalisation sees all that is
+        compared.
+        """
         policy, num_rows = self._policy, len(batch.rew)
         assert isinstance(policy, SquashedGaussianActor)
         mean_SA, log_std_SA = policy(joint_obs(batch))
@@ -396,15 +458,18 @@ class SACAgent(TrainingAgent):
         return act_BA, log_prob_B + self._log_half_sum, smoothness_loss(*mean_SA.tanh().chunk(2))
 
     def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
+        """Actions in the action space's units, and their log-density [B] over actions scaled to
+        [-1, 1].
 
-        So entropy, its target and its coefficient mean the same whatever the units of the actions: a density in
-        those units differs by a constant, which would pay (or cost) the agent for every step it stays alive.
+        So entropy, its target and its coefficient mean the same whatever the units of the actions:
+        a density in those units differs by a constant, which would pay (or cost) the agent for
+        every step it stays alive.
         """
         policy = self._policy
         if not isinstance(policy, SamplingActor):
             raise ConfigError(
-                f"actor_cls makes a {type(policy).__name__}; expected a SamplingActor, which has `sample`"
+                f"actor_cls makes a {type(policy).__name__}; expected a SamplingActor, which has "
+                "`sample`"
             )
         act_BA, log_prob_B = policy.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
@@ -430,7 +495,8 @@ class SACAgent(TrainingAgent):
         if with_actor and self.actor_ema is not self.actor:
             move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
-        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)  # pictures are first
+        # pictures are first
+        move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
@@ -446,14 +512,18 @@ class SACAgent(TrainingAgent):
         }
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
+        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are
+        gone on with.
+        """
         self.actor.load_weights(weights)
         self.actor_ema.load_weights(weights)
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
 
     def get_actor(self) -> ActorModule:
-        """Return the actor in training, or its moving average: its parameters change with each step."""
+        """Return the actor in training, or its moving average: its parameters change with each
+        step.
+        """
         return self.actor_ema
 
     def join(self, ranks: Averaging) -> None:
@@ -477,43 +547,69 @@ class SACAgent(TrainingAgent):
     def tune(self, **values: float) -> None:
         refuse_out_of_range(self, self.page, values)
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
-        expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
+        expect(
+            not (is_learnt and "entropy_coef" in values),
+            "learn_entropy_coef",
+            is_learnt,
+            "false to set alpha",
+        )
         polyak = values.get("actor_polyak", 0.0)
         expect(
-            has_average or not polyak, "actor_polyak", polyak, "0, as at the start: there is no average of the actor"
+            has_average or not polyak,
+            "actor_polyak",
+            polyak,
+            "0, as at the start: there is no average of the actor",
         )
         super().tune(**values)
 
     def _numbers(self) -> tuple[float, ...]:
-        return self.gamma, self.polyak, self.actor_polyak, self.target_entropy, self.critics_in_target
+        return (
+            self.gamma,
+            self.polyak,
+            self.actor_polyak,
+            self.target_entropy,
+            self.critics_in_target,
+        )
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
     _shares_pictures = False  # one encoder of pictures is that of all networks
 
-    def _build_networks(self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]) -> None:
+    def _build_networks(
+        self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
+    ) -> None:
         spaces = self.observation_space, self.action_space
         self.actor: ActorModule = actor_cls(*spaces)
         self.actor.to_device(self.device)
-        self.actor_ema: ActorModule = no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
-        critic_cls = completed(critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING))
+        self.actor_ema: ActorModule = (
+            no_grad(deepcopy(self.actor)) if self.actor_polyak else self.actor
+        )
+        critic_cls = completed(
+            critic_cls, hidden_sizes=getattr(self.actor, "hidden_sizes", MISSING)
+        )
         self.critic = critic_cls(*spaces, n_critics=self.n_critics).to(self.device)
         self.critic_target = no_grad(deepcopy(self.critic))
         shared = share_pictures((self.critic, self.critic_target, self.actor, self.actor_ema))
         self._shares_pictures = shared is not None
         self._flat_actor, self._flat_critic = Flat(self.actor, without=shared), Flat(self.critic)
         ema = self.actor_ema
-        self._flat_actor_ema = Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
+        self._flat_actor_ema = (
+            Flat(ema, self.actor, without=shared) if self.actor_polyak else self._flat_actor
+        )
         self._flat_critic_target = Flat(self.critic_target, self.critic, without=shared)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen, self.actor_ema
-        normalizing = [e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space]
+        normalizing = [
+            e for e in encoders_of(networks) if e.normalizes and e.space == self.observation_space
+        ]
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
 
     def _usual_entropy(self) -> float:
-        """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
+        """The target where none is given, in nats; raises ConfigError for an action space it cannot
+        learn.
+        """
         return -float(action_bounds(self.action_space)[1].size)
 
     def _is_compilable(self) -> bool:
@@ -527,7 +623,11 @@ class SACAgent(TrainingAgent):
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
             and self.actor.encoder.is_as(self.critic.encoder)
-            and all(p.requires_grad for network in (self.actor, self.critic) for p in network.parameters())
+            and all(
+                p.requires_grad
+                for network in (self.actor, self.critic)
+                for p in network.parameters()
+            )
         )
 
     def _compile(self) -> CompiledSAC:
@@ -540,10 +640,11 @@ class SACAgent(TrainingAgent):
 
 
 class REDQAgent(SACAgent):
-    """`SACAgent` as in Chen et al. 2021: ten critics, two drawn for each target, their mean for the actor.
+    """`SACAgent` as in Chen et al. 2021: ten critics, two drawn for each target, their mean for the
+    actor.
 
-    The actor is trained once per `policy_delay` critic steps (the paper's G); let the trainer do about that many
-    steps per environment step.
+    The actor is trained once per `policy_delay` critic steps (the paper's G); let the trainer do
+    about that many steps per environment step.
     """
 
     page = REDQOptions

@@ -1,6 +1,8 @@
-"""What networks read of spaces: which numbers and images an observation has, and what actions there are.
+"""What networks read of spaces: which numbers and images an observation has, and what actions there
+are.
 
-Shape names: R numbers of an observation as the environment gives them, A flat action, K categorical variables.
+Shape names: R numbers of an observation as the environment gives them, A flat action, K categorical
+variables.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def read_observations(space: Space) -> ObservationLayout:
     """The layout of an observation space.
 
     Raises:
-        ConfigError: a leaf that the networks that ship do not take; its place in the space is named. Or there is none.
+        ConfigError: a leaf that the networks that ship do not take; its place in the space is
+            named. Or there is none.
     """
     images: list[tuple[tree.Path, spaces.Box]] = []
     paths: list[tree.Path] = []
@@ -63,27 +66,35 @@ def read_observations(space: Space) -> ObservationLayout:
             paths.append(path)
             rows += _numbers_of(path, leaf)
     if not (images or rows):
-        raise ConfigError(f"the observation space {one_line(space)} is empty; a policy needs something to see")
+        raise ConfigError(
+            f"the observation space {one_line(space)} is empty; a policy needs something to see"
+        )
     low, high, num_categories = zip(*rows, strict=True) if rows else ((), (), ())
     return ObservationLayout(paths, Numbers(low, high, num_categories), images)
 
 
 def _numbers_of(path: tree.Path, space: Space) -> list[tuple[float, float, int]]:
-    """Of each number in a leaf: low, high, and how many categories it has (0: it is not categorical)."""
+    """Of each number in a leaf: low, high, and how many categories it has (0: it is not
+    categorical).
+    """
     if is_categorical(space):
         sizes, first = categories_of(space)
         return list(zip(first.tolist(), (first + sizes - 1).tolist(), sizes.tolist(), strict=True))
     if isinstance(space, spaces.MultiBinary):
         return [(0.0, 1.0, 0)] * math.prod(space.shape)
     if isinstance(space, spaces.Box) and len(space.shape) <= _MAX_DIMS:
-        return [(low, high, 0) for low, high in zip(*(bound.tolist() for bound in _bounds(space)), strict=True)]
+        return [
+            (low, high, 0)
+            for low, high in zip(*(bound.tolist() for bound in _bounds(space)), strict=True)
+        ]
     raise ConfigError(
-        f"the observation space{tree.name_of(path)} is {one_line(space)}; this network takes vectors (a Box "
-        f"of at most {_MAX_DIMS} dimensions, "
-        f"MultiBinary), categories (Discrete, MultiDiscrete; at most {MAX_CATEGORIES:,}), images (a Box of at "
-        f"most {_MAX_IMAGE_DIMS} dimensions, sides of {_SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
-        "convert it in the environment (gymnasium.wrappers.TransformObservation), or give the agent your own actor "
-        "and critic classes"
+        f"the observation space{tree.name_of(path)} is {one_line(space)}; this network takes "
+        f"vectors (a Box of at most {_MAX_DIMS} dimensions, "
+        f"MultiBinary), categories (Discrete, MultiDiscrete; at most {MAX_CATEGORIES:,}), images "
+        f"(a Box of at most {_MAX_IMAGE_DIMS} dimensions, sides of {_SMALLEST_SIDE} or more), and "
+        "Tuples and Dicts of these: convert it in the environment "
+        "(gymnasium.wrappers.TransformObservation), or give the agent your own actor and critic "
+        "classes"
     )
 
 
@@ -93,11 +104,15 @@ def _bounds(space: spaces.Box) -> tuple[Floats, Floats]:
 
 
 def is_categorical(space: Space) -> TypeGuard[spaces.Discrete | spaces.MultiDiscrete]:
-    """Whether a space is Discrete or MultiDiscrete, with not too many categories and none too large."""
+    """Whether a space is Discrete or MultiDiscrete, with not too many categories and none too
+    large.
+    """
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return False
     sizes, first = categories_of(space)
-    return bool(sizes.sum() <= MAX_CATEGORIES and abs(first).max(initial=0) < _EXACT - MAX_CATEGORIES)
+    return bool(
+        sizes.sum() <= MAX_CATEGORIES and abs(first).max(initial=0) < _EXACT - MAX_CATEGORIES
+    )
 
 
 def categories_of(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[Integers, Integers]:
@@ -107,12 +122,17 @@ def categories_of(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[Intege
 
 
 def is_image(space: Space) -> TypeGuard[spaces.Box]:
-    """Whether a leaf goes through convolutions: the other Boxes are vectors and short histories of vectors."""
+    """Whether a leaf goes through convolutions: the other Boxes are vectors and short histories of
+    vectors.
+    """
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= _MAX_IMAGE_DIMS:
         return False
     if len(space.shape) == 2:
         return space.dtype == np.uint8 and min(space.shape) >= _SMALLEST_SIDE
-    return min(space.shape[-3:-1] if channels_are_last(space.shape) else space.shape[-2:]) >= _SMALLEST_SIDE
+    return (
+        min(space.shape[-3:-1] if channels_are_last(space.shape) else space.shape[-2:])
+        >= _SMALLEST_SIDE
+    )
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
@@ -122,10 +142,14 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
 
 def picture_spec(box: spaces.Box) -> PictureSpec:
     """The description of a picture's encoder, from which it is made in torch and in numpy."""
-    return PictureSpec(box.shape, channels_are_last(box.shape), float(box.low.min()), float(box.high.max()))
+    return PictureSpec(
+        box.shape, channels_are_last(box.shape), float(box.low.min()), float(box.high.max())
+    )
 
 
-def actor_spec(layout: ObservationLayout, action_space: Space, options: NetworkOptions) -> NetworkSpec:
+def actor_spec(
+    layout: ObservationLayout, action_space: Space, options: NetworkOptions
+) -> NetworkSpec:
     """The description of an actor, from which it is made in torch and in numpy.
 
     Raises:
@@ -136,7 +160,12 @@ def actor_spec(layout: ObservationLayout, action_space: Space, options: NetworkO
     if isinstance(options, GaussianOptions):
         center, half = (tuple(values.tolist()) for values in action_bounds(action_space))
         return GaussianSpec(
-            numbers=layout.numbers, pictures=pictures, options=options, shape=shape, center=center, half=half
+            numbers=layout.numbers,
+            pictures=pictures,
+            options=options,
+            shape=shape,
+            center=center,
+            half=half,
         )
     sizes, first = (tuple(values.tolist()) for values in action_categories(action_space))
     dtype = str(action_space.dtype)
@@ -152,18 +181,20 @@ def actor_spec(layout: ObservationLayout, action_space: Space, options: NetworkO
 
 
 def action_bounds(space: Space) -> tuple[Floats, Floats]:
-    """Center and half width, [A] each, of a float Box with finite bounds; raises ConfigError for others."""
+    """Center and half width, [A] each, of a float Box with finite bounds; raises ConfigError for
+    others.
+    """
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         raise ConfigError(
-            f"the action space is {one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
-            "or float64): for Discrete and MultiDiscrete take DiscreteSACAgent with CategoricalActor, convert another "
-            "one with gymnasium.wrappers.TransformAction"
+            f"the action space is {one_line(space)}; this agent needs a Box of floats with finite "
+            "bounds (float32 or float64): for Discrete and MultiDiscrete take DiscreteSACAgent "
+            "with CategoricalActor, convert another one with gymnasium.wrappers.TransformAction"
         )
     low, high = _bounds(space)
     if not (len(low) and np.isfinite((low, high)).all() and (low < high).all()):
         raise ConfigError(
-            f"the action space {one_line(space)} has no finite bounds; give it entries, and each a low and a "
-            "higher high"
+            f"the action space {one_line(space)} has no finite bounds; give it entries, and each a "
+            "low and a higher high"
         )
     center, half = _HALF * (low + high), _HALF * (high - low)
     outside = (center + half > high) | (center - half < low)  # by rounding
@@ -172,15 +203,16 @@ def action_bounds(space: Space) -> tuple[Floats, Floats]:
 
 
 def action_categories(space: Space) -> tuple[Integers, Integers]:
-    """How many categories each variable of a Discrete or MultiDiscrete action has, and the smallest; [K] each.
+    """How many categories each variable of a Discrete or MultiDiscrete action has, and the
+    smallest; [K] each.
 
     Raises:
         ConfigError: another space, or too many categories.
     """
     if not is_categorical(space):
         raise ConfigError(
-            f"the action space is {one_line(space)}; this agent needs Discrete or MultiDiscrete, of at most "
-            f"{MAX_CATEGORIES:,} values: for a Box of floats take SACAgent with SquashedGaussianActor, convert another "
-            "one with gymnasium.wrappers.TransformAction"
+            f"the action space is {one_line(space)}; this agent needs Discrete or MultiDiscrete, "
+            f"of at most {MAX_CATEGORIES:,} values: for a Box of floats take SACAgent with "
+            "SquashedGaussianActor, convert another one with gymnasium.wrappers.TransformAction"
         )
     return categories_of(space)

@@ -1,8 +1,9 @@
 """A network that learns from labelled pictures what success looks like.
 
-Singh et al., "End-to-End Robotic Reinforcement Learning without Reward Engineering", 2019 (arXiv:1904.07854), begin so:
-a classifier of pictures, trained by cross-entropy on as many examples of success as of anything else, is the reward.
-The largest answer of each channel counts, wherever it is: so what success looks like is learnt for all places at once.
+Singh et al., "End-to-End Robotic Reinforcement Learning without Reward Engineering", 2019
+(arXiv:1904.07854), begin so: a classifier of pictures, trained by cross-entropy on as many examples
+of success as of anything else, is the reward. The largest answer of each channel counts, wherever
+it is: so what success looks like is learnt for all places at once.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class SuccessNetwork(nn.Module):
         self.head = nn.Linear(self.spec.layers[-1].channels, 1)
 
     def forward(self, pictures: Tensor, shift: bool = False) -> Tensor:
-        """uint8 [B, *shape] -> logits of success [B]; `shift`: each picture by a few pixels, see `shifted`."""
+        """uint8 [B, *shape] -> logits of success [B]; `shift`: each picture by a few pixels, see
+        `shifted`.
+        """
         x = channels_first(pictures, self.spec.picture)
         if shift:
             x = shifted(x, self.spec.picture.largest_shift)
@@ -90,8 +93,11 @@ class SuccessNetwork(nn.Module):
         return torch.cat([self(part) for part in parts]).sigmoid()
 
 
-def split(episodes: Sequence[JudgedEpisode], share: float) -> tuple[list[JudgedEpisode], list[JudgedEpisode]]:
-    """What is learnt from, and a share of the episodes of either kind, drawn at random, that is held out.
+def split(
+    episodes: Sequence[JudgedEpisode], share: float
+) -> tuple[list[JudgedEpisode], list[JudgedEpisode]]:
+    """What is learnt from, and a share of the episodes of either kind, drawn at random, that is
+    held out.
 
     Raises:
         ConfigError: there are fewer than two successes, or than two failures.
@@ -101,7 +107,12 @@ def split(episodes: Sequence[JudgedEpisode], share: float) -> tuple[list[JudgedE
     for success, name in ((True, "successes"), (False, "failures")):
         of_kind = [episode for episode in episodes if episode.success is success]
         num = len(of_kind)
-        expect(num >= 2, f"the number of episodes that are labelled as {name}", num, "2 or more, one to be held out")
+        expect(
+            num >= 2,
+            f"the number of episodes that are labelled as {name}",
+            num,
+            "2 or more, one to be held out",
+        )
         num_held = min(max(1, round(share * num)), num - 1)
         order = torch.randperm(num).tolist()
         held_out += [of_kind[i] for i in order[:num_held]]
@@ -113,13 +124,16 @@ def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> S
     """Train by cross-entropy, with shifted pictures.
 
     Args:
-        episodes: of both kinds. The last pictures of a success show it, as many before them may or may not and are
-            left out; all others show none.
+        episodes: of both kinds. The last pictures of a success show it, as many before them may or
+            may not and are left out; all others show none.
         steps: of Adam.
         last: how many pictures that is.
     """
     ends = [episode.pictures[-last:] for episode in episodes if episode.success]
-    others = [episode.pictures[: -2 * last] if episode.success else episode.pictures for episode in episodes]
+    others = [
+        episode.pictures[: -2 * last] if episode.success else episode.pictures
+        for episode in episodes
+    ]
     success, other = (torch.from_numpy(np.concatenate(parts)) for parts in (ends, others))
     network = SuccessNetwork(tuple(success.shape[1:]))
     target = torch.cat((torch.ones(_EACH), torch.zeros(_EACH)))
@@ -134,7 +148,11 @@ def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> S
 
 
 def errors_of(
-    network: SuccessNetwork, episodes: Sequence[JudgedEpisode], threshold: float, frames: int, last: int
+    network: SuccessNetwork,
+    episodes: Sequence[JudgedEpisode],
+    threshold: float,
+    frames: int,
+    last: int,
 ) -> Errors:
     """How whole episodes are judged, as a `SuccessEnv` judges them."""
     positives = negatives = 0

@@ -1,1 +1,3 @@
-"""What every room may use: walks over values, atomic files, child processes, budgets, the end of a script, helpers."""
+"""What every room may use: walks over values, atomic files, child processes, budgets, the end of a
+script, helpers.
+"""

@@ -1,4 +1,6 @@
-"""What one peer may take of those that it shares a server and a trainer with: tokens, turns, lines of log."""
+"""What one peer may take of those that it shares a server and a trainer with: tokens, turns, lines
+of log.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,16 @@ class Buckets:
 
 
 class Lines:
-    """Lines of log that peers cause: of each name a burst, then a few; those left out are counted and said later."""
+    """Lines of log that peers cause: of each name a burst, then a few; those left out are counted
+    and said later.
+    """
 
     def __init__(
-        self, log: logging.Logger, burst: float, per_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        log: logging.Logger,
+        burst: float,
+        per_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with no names; see `Bucket`."""
         self._log = log
@@ -83,13 +91,19 @@ class Lines:
 
 
 class Turns(Generic[T]):
-    """Work of several peers, done in the order of how much time each has taken: who took least comes next.
+    """Work of several peers, done in the order of how much time each has taken: who took least
+    comes next.
 
-    A peer's own work keeps its order. A peer that comes (back) starts level with the one that is next.
+    A peer's own work keeps its order. A peer that comes (back) starts level with the one that is
+    next.
     """
 
-    def __init__(self, peer_bytes: int, total_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with no work; so much of a peer may wait, and of all. Where they are many, each has its equal share."""
+    def __init__(
+        self, peer_bytes: int, total_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with no work; so much of a peer may wait, and of all. Where they are many, each has
+        its equal share.
+        """
         self._peer_bytes = peer_bytes
         self._total_bytes = total_bytes
         self._clock = clock
@@ -102,9 +116,13 @@ class Turns(Generic[T]):
         return bool(self._next)
 
     def add(self, name: str, items: Iterator[T], size_bytes: int) -> bool:
-        """Append work, done item by item; False, and it is dropped, where too much of that peer waits."""
+        """Append work, done item by item; False, and it is dropped, where too much of that peer
+        waits.
+        """
         waiting = self._bytes.get(name, 0)
-        share = min(self._peer_bytes, self._total_bytes // (len(self._bytes) + (name not in self._bytes)))
+        share = min(
+            self._peer_bytes, self._total_bytes // (len(self._bytes) + (name not in self._bytes))
+        )
         if waiting and waiting + size_bytes > share:
             return False
         self._bytes[name] = waiting + size_bytes

@@ -19,7 +19,8 @@ def checked_json(content: msgspec.Struct) -> bytes:
 
 
 def read_checked(data: bytes, kind: type[T]) -> T:
-    """What `checked_json` made an object of; one without a checksum was written by an earlier version.
+    """What `checked_json` made an object of; one without a checksum was written by an earlier
+    version.
 
     Raises:
         ValueError: it is damaged, or something else.
@@ -29,8 +30,11 @@ def read_checked(data: bytes, kind: type[T]) -> T:
         if not checksum_follows:
             members = msgspec.json.decode(data, type=Any)
             content = msgspec.convert(members, kind)
-            if isinstance(members, dict) and len(members) > len(getattr(kind, "__struct_fields__", members)):
-                raise ValueError("it has members that are not known")  # a checksum whose name is damaged
+            if isinstance(members, dict) and len(members) > len(
+                getattr(kind, "__struct_fields__", members)
+            ):
+                # a checksum whose name is damaged
+                raise ValueError("it has members that are not known")
             return content
         if end != _end(text):
             raise ValueError("its checksum does not match; who edits it takes out the member crc32")

@@ -13,13 +13,17 @@ from typing import Any
 def start_child(
     command: Sequence[str], environment: Mapping[str, str] | None = None, **streams: Any
 ) -> subprocess.Popen[Any]:
-    """Start a program that Ctrl-C does not reach: it has a session, on Windows a process group, of its own.
+    """Start a program that Ctrl-C does not reach: it has a session, on Windows a process group, of
+    its own.
 
-    `environment`: variables beside those of this process. `streams`: those of `subprocess.Popen`, and its `encoding`.
+    `environment`: variables beside those of this process. `streams`: those of `subprocess.Popen`,
+    and its `encoding`.
     """
     group: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     variables = os.environ | dict(environment or {})
-    return subprocess.Popen(command, env=variables, start_new_session=True, creationflags=group, **streams)
+    return subprocess.Popen(
+        command, env=variables, start_new_session=True, creationflags=group, **streams
+    )
 
 
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:

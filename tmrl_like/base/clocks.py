@@ -6,7 +6,9 @@ import time
 
 
 def up_s() -> float:
-    """Seconds since some moment before this machine's programs began, the same in all of them; sleep counts."""
+    """Seconds since some moment before this machine's programs began, the same in all of them;
+    sleep counts.
+    """
     if hasattr(time, "clock_gettime"):
         return time.clock_gettime(_CLOCK)
     return time.perf_counter()

@@ -1,7 +1,8 @@
 """A device on its own clock, a simulated robot or a game, in a process of its own.
 
-It runs whether or not anybody looks. A command stays in effect until the next one, and what is known of the device is
-its newest state. Both travel through shared memory, where the newest replaces the one before: nobody waits.
+It runs whether or not anybody looks. A command stays in effect until the next one, and what is
+known of the device is its newest state. Both travel through shared memory, where the newest
+replaces the one before: nobody waits.
 """
 
 from __future__ import annotations
@@ -53,16 +54,23 @@ class _Mailbox:
     def newest(self) -> Mail:
         while True:
             number = int(self._count[0])
-            put_at, data = float(self._put_at[number % _SLOTS]), self._data[number % _SLOTS].tobytes()
+            put_at, data = (
+                float(self._put_at[number % _SLOTS]),
+                self._data[number % _SLOTS].tobytes(),
+            )
             if self._count[0] < number + _SLOTS - 1:
                 return Mail(number, put_at, data)
 
 
 def _box(size: int) -> np.dtype[Any]:
-    return np.dtype([("count", np.int64), ("put_at", np.float64, _SLOTS), ("data", f"V{size}", _SLOTS)])
+    return np.dtype(
+        [("count", np.int64), ("put_at", np.float64, _SLOTS), ("data", f"V{size}", _SLOTS)]
+    )
 
 
-def _mailboxes(path: str, mode: Literal["w+", "r+"], command_size: int, state_size: int) -> list[_Mailbox]:
+def _mailboxes(
+    path: str, mode: Literal["w+", "r+"], command_size: int, state_size: int
+) -> list[_Mailbox]:
     """Those of commands and of states, in a file; "w+" makes it."""
     layout = np.dtype([("commands", _box(command_size)), ("states", _box(state_size))])
     shared = np.memmap(path, layout, mode, shape=1)
@@ -72,11 +80,18 @@ def _mailboxes(path: str, mode: Literal["w+", "r+"], command_size: int, state_si
 class DeviceProcess:
     """A running device. It ends with `close`, or with the process that started it.
 
-    What asks it raises EnvironmentFaultError, with the device's last words, where its process has ended.
+    What asks it raises EnvironmentFaultError, with the device's last words, where its process has
+    ended.
     """
 
     def __init__(
-        self, name: str, script: Path, options: Any, command_size: int, state_size: int, within_s: float
+        self,
+        name: str,
+        script: Path,
+        options: Any,
+        command_size: int,
+        state_size: int,
+        within_s: float,
     ) -> None:
         """Start it, and wait for its first state.
 
@@ -98,11 +113,19 @@ class DeviceProcess:
         self._path = Path(path)
         self._commands, self._states = _mailboxes(path, "w+", command_size, state_size)
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._process = start_script(script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said)
-        job = {"path": path, "command_size": command_size, "state_size": state_size, "options": options}
+        self._process = start_script(
+            script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._said
+        )
+        job = {
+            "path": path,
+            "command_size": command_size,
+            "state_size": state_size,
+            "options": options,
+        }
         try:
             assert self._process.stdin is not None
-            with contextlib.suppress(OSError), self._process.stdin as stdin:  # it has ended: `_check` says so
+            # it has ended: `_check` says so
+            with contextlib.suppress(OSError), self._process.stdin as stdin:
                 stdin.write(json.dumps(job).encode())
             self.wait_for(lambda state: state.number > 0, "start", within_s)
             self._forget_path()  # its process has the memory open
@@ -121,12 +144,18 @@ class DeviceProcess:
         self._commands.put(data)
 
     def look(self, stale_s: float, within_s: float = 0.0) -> bytes:
-        """The newest state, waited for where it is older than `stale_s`; EnvironmentFaultError: none comes in time."""
+        """The newest state, waited for where it is older than `stale_s`; EnvironmentFaultError:
+        none comes in time.
+        """
         problem = f"has sent no state for {max(stale_s, within_s):g} s: its process hangs"
-        return self._await(lambda state: time.perf_counter() - state.put_at <= stale_s, problem, within_s)
+        return self._await(
+            lambda state: time.perf_counter() - state.put_at <= stale_s, problem, within_s
+        )
 
     def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
-        """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in time."""
+        """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in
+        time.
+        """
         self._await(is_it, f"did not {request} within {within_s:g} s", within_s)
 
     def _await(self, is_it: Callable[[Mail], bool], problem: str, within_s: float) -> bytes:
@@ -151,7 +180,9 @@ class DeviceProcess:
         if code is not None:
             self._said.seek(0)
             last_words = self._said.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise EnvironmentFaultError(": ".join([f"{self._name}'s process ended with {code}", *last_words]))
+            raise EnvironmentFaultError(
+                ": ".join([f"{self._name}'s process ended with {code}", *last_words])
+            )
 
     def _forget_path(self) -> None:
         with contextlib.suppress(OSError):  # Windows, where somebody has it open
@@ -193,10 +224,11 @@ class DeviceProgram:
 
 
 def cycles(period_s: float, max_behind_s: float) -> Iterator[float]:
-    """When each cycle of a clock is due, in seconds of `time.perf_counter`; comes back then, or as soon as it can.
+    """When each cycle of a clock is due, in seconds of `time.perf_counter`; comes back then, or as
+    soon as it can.
 
-    When a cycle is due does not depend on when the one before came. A process that was held up for longer than
-    `max_behind_s` has lost the time: it does not catch up.
+    When a cycle is due does not depend on when the one before came. A process that was held up for
+    longer than `max_behind_s` has lost the time: it does not catch up.
     """
     due_s = time.perf_counter()
     while True:

@@ -1,4 +1,6 @@
-"""Factories, that is, classes, functions and partials of them: what they take, and what one knows from another."""
+"""Factories, that is, classes, functions and partials of them: what they take, and what one knows
+from another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
 def said_to_memory(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an environment's arguments that a memory has under the same names, for its `memory_arguments`."""
+    """Those of an environment's arguments that a memory has under the same names, for its
+    `memory_arguments`.
+    """
     return {name: arguments[name] for name in _FOR_MEMORY if name in arguments}
 
 
@@ -31,7 +35,9 @@ def said_by_rtgym(config: Any) -> dict[str, Any]:
 
 
 class Elsewhere:
-    """In the place of an environment that this machine does not have, and of all that a memory must know of it."""
+    """In the place of an environment that this machine does not have, and of all that a memory must
+    know of it.
+    """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +54,8 @@ class Signature:
 
 
 def signature_of(target: Callable[..., Any]) -> Signature:
-    """What `target` takes by keyword; a class's `**kwargs` are those of its base class and of its `page` of options.
+    """What `target` takes by keyword; a class's `**kwargs` are those of its base class and of its
+    `page` of options.
 
     A page is a dataclass (see `base.options`) that the class names in its attribute `page`.
     """
@@ -75,7 +82,9 @@ def signature_of(target: Callable[..., Any]) -> Signature:
 
 
 def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The functions that see a call's keywords: the constructors up the bases, or the function itself."""
+    """The functions that see a call's keywords: the constructors up the bases, or the function
+    itself.
+    """
     if not isinstance(target, type):
         yield target
         return
@@ -100,7 +109,9 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
     """What a factory calls, and the arguments that it has for that, by name."""
     if not isinstance(factory, functools.partial):
         return factory, {}
-    return factory.func, dict(zip(signature_of(factory.func).parameters, factory.args, strict=False)) | factory.keywords
+    return factory.func, dict(
+        zip(signature_of(factory.func).parameters, factory.args, strict=False)
+    ) | factory.keywords
 
 
 def argument_of(factory: Callable[..., Any], name: str) -> Any:
@@ -114,20 +125,27 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
     """The factory with those of `known` that it takes and was not given."""
     target, given = taken_apart(factory)
     taken = signature_of(target).parameters
-    new = {name: value for name, value in known.items() if name in taken and name not in given and value is not MISSING}
+    new = {
+        name: value
+        for name, value in known.items()
+        if name in taken and name not in given and value is not MISSING
+    }
     return functools.partial(factory, **new) if new else factory
 
 
 def instance_or_function(given: Callable[..., Any], **known: Any) -> Callable[..., Any]:
-    """Of a class, or a `partial` of one, an instance, made with those of `known` that it takes; a function as it is."""
+    """Of a class, or a `partial` of one, an instance, made with those of `known` that it takes; a
+    function as it is.
+    """
     return completed(given, **known)() if isinstance(taken_apart(given)[0], type) else given
 
 
 def known_from_env(env_cls: Any) -> dict[str, Any]:
     """What a memory must know of an environment, by the names of its arguments.
 
-    The environment's class says it in a static method `memory_arguments`, which is called with the arguments that the
-    factory has for the class, defaults included; a class without one says nothing.
+    The environment's class says it in a static method `memory_arguments`, which is called with the
+    arguments that the factory has for the class, defaults included; a class without one says
+    nothing.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
@@ -141,15 +159,19 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     return known
 
 
-def fitted(memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None) -> Any:
+def fitted(
+    memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None
+) -> Any:
     """A memory's factory with what environment and agent know and it was not given.
 
-    That is what `known_from_env` finds, and the agent's `gamma`. So has a memory that it makes from its argument
-    `memory`; and a `sample_preprocessor` with a method `with_inputs` is replaced by what that makes of the
-    environment's `inputs`. Do so before you ask for `compressor_of(memory_cls)`.
+    That is what `known_from_env` finds, and the agent's `gamma`. So has a memory that it makes from
+    its argument `memory`; and a `sample_preprocessor` with a method `with_inputs` is replaced by
+    what that makes of the environment's `inputs`. Do so before you ask for
+    `compressor_of(memory_cls)`.
 
     Raises:
-        ConfigError: what it was given contradicts the environment, or it needs what nobody here can know.
+        ConfigError: what it was given contradicts the environment, or it needs what nobody here can
+            know.
     """
     known = known_from_env(env_cls)
     if agent_cls is not None:
@@ -162,9 +184,13 @@ def _knowing(memory_cls: Callable[..., Any], known: dict[str, Any]) -> Callable[
     taken = signature_of(target).parameters
     for name, value in known.items():
         if value is Elsewhere and name in taken and name not in given:
-            raise ConfigError(f"memory.{name} is missing: it is the environment's, which cannot be imported here")
+            raise ConfigError(
+                f"memory.{name} is missing: it is the environment's, which cannot be imported here"
+            )
         is_same = name != "reset_act_buf" or value is Elsewhere or given.get(name, value) == value
-        expect(is_same, f"memory.{name}", given.get(name), f"the environment's, {value}: leave it out")
+        expect(
+            is_same, f"memory.{name}", given.get(name), f"the environment's, {value}: leave it out"
+        )
     told: dict[str, Any] = {}
     if given.get("memory") is not None:
         told["memory"] = _knowing(given["memory"], known)

@@ -1,4 +1,6 @@
-"""Files that a kill, a power cut, a full disk or a reader at the wrong moment never leaves half written."""
+"""Files that a kill, a power cut, a full disk or a reader at the wrong moment never leaves half
+written.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ _ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file that is ope
 
 
 class Disk:
-    """Each change to what is to outlive a power cut: all of them come through `disk`, where tests see their order.
+    """Each change to what is to outlive a power cut: all of them come through `disk`, where tests
+    see their order.
 
-    The system may put changes on the disk in any order, or never, until `sync` has returned for what is in a file, and
-    `sync_folder` for the names in a folder. All raise OSError.
+    The system may put changes on the disk in any order, or never, until `sync` has returned for
+    what is in a file, and `sync_folder` for the names in a folder. All raise OSError.
     """
 
     def open(self, path: Path, new: bool = False, private: bool = False) -> io.FileIO:
-        """A file to be written without a buffer; `private`: a new one is readable by its owner only (0600)."""
+        """A file to be written without a buffer; `private`: a new one is readable by its owner only
+        (0600).
+        """
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_EXCL if new else 0)
         mode = 0o600 if private else 0o666
         return io.FileIO(path, "r+b", opener=lambda name, _: os.open(name, flags, mode))
@@ -50,7 +55,9 @@ class Disk:
         _sync(file.fileno())
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk. Nothing on Windows, or where no folder can be synced."""
+        """Return when the names in a folder are on the disk. Nothing on Windows, or where no folder
+        can be synced.
+        """
         if sys.platform == "win32":
             return
         descriptor = os.open(path, os.O_RDONLY)
@@ -63,7 +70,9 @@ class Disk:
             os.close(descriptor)
 
     def make_folder(self, path: Path, mode: int = 0o777) -> None:
-        """Make a folder, and those above it, where they are not there; from then on their names are on the disk."""
+        """Make a folder, and those above it, where they are not there; from then on their names are
+        on the disk.
+        """
         if not path.is_dir():
             self.make_folder(path.parent)
             path.mkdir(mode, exist_ok=True)
@@ -99,11 +108,15 @@ def _sync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False, synced: bool = True) -> None:
-    """Write `content` beside `path`, flush it to the disk, then put it in place in one step; missing folders are made.
+def write_atomically(
+    path: Path, *content: bytes | memoryview, private: bool = False, synced: bool = True
+) -> None:
+    """Write `content` beside `path`, flush it to the disk, then put it in place in one step;
+    missing folders are made.
 
-    A power cut leaves the old file or the new one; `disk.sync_folder` makes sure that it is the new one. `private`:
-    readable by its owner only (0600, where the system knows modes). Not `synced`: it survives kills, and no power cut.
+    A power cut leaves the old file or the new one; `disk.sync_folder` makes sure that it is the new
+    one. `private`: readable by its owner only (0600, where the system knows modes). Not `synced`:
+    it survives kills, and no power cut.
 
     Raises:
         OSError: disk full, no permission; the old file, if any, is untouched.
@@ -124,7 +137,8 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
 
 
 def link_atomically(source: Path, path: Path) -> None:
-    """Give a file another name in one step, which whatever has that name loses; a copy where there are no links.
+    """Give a file another name in one step, which whatever has that name loses; a copy where there
+    are no links.
 
     Raises:
         OSError: disk full, no permission, or there is no such file.
@@ -156,7 +170,9 @@ def _draft_of(path: Path) -> Path:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder beside what they were about to write."""
+    """Remove what processes that were killed have left in a folder beside what they were about to
+    write.
+    """
     for draft in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if is_left(draft, draft.name.split(".")[-3]):
@@ -166,8 +182,8 @@ def remove_drafts(folder: Path) -> None:
 def is_left(draft: Path, pid: str) -> bool:
     """Whether the process with this number has left a draft for good; OSError: the draft is gone.
 
-    It is older than a minute, and the process is dead: the clock may have jumped. Or it is older than a day: another
-    process may have the number.
+    It is older than a minute, and the process is dead: the clock may have jumped. Or it is older
+    than a day: another process may have the number.
     """
     import psutil
 
@@ -177,7 +193,8 @@ def is_left(draft: Path, pid: str) -> bool:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Make a file of `size` zeros whose blocks on the disk are its own: writing into it needs no more space.
+    """Make a file of `size` zeros whose blocks on the disk are its own: writing into it needs no
+    more space.
 
     Raises:
         OSError: it does not fit, or it exists already; nothing is left behind.
@@ -210,7 +227,8 @@ def write_whole(file: Any, data: bytes | memoryview) -> None:
 def map_file(path: Path) -> mmap.mmap:
     """A whole file as memory: what is written to it outlives this process, however it ends.
 
-    Its pages are there from the start, where the system can do that: the first write to each does not wait for it.
+    Its pages are there from the start, where the system can do that: the first write to each does
+    not wait for it.
 
     Raises:
         OSError: it cannot be opened.
@@ -222,8 +240,12 @@ def map_file(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0)
 
 
-def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:
-    """Lock a folder for this process; None where another has it, OSError where it cannot be made."""
+def lock_folder(
+    folder: Path, within_s: float = 0.0, name: str = "lock"
+) -> filelock.BaseFileLock | None:
+    """Lock a folder for this process; None where another has it, OSError where it cannot be
+    made.
+    """
     import filelock  # a server locks nothing
 
     disk.make_folder(folder)

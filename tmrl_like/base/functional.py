@@ -23,7 +23,8 @@ def prod(iterable: Iterable[Any]) -> Any:
 
 
 def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.partial[T]:
-    """Defer a call: like `functools.partial`, but a misspelt keyword fails here and not an hour later.
+    """Defer a call: like `functools.partial`, but a misspelt keyword fails here and not an hour
+    later.
 
     Partials nest, and missing keywords are supplied by whoever makes the final call.
 
@@ -33,16 +34,19 @@ def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.part
     signature = signature_of(func)
     for name in kwargs:
         if name not in signature.parameters and not signature.open_ended:
-            raise TypeError(f"{name_of(func)} has no argument {name!r}; it takes {', '.join(signature.parameters)}")
+            raise TypeError(
+                f"{name_of(func)} has no argument {name!r}; it takes "
+                f"{', '.join(signature.parameters)}"
+            )
     return functools.partial(func, *args, **kwargs)
 
 
 class cached_property:  # noqa: N801 - the field's standard name
     """A property computed once per instance and left out of copies, state and checkpoints.
 
-    `model_nograd = cached_property(lambda self: no_grad(copy_shared(self.model)))` gives each agent one
-    parameter-sharing copy that `deepcopy` and `state_dict` do not see: the value lives in a weak table
-    beside the instance, not in its `__dict__`.
+    `model_nograd = cached_property(lambda self: no_grad(copy_shared(self.model)))` gives each agent
+    one parameter-sharing copy that `deepcopy` and `state_dict` do not see: the value lives in a
+    weak table beside the instance, not in its `__dict__`.
     """
 
     def __init__(self, init: Callable[[Any], Any]) -> None:
@@ -67,6 +71,9 @@ class cached_property:  # noqa: N801 - the field's standard name
 
 def place_of(error: BaseException) -> str:
     """Where an exception was raised, `" (file:line)"`; empty where nobody knows."""
-    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     own = [place for place in places if not place.startswith("<frozen")]
     return f" ({own[-1]})" if own else ""

@@ -1,4 +1,6 @@
-"""Names that earlier versions knew: options, flags, commands, classes; what serves in the place of each."""
+"""Names that earlier versions knew: options, flags, commands, classes; what serves in the place of
+each.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +26,49 @@ GONE: dict[str, str] = {
     "--wandb-project": "use --trainer.wandb_project NAME",
     "--wandb-run-id": "use --trainer.wandb_run_id ID",
     "Keys": "use KeyDriver, which reads the keyboard of the worker's machine",
-    "Prioritised": "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your own",
-    "ValueSchedule": "use a number; an agent_scheduler, tune or an edited file changes it while training goes on",
+    "Prioritised": (
+        "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your "
+        "own"
+    ),
+    "ValueSchedule": (
+        "use a number; an agent_scheduler, tune or an edited file changes it while training goes on"
+    ),
     "auto_ratio_bound": "use max_training_steps_per_env_step",
     "benchmark": "use `tmrl-like check EXPERIMENT --timing 400`",
-    "engine": "start nats-server yourself, and use --server.engine nats://HOST: docs/guide/engine.md",
+    "engine": (
+        "start nats-server yourself, and use --server.engine nats://HOST: docs/guide/engine.md"
+    ),
     "eval": "use `tmrl-like test RUN --interval`",
     "keep_policies_s": "use trainer.keep_policies, the number of the newest versions",
     "max_held_samples": "use outbox.max_bytes, or outbox.spool_max_bytes",
     "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",
-    "node": "a node of an engine is a nats-server of yours, with its own certificate (docs/guide/engine.md)",
+    "node": (
+        "a node of an engine is a nats-server of yours, with its own certificate "
+        "(docs/guide/engine.md)"
+    ),
     "on_trainer_rollout": "use on_worker_rollout: the worker hands over rollouts",
-    "operator": "the page only shows: invite a watcher (--role watcher), and take over at the robot",
+    "operator": (
+        "the page only shows: invite a watcher (--role watcher), and take over at the robot"
+    ),
     "plot": "use `tmrl-like runs RUN --plot`",
-    "prioritised": "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your own",
+    "prioritised": (
+        "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your "
+        "own"
+    ),
     "pull": "use `hf download REPO FILE --local-dir DIR`",
     "push": "use `policies export`, and `hf upload REPO FILE`",
     "record-reward": "use `tmrl-like record EXPERIMENT --lap script --out FILE`",
     "render": "use `tmrl-like test EXPERIMENT --window`, which draws any environment in a window",
     "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",
     "rollout_observations": "use worker.rollout_observations: the worker hands over rollouts",
-    "samples": "each trainer gets the samples of its own workers; for one worker start one, with a larger batch_size",
+    "samples": (
+        "each trainer gets the samples of its own workers; for one worker start one, with a larger "
+        "batch_size"
+    ),
     "show": "use `tmrl-like test EXPERIMENT --window`",
-    "site": "a site's server dials an engine with server.engine_credentials, a file that `nsc` makes",
+    "site": (
+        "a site's server dials an engine with server.engine_credentials, a file that `nsc` makes"
+    ),
     "takeover_from_page": "take over at the robot (takeover: in the experiment)",
     "video_every_minutes": "use `test EXPERIMENT --video FILE` while it trains",
     "wandb_offline": "use `wandb: true` and the variable WANDB_MODE=offline",

@@ -11,7 +11,9 @@ from tmrl_like.errors import ConfigError, TmrlLikeError
 
 
 def import_object(path: str) -> Any:
-    """What an import path ("package.module.Class") names; ConfigError: nothing, or its module cannot be imported."""
+    """What an import path ("package.module.Class") names; ConfigError: nothing, or its module
+    cannot be imported.
+    """
     names = path.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
         raise ConfigError(f"expected an import path like module.Class, got {path!r}")
@@ -20,8 +22,14 @@ def import_object(path: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            public = [known for known in getattr(found, "__all__", None) or dir(found) if not known.startswith("_")]
-            raise ConfigError(f"{name_of(found)} has no {name}; {suggestion(name, public)}") from None
+            public = [
+                known
+                for known in getattr(found, "__all__", None) or dir(found)
+                if not known.startswith("_")
+            ]
+            raise ConfigError(
+                f"{name_of(found)} has no {name}; {suggestion(name, public)}"
+            ) from None
     return found
 
 
@@ -36,7 +44,16 @@ def _import_longest(names: list[str]) -> tuple[Any, int]:
         except Exception as error:
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 continue
-            where = f" ({error.filename}:{error.lineno})" if isinstance(error, SyntaxError) else place_of(error)
+            where = (
+                f" ({error.filename}:{error.lineno})"
+                if isinstance(error, SyntaxError)
+                else place_of(error)
+            )
             text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
-            raise ConfigError(f"importing {module} failed: {type(error).__name__}: {text}{where}") from None
-    raise ConfigError(f"there is no module {names[0]!r} (looked in the experiment's folder and where Python looks)")
+            raise ConfigError(
+                f"importing {module} failed: {type(error).__name__}: {text}{where}"
+            ) from None
+    raise ConfigError(
+        f"there is no module {names[0]!r} (looked in the experiment's folder and where Python "
+        "looks)"
+    )

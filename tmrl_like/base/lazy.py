@@ -8,7 +8,9 @@ from typing import Any
 
 
 def names_from(package: str, home_of: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: each name is loaded from its module, `home_of` it, when first used."""
+    """A package's `__getattr__`: each name is loaded from its module, `home_of` it, when first
+    used.
+    """
 
     def load(name: str) -> Any:
         if name not in home_of:

@@ -1,7 +1,9 @@
-"""What pages of options have in common: dataclasses, beside their owner, whose fields are written once.
+"""What pages of options have in common: dataclasses, beside their owner, whose fields are written
+once.
 
-A page has a field, its default, and a sentence under `Attributes:` for each option; a field's range stands in its
-annotation. Constructors, the experiment's YAML and the command line all derive from it.
+A page has a field, its default, and a sentence under `Attributes:` for each option; a field's range
+stands in its annotation. Constructors, the experiment's YAML and the command line all derive from
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 class Options:
-    """A dataclass of options whose values are in the ranges of their annotations; ConfigError: one is not.
+    """A dataclass of options whose values are in the ranges of their annotations; ConfigError: one
+    is not.
 
     None is in every range. A field that is a Literal is one of its choices.
     """
@@ -40,7 +43,9 @@ class Options:
 
 
 def in_ranges(init: _Init) -> _Init:
-    """Decorate a constructor whose arguments must be in the ranges of their annotations, as those of `Options`."""
+    """Decorate a constructor whose arguments must be in the ranges of their annotations, as those
+    of `Options`.
+    """
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -57,14 +62,22 @@ def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) 
         for part in (kind, *typing.get_args(kind)) if value is not None else ():
             if typing.get_origin(part) is typing.Literal:
                 choices = typing.get_args(part)
-                expect(value in choices, name, value, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+                expect(
+                    value in choices,
+                    name,
+                    value,
+                    " or ".join([", ".join(choices[:-1]), choices[-1]]),
+                )
             elif typing.get_origin(part) is Annotated:
                 expect_in_range(name, value, *typing.get_args(part)[:2])
 
 
 def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
     """Raise ConfigError where a value is not in the range of an `Annotated[kind, limits]`."""
-    low, high = limits.ge if limits.gt is None else limits.gt, limits.le if limits.lt is None else limits.lt
+    low, high = (
+        limits.ge if limits.gt is None else limits.gt,
+        limits.le if limits.lt is None else limits.lt,
+    )
     words = f"{low} or more" if limits.gt is None else f"more than {low}"
     if high is not None:
         words = f"{words.removesuffix(' or more')} to {'' if limits.lt is None else 'below '}{high}"
@@ -81,7 +94,9 @@ def _hints(page: Callable[..., Any]) -> dict[str, Any]:
 
 
 def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
-    """The options, or the page's defaults, with those of the arguments that are not None; ConfigError: out of range."""
+    """The options, or the page's defaults, with those of the arguments that are not None;
+    ConfigError: out of range.
+    """
     options = page() if options is None else options
     expect(isinstance(options, page), "the type of options", type(options).__name__, page.__name__)
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -96,10 +111,14 @@ def refuse_unknown(what: str, given: Mapping[str, object], page: type) -> None:
 
 
 def sentences(page: type) -> dict[str, str]:
-    """What each field means, from the `Attributes:` of the class and of those that it is made of."""
+    """What each field means, from the `Attributes:` of the class and of those that it is made
+    of.
+    """
     found: dict[str, str] = {}
     for cls in reversed(page.__mro__):
-        for entry in re.split(r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2])[1:]:
+        for entry in re.split(
+            r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2]
+        )[1:]:
             name, _, sentence = entry.partition(": ")
             found[name] = " ".join(sentence.split())
     return found

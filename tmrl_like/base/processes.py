@@ -1,7 +1,8 @@
-"""Child processes: they end when their parent has ended, however that came, and their end is not waited for for ever.
+"""Child processes: they end when their parent has ended, however that came, and their end is not
+waited for for ever.
 
-The same on Linux, macOS and Windows: a process looks whether its parent lives. Beside that, how many cores a process
-that trains takes, and what becomes of memory that a process has freed.
+The same on Linux, macOS and Windows: a process looks whether its parent lives. Beside that, how
+many cores a process that trains takes, and what becomes of memory that a process has freed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _OLD_MAX_BYTES = 32 << 20  # an older glibc takes no larger threshold
 
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
-    """Call `then`, in a thread of its own, right after the end of who started this by `start_script`."""
+    """Call `then`, in a thread of its own, right after the end of who started this by
+    `start_script`.
+    """
 
     def watch() -> None:
         with contextlib.suppress(psutil.Error, OSError):
@@ -48,8 +51,8 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
 def keep_freed_memory(max_bytes: int) -> None:
     """Have this process use again what it has freed, up to so many bytes of it.
 
-    Else glibc gives large pieces back to the system, and to have their pages again takes longer than to copy what is
-    written there. Elsewhere than on glibc: no effect.
+    Else glibc gives large pieces back to the system, and to have their pages again takes longer
+    than to copy what is written there. Elsewhere than on glibc: no effect.
     """
     import ctypes
 
@@ -61,12 +64,16 @@ def keep_freed_memory(max_bytes: int) -> None:
 
 
 def cores_to_train_with() -> int:
-    """All cores but one, which the other threads and processes have; of several trainers on this machine, its share."""
+    """All cores but one, which the other threads and processes have; of several trainers on this
+    machine, its share.
+    """
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process has not ended. One that has, and that its parent has not taken note of, has."""
+    """Whether a process has not ended. One that has, and that its parent has not taken note of,
+    has.
+    """
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -80,22 +87,33 @@ def family_of(pid: int) -> list[psutil.Process]:
     return []
 
 
-def end_processes(alive: Sequence[psutil.Process], term_within_s: float, kill_within_s: float) -> list[psutil.Process]:
+def end_processes(
+    alive: Sequence[psutil.Process], term_within_s: float, kill_within_s: float
+) -> list[psutil.Process]:
     """End processes: ask first, then kill. Returns those that cannot be ended."""
-    for ask, within_s in ((psutil.Process.terminate, term_within_s), (psutil.Process.kill, kill_within_s)):
+    for ask, within_s in (
+        (psutil.Process.terminate, term_within_s),
+        (psutil.Process.kill, kill_within_s),
+    ):
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 ask(process)
         until = time.monotonic() + within_s
         while alive and time.monotonic() < until:
-            alive = [process for process in psutil.wait_procs(alive, timeout=_WAIT_S)[1] if is_alive(process)]
+            alive = [
+                process
+                for process in psutil.wait_procs(alive, timeout=_WAIT_S)[1]
+                if is_alive(process)
+            ]
     return list(alive)
 
 
 class ProcessGuard:
-    """Ends processes, and makes a call, when this one ends without having done so itself, killed for instance.
+    """Ends processes, and makes a call, when this one ends without having done so itself, killed
+    for instance.
 
-    Costs nothing before it is told of the first; then a small process waits for the end of this one.
+    Costs nothing before it is told of the first; then a small process waits for the end of this
+    one.
     """
 
     def __init__(self) -> None:
@@ -108,11 +126,15 @@ class ProcessGuard:
         return self._reaper.pid if self._reaper is not None else 0
 
     def add(self, pid: int) -> None:
-        """End this process and its descendants, too: they are asked to, and killed if they do not."""
+        """End this process and its descendants, too: they are asked to, and killed if they do
+        not.
+        """
         self._tell({"end": pid})
 
     def call_at_end(self, call: Sequence[str | float] | None) -> None:
-        """Make this call then, in the guard's process, and no other: a function's import path, and its arguments."""
+        """Make this call then, in the guard's process, and no other: a function's import path, and
+        its arguments.
+        """
         if call or self._has_call:
             self._has_call = bool(call)
             self._tell({"call": call})
@@ -124,12 +146,16 @@ class ProcessGuard:
             if self._reaper is None:
                 quiet = subprocess.DEVNULL
                 reaper = Path(__file__).with_name("reaper.py")
-                self._reaper = start_script(reaper, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+                self._reaper = start_script(
+                    reaper, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
+                )
             assert self._reaper.stdin is not None
             self._reaper.stdin.write(json.dumps(what).encode() + b"\n")
         except OSError as error:
             self._failed = True
-            log.warning("if this process is killed, processes that it started may be left behind: %s", error)
+            log.warning(
+                "if this process is killed, processes that it started may be left behind: %s", error
+            )
 
     def close(self) -> None:
         """End nothing any more. Twice is fine."""

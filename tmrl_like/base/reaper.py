@@ -1,7 +1,9 @@
-"""Run by `processes.ProcessGuard`: ends processes, and makes a call, when the one that started this one is gone.
+"""Run by `processes.ProcessGuard`: ends processes, and makes a call, when the one that started this
+one is gone.
 
-Each line of standard input is a JSON object: a process to `end`, the `call` to make, or nothing, which ends this
-process alone. The end of standard input says nothing: children that the parent forked may hold it open, or outlive it.
+Each line of standard input is a JSON object: a process to `end`, the `call` to make, or nothing,
+which ends this process alone. The end of standard input says nothing: children that the parent
+forked may hold it open, or outlive it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def main() -> None:
             call()
         finally:
             all_read.wait(_ALL_READ_WITHIN_S)
-            alive = [process for process in guarded if process.is_running()]  # the number may be another's by now
+            # the number may be another's by now
+            alive = [process for process in guarded if process.is_running()]
             families = [member for process in alive for member in family_of(process.pid)]
             end_processes(families, _TERM_WITHIN_S, _KILL_WITHIN_S)
             os._exit(0)

@@ -16,10 +16,11 @@ _control = re.compile(f"[{CONTROLS}]")
 
 
 def one_line(value: Any, at_most: int | None = None) -> str:
-    """The value as text without line ends and other control characters, cut after `at_most` characters.
+    """The value as text without line ends and other control characters, cut after `at_most`
+    characters.
 
-    Where there are any, each run of white space becomes one space, and the others `?`. An exception stands behind its
-    type.
+    Where there are any, each run of white space becomes one space, and the others `?`. An exception
+    stands behind its type.
     """
     text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value)
     return (_control.sub("?", " ".join(text.split())) if _control.search(text) else text)[:at_most]
@@ -31,7 +32,9 @@ def nearest(word: Any, known: Iterable[str]) -> str:
 
 
 def suggestion(word: Any, known: Iterable[str]) -> str:
-    """Finish a sentence about an unknown word: what serves in its place, the nearest known one, or all of them."""
+    """Finish a sentence about an unknown word: what serves in its place, the nearest known one, or
+    all of them.
+    """
     if str(word) in GONE:
         return f"an earlier version had it: {GONE[str(word)]}"
     known = list(known)
@@ -59,4 +62,8 @@ def clock(seconds: float) -> str:
 
 def name_of(target: Any) -> str:
     """What a class or function is called; anything else as its `repr`."""
-    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or one_line(repr(target), 200)
+    return (
+        getattr(target, "__qualname__", None)
+        or getattr(target, "__name__", None)
+        or one_line(repr(target), 200)
+    )

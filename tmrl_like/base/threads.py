@@ -8,7 +8,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from tmrl_like.errors import ShortageError
 
-_CURE = "end other programs, or raise the limit of processes and threads (ulimit -u, or the container's)"
+_CURE = (
+    "end other programs, or raise the limit of processes and threads (ulimit -u, or the "
+    "container's)"
+)
 
 
 def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
@@ -22,7 +25,9 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
 
 
 def thread_beside(name: str) -> ThreadPoolExecutor:
-    """An executor whose one thread is there from the start: none has to be started later; raises as `start_thread`."""
+    """An executor whose one thread is there from the start: none has to be started later; raises as
+    `start_thread`.
+    """
     executor = ThreadPoolExecutor(1, name)
     try:
         executor.submit(int)
@@ -32,7 +37,9 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
 
 
 def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
-    """Have an executor make a call; where the interpreter exits, and executors take none any more, it is made here."""
+    """Have an executor make a call; where the interpreter exits, and executors take none any more,
+    it is made here.
+    """
     try:
         return executor.submit(call)
     except RuntimeError:
@@ -43,7 +50,9 @@ def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
 
 
 def expect_threads(number: int, name: str) -> None:
-    """Make sure that so many can be started, by a library that ends the process otherwise; raises as `start_thread`."""
+    """Make sure that so many can be started, by a library that ends the process otherwise; raises
+    as `start_thread`.
+    """
     done = threading.Event()
     try:
         threads = [start_thread(done.wait, name) for _ in range(number)]
@@ -55,7 +64,9 @@ def expect_threads(number: int, name: str) -> None:
 
 def is_shortage(error: BaseException) -> bool:
     """Whether the system gave no thread, to us or, in Python's own words, to anybody."""
-    return isinstance(error, ShortageError) or (isinstance(error, RuntimeError) and "can't start new" in str(error))
+    return isinstance(error, ShortageError) or (
+        isinstance(error, RuntimeError) and "can't start new" in str(error)
+    )
 
 
 def no_thread(name: str, error: RuntimeError) -> ShortageError:
@@ -65,4 +76,6 @@ def no_thread(name: str, error: RuntimeError) -> ShortageError:
 
 def no_process(name: str, error: OSError) -> ShortageError:
     """The error of a process that cannot be started."""
-    return ShortageError(f"the process {name} cannot be started: {error.strerror or error}; {_CURE}")
+    return ShortageError(
+        f"the process {name} cannot be started: {error.strerror or error}; {_CURE}"
+    )

@@ -1,7 +1,9 @@
-"""Walks over nested values: tuples, lists and dicts of leaves. Spaces made of spaces (gymnasium's Tuple and Dict) too.
+"""Walks over nested values: tuples, lists and dicts of leaves. Spaces made of spaces (gymnasium's
+Tuple and Dict) too.
 
-Several values are walked together, down to where one of them is a leaf or they differ in their keys. The first one's
-order and containers count, so that a space may lead an action that is configured as a list.
+Several values are walked together, down to where one of them is a leaf or they differ in their
+keys. The first one's order and containers count, so that a space may lead an action that is
+configured as a list.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ Path = tuple[Any, ...]
 
 
 def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """Call with the parts at each place, and put the results into containers like the first value's (never spaces).
+    """Call with the parts at each place, and put the results into containers like the first value's
+    (never spaces).
 
     Parts that differ in their keys are handed over whole.
     """
@@ -25,7 +28,9 @@ def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
         items = [map_leaves(call, *parts) for parts in _parts(keys, (first, *others))]
     else:  # the control loop's: no call of this function per leaf
         parts = first.values() if isinstance(first, Mapping) else first
-        items = [call(part) if _kind_of(type(part)) is None else map_leaves(call, part) for part in parts]
+        items = [
+            call(part) if _kind_of(type(part)) is None else map_leaves(call, part) for part in parts
+        ]
     if isinstance(first, Mapping):
         return dict(zip(keys, items, strict=True))
     if isinstance(first, list):
@@ -34,7 +39,9 @@ def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def walk(first: Any, *others: Any, path: Path = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield (path, part of the first, part of the second, …) of each place, left to right; see `map_leaves`."""
+    """Yield (path, part of the first, part of the second, …) of each place, left to right; see
+    `map_leaves`.
+    """
     keys = _common_keys(first, others)
     if keys is None:
         yield path, first, *others

@@ -1,6 +1,7 @@
 """The command `tmrl-like`: the only place that sees every room.
 
-Each command has its module and is imported when it is used: a server starts without torch. Exit codes:
+Each command has its module and is imported when it is used: a server starts without torch. Exit
+codes:
 
 ====  ===========================================================================
 0     done

@@ -30,13 +30,17 @@ _MODULES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see the package's docstring). None: the process's own arguments."""
+    """Run one command; returns its exit code (see the package's docstring). None: the process's own
+    arguments.
+    """
     arguments: Arguments | int = 0
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(arguments, int):
             return arguments
-        module = importlib.import_module(f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}")
+        module = importlib.import_module(
+            f"tmrl_like.cli.{_MODULES.get(arguments.command, arguments.command)}"
+        )
         return int(module.main(arguments))
     except TmrlLikeError as error:
         return _say(error, _explained(error, arguments), error.exit_code)
@@ -44,13 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return FAILED
     except OSError as error:
-        if error.errno not in _FULL and not str(error.filename or "").startswith(str(data_folder())):
+        if error.errno not in _FULL and not str(error.filename or "").startswith(
+            str(data_folder())
+        ):
             raise  # of code of the user's
         where = "" if error.filename is None else f" ({error.filename})"
-        cure = f"give the data folder {data_folder()} room, and this user the right to write there, or name another one"
-        return _say(error, f"cannot write: {error.strerror}{where}; {cure} in {ROOT_VARIABLE}", FAILED)
+        cure = (
+            f"give the data folder {data_folder()} room, and this user the right to write there, "
+            "or name another one"
+        )
+        return _say(
+            error, f"cannot write: {error.strerror}{where}; {cure} in {ROOT_VARIABLE}", FAILED
+        )
     except MemoryError as error:
-        return _say(error, "no memory is left: end other programs, or give this machine more", FAILED)
+        return _say(
+            error, "no memory is left: end other programs, or give this machine more", FAILED
+        )
     except RuntimeError as error:
         if not is_shortage(error):
             raise
@@ -68,7 +81,9 @@ def _say(error: BaseException, text: str, exit_code: int) -> int:
 
 
 def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
-    """The error: where the value that it is about was written, or what may have changed that something fits no more."""
+    """The error: where the value that it is about was written, or what may have changed that
+    something fits no more.
+    """
     if isinstance(arguments, int) or "experiment" not in vars(arguments):  # none was read
         return str(error)
     if isinstance(error, ConfigError):

@@ -55,8 +55,14 @@ EXPERIMENT and RUN are one of these, in all commands:
 
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
-_VALUES = "Each key of the experiment is an option, too: --trainer.epochs 3. `tmrl-like config` lists them all."
-_EXITS = "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 stopped before the end"
+_VALUES = (
+    "Each key of the experiment is an option, too: --trainer.epochs 3. `tmrl-like config` lists "
+    "them all."
+)
+_EXITS = (
+    "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 stopped before "
+    "the end"
+)
 
 
 class Arguments(argparse.Namespace):
@@ -89,12 +95,15 @@ class Arguments(argparse.Namespace):
         """The experiment that `place` names, without its code; it is read once.
 
         Raises:
-            ConfigError: it cannot be read, or has a key or value that cannot be; one line with file and line.
+            ConfigError: it cannot be read, or has a key or value that cannot be; one line with file
+                and line.
         """
         from tmrl_like.experiment import experiment_of
 
         if self.found.version and self.command not in _TAKE_VERSIONS:
-            raise ConfigError(f"{self.place}: `{self.command}` takes no version of a policy; leave out the @")
+            raise ConfigError(
+                f"{self.place}: `{self.command}` takes no version of a policy; leave out the @"
+            )
         return experiment_of(self.found.open(self.overrides))
 
 
@@ -116,7 +125,9 @@ def parse(argv: Sequence[str]) -> Arguments | int:
     if overrides:
         name = ".".join(overrides[0][0])
         if not arguments.reads:
-            raise ConfigError(f"`{arguments.command}` reads no experiment: --{name} has no meaning there")
+            raise ConfigError(
+                f"`{arguments.command}` reads no experiment: --{name} has no meaning there"
+            )
         if arguments.place is None:
             raise ConfigError(f"without an experiment --{name} has no meaning")
     arguments.overrides = overrides
@@ -124,7 +135,9 @@ def parse(argv: Sequence[str]) -> Arguments | int:
 
 
 def as_typed(arguments: Arguments) -> list[str]:
-    """The experiment as a command line names it: its place, and what was given instead of the file's values."""
+    """The experiment as a command line names it: its place, and what was given instead of the
+    file's values.
+    """
     overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in arguments.overrides]
     return [str(arguments.place), *overrides]
 
@@ -139,7 +152,9 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose complaints are one line."""
 
     def __init__(self, **options: Any) -> None:
-        formatter: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=110)
+        formatter: Any = functools.partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=30, width=110
+        )
         super().__init__(allow_abbrev=False, formatter_class=formatter, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -165,16 +180,26 @@ class _Parser(argparse.ArgumentParser):
 
 def parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """What reads the whole line, and what reads each command's part of it."""
-    parser = _Parser(prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS)
+    parser = _Parser(
+        prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS
+    )
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
     every = _Parser(add_help=False)
-    every.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
+    every.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="which log lines to show (info)"
+    )
 
-    def command(name: str, about: str, more: str = "", *, reads: bool = True, place: str | None = None) -> _Parser:
+    def command(
+        name: str, about: str, more: str = "", *, reads: bool = True, place: str | None = None
+    ) -> _Parser:
         described = f"{about[0].upper()}{about[1:]}. {more}".strip()
         epilog = f"{_VALUES}\n\n{_EXITS}" if reads else _EXITS
-        made: _Parser = commands.add_parser(name, help=about, description=described, epilog=epilog, parents=[every])
+        made: _Parser = commands.add_parser(
+            name, help=about, description=described, epilog=epilog, parents=[every]
+        )
         if reads:
             about = "a YAML file, the name of an experiment, or a run"
             made.add_argument("place", metavar="EXPERIMENT", help=about, nargs=place)
@@ -193,39 +218,61 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     run = command(
         "run",
         "server, trainer and workers on this machine, with live progress",
-        "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are shown.",
+        "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are "
+        "shown.",
     )
     run.number("--workers", 1, "number of workers")
     run.number("--trainers", 1, "number of trainers, which learn as one")
-    about = "everything in one thread, for a debugger and for equal results; the environment stands still meanwhile"
+    about = (
+        "everything in one thread, for a debugger and for equal results; the environment stands "
+        "still meanwhile"
+    )
     run.flag("--in-process", about)
     run.flag("--fresh", "start over; an earlier run of this name is kept aside")
     run.flag("--page", "show it in a browser, see `tmrl-like page`")
-    about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
+    about = (
+        "start over, and at the end compare the policy with an untrained one: exit code 0 only if "
+        "it is better"
+    )
     run.flag("--proof", f"{about} (section proof)")
     command("server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
     worker = command("worker", "run the environment with the newest policy and send what happens")
     worker.add_argument("--name", help="unique among workers (made from host and process)")
     _add_policy(worker, "drive this policy for good, whatever is published")
     worker.flag("--expert", "send samples, ignore weights, run no test episodes")
-    trainer = command("trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
+    trainer = command(
+        "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY."
+    )
     about = "train from a data set, or from what the run has recorded, without server and workers"
     trainer.flag("--offline", about)
-    about = "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it to this file"
+    about = (
+        "train the encoder of pictures alone, on a data set (--memory.dataset_path), and write it "
+        "to this file"
+    )
     trainer.add_argument("--encoder", metavar="FILE", help=about)
 
 
 def _add_policy(parser: Any, about: str) -> None:
-    parser.add_argument("--policy", metavar="POLICY", help=f"{about}: a file, a version, a tag or RUN@TAG")
+    parser.add_argument(
+        "--policy", metavar="POLICY", help=f"{about}: a file, a version, a tag or RUN@TAG"
+    )
 
 
 def _add_trials(command: Callable[..., _Parser]) -> None:
-    about = "print the whole experiment, defaults included; without one, the keys that each can have"
+    about = (
+        "print the whole experiment, defaults included; without one, the keys that each can have"
+    )
     command("config", about, place="?")
-    about = "look for what stands in an experiment's way on this machine; without one, at the machine alone"
+    about = (
+        "look for what stands in an experiment's way on this machine; without one, at the machine "
+        "alone"
+    )
     more = "A line for each finding, with its cure; exit code 1 if one is a problem."
     command("doctor", about, more, place="?")
-    about = "check in one process that environment, compressor, wire and memory rebuild every transition exactly"
+    about = (
+        "check in one process that environment, compressor, wire and memory rebuild every "
+        "transition exactly"
+    )
     check = command("check", about, "A difference is shown with field, element and both values.")
     check.number("--episodes", 3, "episodes to run")
     about = "steps of random actions to measure delays from; 0: do not measure"
@@ -234,30 +281,55 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     check.number("--excitation", 0.3, about, Annotated[float, Meta(gt=0, le=1)])
     about = "measure the time of so many steps with the policy in the loop, and nothing else"
     check.number("--timing", None, about)
-    test = command("test", "drive the stored policy, without server and trainer, and show how it does")
-    test.number("--episodes", None, "test episodes (10; with --interval 100; with --window until it is closed)")
-    test.flag("--interval", "show how sure the mean return is, and the lowest, the median and the highest")
+    test = command(
+        "test", "drive the stored policy, without server and trainer, and show how it does"
+    )
+    test.number(
+        "--episodes",
+        None,
+        "test episodes (10; with --interval 100; with --window until it is closed)",
+    )
+    test.flag(
+        "--interval", "show how sure the mean return is, and the lowest, the median and the highest"
+    )
     test.flag("--window", "draw the environment in a window meanwhile")
-    test.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
+    test.add_argument(
+        "--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file"
+    )
     policy = test.add_mutually_exclusive_group()
     _add_policy(policy, "what to drive with")
-    policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
-    about = "write a data set that a run can start from (--memory.dataset_path), or a lap, without server and trainer"
+    policy.add_argument(
+        "--untrained", action="store_true", help="drive an untrained policy, for comparison"
+    )
+    about = (
+        "write a data set that a run can start from (--memory.dataset_path), or a lap, without "
+        "server and trainer"
+    )
     record = command("record", about)
-    record.add_argument("--out", required=True, metavar="PATH", help="folder of the data set; .npz file of the lap")
+    record.add_argument(
+        "--out", required=True, metavar="PATH", help="folder of the data set; .npz file of the lap"
+    )
     record.number("--episodes", 10, "episodes to record")
     policy = record.add_mutually_exclusive_group()
     _add_policy(policy, "what to drive with")
     policy.add_argument("--random", action="store_true", help="draw actions from the action space")
     about = "the experiment's actor as it is, without weights; marked as demonstrations"
     policy.add_argument("--expert", action="store_true", help=about)
-    about = "drive once around the environment's track instead, and write the way for its reward; who drives"
+    about = (
+        "drive once around the environment's track instead, and write the way for its reward; who "
+        "drives"
+    )
     policy.add_argument("--lap", choices=("script", "keyboard"), help=about)
     about = "between two points of a lap, in the environment's unit"
     record.number("--spacing", 1.0, about, AboveZero)
-    about = "train the actor alone to do what a data set shows, and write a policy that a run can start from"
+    about = (
+        "train the actor alone to do what a data set shows, and write a policy that a run can "
+        "start from"
+    )
     clone = command("clone", about, "Demonstrations in it are learnt alone, where there are any.")
-    clone.add_argument("data", metavar="DATA", help="what `record` or a trainer has written, or a Minari data set")
+    clone.add_argument(
+        "data", metavar="DATA", help="what `record` or a trainer has written, or a Minari data set"
+    )
     clone.add_argument("--out", required=True, metavar="FILE", help="the policy, .safetensors")
     clone.number("--steps", 2000, "training steps")
     about = "share of the episodes that it does not learn from, which show how well it has learnt"
@@ -268,26 +340,43 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
 def _add_success(command: Callable[..., _Parser]) -> None:
     about = "say which episodes of a data set have succeeded, by what its camera saw last"
     more = (
-        "\nA window shows the last pictures of each episode that has no label: s is success, f failure, space skips, q "
-        "ends.\nLabels are kept as text beside the data set, in DATA.labels.csv."
+        "\nA window shows the last pictures of each episode that has no label: s is success, f "
+        "failure, space skips, q ends.\nLabels are kept as text beside the data set, in "
+        "DATA.labels.csv."
     )
-    data = "what `record` or a trainer has written, or a Minari data set, with pictures (uint8) in its observations"
+    data = (
+        "what `record` or a trainer has written, or a Minari data set, with pictures (uint8) in "
+        "its observations"
+    )
     label = command("label", about, more, reads=False)
     label.add_argument("data", metavar="DATA", help=data)
     label.number("--last", 3, "pictures to show")
     given = label.add_mutually_exclusive_group()
     given.add_argument(
-        "--file", metavar="FILE", help="take the labels from a text file: `episode,success`, then `0,true`"
+        "--file",
+        metavar="FILE",
+        help="take the labels from a text file: `episode,success`, then `0,true`",
     )
-    given.add_argument("--terminated", action="store_true", help="success is what ended in a terminal state")
-    about = "learn from labelled episodes what success looks like, for a SuccessEnv, and show its errors"
+    given.add_argument(
+        "--terminated", action="store_true", help="success is what ended in a terminal state"
+    )
+    about = (
+        "learn from labelled episodes what success looks like, for a SuccessEnv, and show its "
+        "errors"
+    )
     model = command("success-model", about, reads=False)
     model.add_argument("data", metavar="DATA", help=f"{data}, and labels of `label`")
     model.add_argument("--out", required=True, metavar="FILE", help="the model, .safetensors")
     model.number("--steps", 1000, "training steps")
-    about = "share of the episodes of either label that it does not learn from, which show its errors"
+    about = (
+        "share of the episodes of either label that it does not learn from, which show its errors"
+    )
     model.number("--held-out", 0.25, about, Annotated[float, Meta(gt=0, lt=1)])
-    model.number("--last", 3, "pictures at the end of a success that show it; as many before them count for nothing")
+    model.number(
+        "--last",
+        3,
+        "pictures at the end of a success that show it; as many before them count for nothing",
+    )
     model.number("--frames", 2, "pictures in a row that must show it, as in the SuccessEnv")
 
 
@@ -295,18 +384,31 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     about = "show the samples of a data set, or those that a trainer has kept"
     log = command("log", about, reads=False)
     log.add_argument("place", metavar="PATH", help="its folder, one of its files, or a run")
-    log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
+    log.add_argument(
+        "--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead"
+    )
     about = "what has been trained on this machine: task, minutes, return, state"
-    more = "Runs of one experiment that differ in run_name, seed and server are one line in a band of the picture."
+    more = (
+        "Runs of one experiment that differ in run_name, seed and server are one line in a band of "
+        "the picture."
+    )
     runs = command("runs", about, more, reads=False)
-    runs.add_argument("places", metavar="RUN", nargs="*", help="a run, or its experiment (all runs)")
+    runs.add_argument(
+        "places", metavar="RUN", nargs="*", help="a run, or its experiment (all runs)"
+    )
     runs.flag("--plot", "draw returns over time and over samples (the extra plot)")
-    runs.add_argument("--out", metavar="FILE", default="returns.png", help="where the picture goes (returns.png)")
+    runs.add_argument(
+        "--out", metavar="FILE", default="returns.png", help="where the picture goes (returns.png)"
+    )
     policies = command("policies", "the policies that runs keep on this machine", reads=False)
-    actions = policies.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    actions = policies.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=_Parser
+    )
     shown = actions.add_parser("list", help="show what a run keeps, or all runs")
     tag = actions.add_parser("tag", help="keep a policy for good, under a name of its own")
-    export = actions.add_parser("export", help="write a policy to a file, which is all that another machine needs")
+    export = actions.add_parser(
+        "export", help="write a policy to a file, which is all that another machine needs"
+    )
     prune = actions.add_parser("prune", help="remove versions without a tag")
     for action in (shown, tag, export, prune):
         action.add_argument("place", metavar="RUN", nargs="?" if action is shown else None)
@@ -317,25 +419,40 @@ def _add_kept(command: Callable[..., _Parser]) -> None:
     about = "with --onnx: a package of yours that the policy may name code of"
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     prune.number("--keep", 1, "how many of the newest stay")
-    prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
-    about = "say to the workers of a run on this machine how it goes, in place of a key (worker.person)"
+    prune.add_argument(
+        "--untag", metavar="TAG", action="append", default=[], help="remove a tag as well"
+    )
+    about = (
+        "say to the workers of a run on this machine how it goes, in place of a key (worker.person)"
+    )
     signal = command("signal", about, reads=False)
     signal.add_argument("place", metavar="RUN", help="a run, or its experiment")
-    signal.add_argument("said", metavar="WHAT", help="success, failure, reset-done, or a number, which is a reward")
+    signal.add_argument(
+        "said", metavar="WHAT", help="success, failure, reset-done, or a number, which is a reward"
+    )
     about = "show the run in a browser, and its figures to Prometheus"
     page = command("page", about, "It looks with this machine's key, and changes nothing.")
     about = "where a browser finds it; 0: a free one (7791, or a free one)"
     page.number("--port", None, about, Port)
-    about = "local address to listen on; another one lets others look, without a key (127.0.0.1: this machine only)"
+    about = (
+        "local address to listen on; another one lets others look, without a key (127.0.0.1: this "
+        "machine only)"
+    )
     page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
 
 
 def _add_machine(command: Callable[..., _Parser]) -> None:
     about = "write an environment, an experiment and a test of your own, which run as they are"
-    more = "The folder NAME then holds NAME.py, NAME.yaml and test_NAME.py, with a simulated device in place of yours."
+    more = (
+        "The folder NAME then holds NAME.py, NAME.yaml and test_NAME.py, with a simulated device "
+        "in place of yours."
+    )
     init = command("init", about, more, reads=False)
     init.add_argument("name", metavar="NAME", help="of the folder, and of what is in it: my_arm")
-    about = "robot: a device behind a driver, in real time; game: pictures, in real time; gym: a simulator that waits"
+    about = (
+        "robot: a device behind a driver, in real time; game: pictures, in real time; gym: a "
+        "simulator that waits"
+    )
     init.add_argument("--kind", choices=("robot", "game", "gym"), required=True, help=about)
     more = (
         "Parts on one machine need none of this.\n\n"
@@ -345,7 +462,9 @@ def _add_machine(command: Callable[..., _Parser]) -> None:
     keys = command("keys", "who may connect to this machine's server", more, reads=False)
     folder = _Parser(add_help=False)
     folder.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
-    actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    actions = keys.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=_Parser
+    )
     about = "make a key for another machine; prints one line to paste there"
     invite = actions.add_parser("invite", help=about, parents=[folder])
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
@@ -353,7 +472,10 @@ def _add_machine(command: Callable[..., _Parser]) -> None:
     about = "what it may be (worker); a watcher only looks"
     invite.add_argument("--role", choices=roles, default="worker", help=about)
     join = actions.add_parser("join", help="take over a key that `invite` made", parents=[folder])
-    about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
+    about = (
+        "- reads the line that `invite` printed from standard input; an argument would stay in the "
+        "history"
+    )
     join.add_argument("line", metavar="LINE", help=about)
     actions.add_parser("list", help="show the keys that may connect", parents=[folder])
     about = "refuse a key from now on; what it has open is closed"
@@ -365,11 +487,19 @@ def _refuse_unknown(argument: str, parser: _Parser) -> NoReturn:
     if not argument.startswith("-"):
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
-    options = [option for option, action in parser._option_string_actions.items() if action.help != argparse.SUPPRESS]
+    options = [
+        option
+        for option, action in parser._option_string_actions.items()
+        if action.help != argparse.SUPPRESS
+    ]
     known = [*options, *(f"--{key}" for key in _KEYS)]
     gone = name if name in GONE else name.removeprefix("--")
     is_known = gone in GONE or nearest(name, known)
-    hint = suggestion(gone if gone in GONE else name, known) if is_known else f"see {parser.prog} --help"
+    hint = (
+        suggestion(gone if gone in GONE else name, known)
+        if is_known
+        else f"see {parser.prog} --help"
+    )
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

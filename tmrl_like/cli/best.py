@@ -19,15 +19,20 @@ log = logging.getLogger("tmrl_like.cli")
 
 
 def hooks_of(experiment: Experiment) -> list[Hook]:
-    """What a command's worker calls with each episode: what keeps the best run, and the user's hook."""
+    """What a command's worker calls with each episode: what keeps the best run, and the user's
+    hook.
+    """
     hooks: list[Hook] = []
     if experiment.worker.keep_best:
         hooks.append(BestRun(experiment.paths.best, as_yaml(experiment.as_data())))
-    return hooks + ([experiment.on_worker_rollout] if experiment.on_worker_rollout is not None else [])
+    return hooks + (
+        [experiment.on_worker_rollout] if experiment.on_worker_rollout is not None else []
+    )
 
 
 class BestRun:
-    """Keeps a rollout that is better than the one that is kept; several processes may share one. A worker's hook.
+    """Keeps a rollout that is better than the one that is kept; several processes may share one. A
+    worker's hook.
 
     Episodes that ended in a fault, in which somebody took over, and demonstrations, do not count.
     """

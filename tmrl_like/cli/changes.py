@@ -18,7 +18,8 @@ _LISTED = 4
 def changes_since(arguments: Arguments) -> str:
     """Which values of the run's experiment.yaml are others now, in words; empty: none is.
 
-    For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of `_SHAPES_A_TRAINING`.
+    For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of
+    `_SHAPES_A_TRAINING`.
 
     Raises:
         ConfigError: there is no such file, or the experiment's code cannot be imported.
@@ -27,13 +28,22 @@ def changes_since(arguments: Arguments) -> str:
     experiment = arguments.experiment.with_code(parts)
     then = flat(read_document(experiment.paths.folder / "experiment.yaml"))
     now = flat(Document("now", experiment.as_data()))
-    names = [name for name in {**then, **now} if name.partition(".")[0] in parts and then.get(name) != now.get(name)]
-    said = [f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}" for name in names[:_LISTED]]
+    names = [
+        name
+        for name in {**then, **now}
+        if name.partition(".")[0] in parts and then.get(name) != now.get(name)
+    ]
+    said = [
+        f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}"
+        for name in names[:_LISTED]
+    ]
     return f" (changed since the run began: {'; '.join(said)})" if said else ""
 
 
 def flat(document: Document) -> dict[str, Any]:
-    """What is written there, by names as the command line has them: "agent.lr_actor", "trainer.steps"."""
+    """What is written there, by names as the command line has them: "agent.lr_actor",
+    "trainer.steps".
+    """
     found: dict[str, Any] = {}
     for key, value in document.data.items():
         if key in PARTS:

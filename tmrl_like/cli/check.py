@@ -1,7 +1,9 @@
-"""`tmrl-like check`: the whole way of a sample in one process, and every transition compared bit for bit.
+"""`tmrl-like check`: the whole way of a sample in one process, and every transition compared bit
+for bit.
 
-Environment, actor, compressor, wire encoding, wire decoding, memory, batch, one training step. What the
-environment produced travels beside each sample (CRC debugging) and is compared with what the memory rebuilds.
+Environment, actor, compressor, wire encoding, wire decoding, memory, batch, one training step. What
+the environment produced travels beside each sample (CRC debugging) and is compared with what the
+memory rebuilds.
 """
 
 from __future__ import annotations
@@ -91,7 +93,10 @@ def main(arguments: Arguments) -> int:
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
         size_bytes = sum(len(message) for _, message in whole.packets)
-        each = f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are compared)"
+        each = (
+            f"{size_bytes / max(1, whole.samples):.0f} bytes each (with the originals that are "
+            "compared)"
+        )
         print(f"wire: {whole.samples} samples in {len(whole.blocks)} packets, {each}")
         memory = _filled(experiment, whole)
         _report_training(agent, worker, memory)
@@ -104,7 +109,11 @@ def _measure(arguments: Arguments) -> int:
     with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
         times = worker.measure(arguments.timing)
-        durations = {"time-step": times.period_s, "decision": times.inference_s, "env.step()": times.env_s}
+        durations = {
+            "time-step": times.period_s,
+            "decision": times.inference_s,
+            "env.step()": times.env_s,
+        }
         _show_times(env, durations, times.overruns)
     return 0
 
@@ -113,9 +122,19 @@ def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int
     """Print percentiles, and how often the time-step that was asked for was missed."""
     rows = []
     for name, values_s in durations.items():
-        rows.append([name, *(f"{value_s * 1e3:.2f}" for value_s in np.percentile(values_s, (50, 99, 99.9, 100)))])
+        rows.append(
+            [
+                name,
+                *(
+                    f"{value_s * 1e3:.2f}"
+                    for value_s in np.percentile(values_s, (50, 99, 99.9, 100))
+                ),
+            ]
+        )
     steps = len(durations["time-step"])
-    print_table(f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
+    print_table(
+        f"{counted(steps, 'step')}, milliseconds", ["", "median", "p99", "p99.9", "max"], rows
+    )
     if not env.time_step_s:
         print("the environment names no time-step: it does not run in real time")
         return
@@ -124,7 +143,9 @@ def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int
 
 
 class WatchedEnv:
-    """An environment whose every return value is compared with what it must be; `finite`: finite observations, too."""
+    """An environment whose every return value is compared with what it must be; `finite`: finite
+    observations, too.
+    """
 
     def __init__(self, make_env: Callable[[], Any], finite: bool) -> None:
         self._env = make_env()
@@ -155,17 +176,25 @@ class WatchedEnv:
     def _look(self, obs: Any, info: Any, where: str) -> None:
         space = self._env.observation_space
         if problem := observation_problem(obs, space, self._finite):
-            raise ConfigError(f"{where}: {problem}; correct the environment or its observation_space")
+            raise ConfigError(
+                f"{where}: {problem}; correct the environment or its observation_space"
+            )
         if not isinstance(info, dict):
             raise ConfigError(f"{where}: info is {info!r:.80}; expected a dict")
         if not self._told_bounds and not space.contains(obs):
             self._told_bounds = True
-            print(f"note: {where}: the observation is outside the bounds of the observation space", flush=True)
+            print(
+                f"note: {where}: the observation is outside the bounds of the observation space",
+                flush=True,
+            )
 
 
 @contextlib.contextmanager
-def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterator[Callable[[], Traffic]]:
-    """Take the samples of a standalone worker; what it yields gives those since its last call, between episodes.
+def taken(
+    worker: RolloutWorker, options: OutboxOptions | None = None
+) -> Iterator[Callable[[], Traffic]]:
+    """Take the samples of a standalone worker; what it yields gives those since its last call,
+    between episodes.
 
     `options` say when a packet leaves; there is no limit to what waits.
     """
@@ -198,7 +227,9 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
         tap.close()
 
 
-def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
+def traffic_of_episodes(
+    worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None
+) -> Iterator[Traffic]:
     """Run episodes, and yield what each sent as soon as it has ended.
 
     Raises:
@@ -210,10 +241,16 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOpti
             if stats.fault:
                 raise EnvironmentFaultError(stats.fault)
             traffic = take()
-            stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
+            stepping_s = sum(
+                periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks
+            )
             traffic.reset_s = stats.duration_s - stepping_s
             cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
-            print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
+            print(
+                f"episode {number} of {episodes}: {stats.steps} steps{cut}, return "
+                f"{stats.return_:.3f}",
+                flush=True,
+            )
             yield traffic
 
 
@@ -224,7 +261,9 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
 
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
-    """Put everything into the experiment's memory, and have it rebuild and compare every transition."""
+    """Put everything into the experiment's memory, and have it rebuild and compare every
+    transition.
+    """
     memory: MemoryDataloading = experiment.memory_cls(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))
@@ -232,22 +271,26 @@ def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
         memory.flush()
     if not memory.ready:
         raise MemoryContractError(
-            f"{traffic.samples} samples made no transition in {type(memory).__name__}: run more --episodes, or its "
-            "history is longer than they are"
+            f"{traffic.samples} samples made no transition in {type(memory).__name__}: run more "
+            "--episodes, or its history is longer than they are"
         )
-    for item in np.linspace(0, len(memory) - 1, min(len(memory), _CHECKED_AT_MOST)).astype(int).tolist():
+    for item in (
+        np.linspace(0, len(memory) - 1, min(len(memory), _CHECKED_AT_MOST)).astype(int).tolist()
+    ):
         memory[item]
     held, sent = counted(len(memory), "transition"), counted(traffic.samples, "sample")
     print(f"memory: {held} from {sent}; {memory.crc_checked:,} compared, all equal")
     return memory
 
 
-def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: MemoryDataloading) -> None:
+def _report_training(
+    agent: TrainingAgent, worker: RolloutWorker, memory: MemoryDataloading
+) -> None:
     metrics = agent.train(memory.sample())
     if wrong := [name for name, value in metrics.items() if not math.isfinite(value)]:
         raise TmrlLikeError(
-            f"one training step gave values that are not finite ({', '.join(wrong)}): look for very large "
-            "observations, rewards and bounds of spaces"
+            f"one training step gave values that are not finite ({', '.join(wrong)}): look for "
+            "very large observations, rewards and bounds of spaces"
         )
     worker.actor.load_weights(agent.get_actor().weights())
     numbers = ", ".join(f"{name} {float(value):.3g}" for name, value in metrics.items())
@@ -261,14 +304,20 @@ def _report_sensors(env: SupervisedEnv) -> None:
         if sensor.period_s > 2.0 * env.time_step_s > 0.0:
             repeats = sensor.period_s / env.time_step_s
             print(
-                f"note: {repeats:.0f} observations in a row have the same value of {sensor.name}; let the observation "
-                "have its age, too, or the state is not Markov"
+                f"note: {repeats:.0f} observations in a row have the same value of {sensor.name}; "
+                "let the observation have its age, too, or the state is not Markov"
             )
 
 
 def _report_timing(worker: RolloutWorker, traffic: Traffic, resets_s: list[float]) -> None:
     env = worker.loop.env
     period_s = np.concatenate([periods_s(block, env.time_step_s) for block in traffic.blocks])
-    inference_s = np.concatenate([block.timing.inference_s[~block.is_reset] for block in traffic.blocks])
-    durations = {"time-step": period_s, "decision": inference_s, "env.step()": period_s - inference_s}
+    inference_s = np.concatenate(
+        [block.timing.inference_s[~block.is_reset] for block in traffic.blocks]
+    )
+    durations = {
+        "time-step": period_s,
+        "decision": inference_s,
+        "env.step()": period_s - inference_s,
+    }
     _show_times(env, durations | {"env.reset()": np.array(resets_s)}, worker.condition().overruns)

@@ -26,14 +26,19 @@ def main(arguments: Arguments) -> int:
     file = Path(arguments.out)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     spaces = "spaces" if arguments.experiment.document.data.get("spaces") else "env"
-    experiment = prepare(arguments, "trainer", ("actor", "agent", "memory", "obs_preprocessor", spaces))
+    experiment = prepare(
+        arguments, "trainer", ("actor", "agent", "memory", "obs_preprocessor", spaces)
+    )
     tune_process()
     training = experiment.training()
-    actor = experiment.actor(training.observation_space, training.action_space).to_device(training.device)
+    actor = experiment.actor(training.observation_space, training.action_space).to_device(
+        training.device
+    )
     learnt, held_out = _shown(arguments.data, training).split(arguments.held_out)
     untrained, *_, trained = clone(actor, learnt, held_out, arguments.steps)
     card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
-    card = msgspec.structs.replace(card, training_steps=arguments.steps)  # the weight of its statistics
+    # the weight of its statistics
+    card = msgspec.structs.replace(card, training_steps=arguments.steps)
     try:
         write_policy(file, actor.weights(), card)
     except OSError as error:
@@ -61,5 +66,9 @@ def _shown(data: str, training: TrainingOffline) -> Shown:
     observations, actions, episodes = zip(*steps, strict=True)
     device = str(training.device)
     past_actions = known_from_env(training.env_cls).get("act_buf_len", 0)
-    parts = stack(observations, device), stack(actions, device), torch.tensor(episodes, device=device)
+    parts = (
+        stack(observations, device),
+        stack(actions, device),
+        torch.tensor(episodes, device=device),
+    )
     return Shown(*parts, past_actions)

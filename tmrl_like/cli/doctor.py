@@ -1,4 +1,6 @@
-"""`tmrl-like doctor`: what stands in the way of an experiment on this machine, and its cure. It changes nothing."""
+"""`tmrl-like doctor`: what stands in the way of an experiment on this machine, and its cure. It
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def _judge(is_fine: bool, otherwise: str, text: str, cure: str) -> Finding:
     return (OK, text) if is_fine else (otherwise, f"{text}: {cure}")
 
 
-# -- this machine ------------------------------------------------------------------------------------
+# -- this machine ----------------------------------------------------------------------------------
 
 
 def _versions() -> Iterator[Finding]:
@@ -111,8 +113,16 @@ def _versions() -> Iterator[Finding]:
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            yield WARNING, f"{name} is not installed: pip install {name}, unless what runs here does without it"
-    yield OK, f"{', '.join(found)}; {platform.system()} {platform.machine()}, {counted(os.cpu_count() or 1, 'core')}"
+            yield (
+                WARNING,
+                f"{name} is not installed: pip install {name}, unless what runs here does without "
+                "it",
+            )
+    yield (
+        OK,
+        f"{', '.join(found)}; {platform.system()} {platform.machine()}, "
+        f"{counted(os.cpu_count() or 1, 'core')}",
+    )
 
 
 def _device(settings: Settings) -> Iterator[Finding]:
@@ -124,9 +134,17 @@ def _device(settings: Settings) -> Iterator[Finding]:
         try:
             refuse_device(name or "cpu")
         except ConfigError as error:
-            yield PROBLEM, f"{section}.{error}: take cpu, or install the driver and a torch with CUDA"
+            yield (
+                PROBLEM,
+                f"{section}.{error}: take cpu, or install the driver and a torch with CUDA",
+            )
     has_cuda = torch.cuda.is_available()
-    yield OK, f"CUDA on {torch.cuda.get_device_name()}" if has_cuda else "no CUDA: training is on the processor"
+    yield (
+        OK,
+        f"CUDA on {torch.cuda.get_device_name()}"
+        if has_cuda
+        else "no CUDA: training is on the processor",
+    )
 
 
 def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
@@ -134,14 +152,26 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        yield PROBLEM, f"cannot write to {folder} ({error.strerror}): chown it, make room, or set TMRL_LIKE_HOME"
+        yield (
+            PROBLEM,
+            f"cannot write to {folder} ({error.strerror}): chown it, make room, or set "
+            "TMRL_LIKE_HOME",
+        )
         return
     free = shutil.disk_usage(folder).free
-    text = f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to {load.kept_bytes / 1e9:,.2f} GB"
+    text = (
+        f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to "
+        f"{load.kept_bytes / 1e9:,.2f} GB"
+    )
     yield _judge(load.kept_bytes < free, PROBLEM, text, "make room, or lower memory_size")
     free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
-    text = f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to {kept / 1e6:,.0f} MB there"
-    yield _judge(kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes")
+    text = (
+        f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to "
+        f"{kept / 1e6:,.0f} MB there"
+    )
+    yield _judge(
+        kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes"
+    )
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
@@ -155,24 +185,38 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     is_closed = os.name != "posix" or not folder.stat().st_mode & 0o022
     text = f"{folder} holds {' and '.join(found)}"
     yield _judge(
-        is_closed, PROBLEM, f"{text}{'' if is_closed else ', and others may write to it'}", f"chmod 700 {folder}"
+        is_closed,
+        PROBLEM,
+        f"{text}{'' if is_closed else ', and others may write to it'}",
+        f"chmod 700 {folder}",
     )
 
 
-# -- the experiment ----------------------------------------------------------------------------------
+# -- the experiment --------------------------------------------------------------------------------
 
 
 def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
     experiment = prepare(arguments, "doctor", (*TO_COLLECT, "memory"))
     with experiment.make_standalone() as worker:
         env, compress = worker.loop.env, experiment.compressor
-        sample: Any = worker.env.action_space.sample(), worker.env.observation_space.sample(), 0.0, False, False, {}
+        sample: Any = (
+            worker.env.action_space.sample(),
+            worker.env.observation_space.sample(),
+            0.0,
+            False,
+            False,
+            {},
+        )
         sample = sample if compress is None else compress(*sample)
         load.sample_bytes = sum(np.asarray(leaf).nbytes for leaf in tree.leaves(sample))
         kept = argument_of(experiment.memory, "memory_size")
         load.kept_bytes = load.sample_bytes * kept if isinstance(kept, int) else 0
         if env.moves_hardware:
-            yield OK, "it moves hardware, and is left alone; `tmrl-like check --timing 400` measures its time-steps"
+            yield (
+                OK,
+                "it moves hardware, and is left alone; `tmrl-like check --timing 400` measures its "
+                "time-steps",
+            )
             return
         worker.measure(1)  # the first reset and step load what they need
         timer = threading.Timer(_WAIT_S, worker.stop)
@@ -199,12 +243,18 @@ def _knock(host: str, port: int, command: str) -> Finding:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), _WAIT_S).close()
     except socket.gaierror as error:
-        return PROBLEM, f"there is no host {host} ({error.strerror}): correct the name, or the name server"
+        return (
+            PROBLEM,
+            f"there is no host {host} ({error.strerror}): correct the name, or the name server",
+        )
     except OSError as error:
         if is_loopback(host):
             return OK, f"nobody listens on port {port} of this machine yet: {command} does"
         text = f"port {port} of {host} does not answer ({error.strerror or error})"
-        return PROBLEM, f"{text}: {command} there, open the port in its firewall, or correct the address"
+        return (
+            PROBLEM,
+            f"{text}: {command} there, open the port in its firewall, or correct the address",
+        )
     return _LISTENS
 
 
@@ -215,15 +265,23 @@ def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
         return
     keys = KeyFolder(keys_folder(settings.server.keys_dir))
     if not (keys.path / "peer.json").exists():
-        yield PROBLEM, "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`"
+        yield (
+            PROBLEM,
+            "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys "
+            "join -`",
+        )
         return
-    dialled = connect(settings.server.transport, *host_and_port(address), keys, settings.server.limits)
+    dialled = connect(
+        settings.server.transport, *host_and_port(address), keys, settings.server.limits
+    )
     with contextlib.closing(dialled) as link:
         yield from _talk(link, load)
 
 
 def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
-    trip_s, ahead_s, server = min((_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0])
+    trip_s, ahead_s, server = min(
+        (_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0]
+    )
     yield OK, f"takes this machine's key, {server.key}, for {' and '.join(server.roles)}"
     text = f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}"
     yield _judge(server.software == tmrl_like.__version__, WARNING, text, "upgrade the older one")
@@ -232,12 +290,18 @@ def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
     yield _judge(abs(ahead_s) < _CLOCK_S + trip_s, WARNING, text, cure)
     size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
     rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
-    text = f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to {needs / 1e6:,.2f} MB/s"
-    yield _judge(needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps")
+    text = (
+        f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to "
+        f"{needs / 1e6:,.2f} MB/s"
+    )
+    yield _judge(
+        needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps"
+    )
 
 
 def _ask(link: PeerLink, size: int) -> tuple[float, float, m.Probe]:
-    """Send a probe of so many bytes: seconds there and back, how far the server's clock is ahead, its answer.
+    """Send a probe of so many bytes: seconds there and back, how far the server's clock is ahead,
+    its answer.
 
     Raises:
         CredentialsError: the server refuses the key, or there is no answer.
@@ -258,6 +322,6 @@ def _ask(link: PeerLink, size: int) -> tuple[float, float, m.Probe]:
             trip_s = time.perf_counter() - started
             return trip_s, message.time_s + trip_s / 2 - time.time(), message
     raise CredentialsError(
-        "it does not answer this machine's key: it is another server (correct server.host, or join it with "
-        "`tmrl-like keys join -`), or runs another version of tmrl_like"
+        "it does not answer this machine's key: it is another server (correct server.host, or join "
+        "it with `tmrl-like keys join -`), or runs another version of tmrl_like"
     )

@@ -13,8 +13,8 @@ def main(arguments: Arguments) -> int:
     said, paths = to_said(arguments.said), RunPaths.of(arguments.found.folder())
     if not paths.signals.exists():
         raise ConfigError(
-            f"no worker of the run {paths.run_name} on this machine has heard a person so far: start one whose "
-            "experiment says worker: {person: {watches: true}}"
+            f"no worker of the run {paths.run_name} on this machine has heard a person so far: "
+            "start one whose experiment says worker: {person: {watches: true}}"
         )
     with paths.signals.open("a", encoding="utf-8") as lines:
         lines.write(f"{said}\n")

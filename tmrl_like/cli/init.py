@@ -26,15 +26,22 @@ def main(arguments: Arguments) -> int:
     if folder.exists():
         raise ConfigError(f"{folder} exists already: take another name, or another working folder")
     if importlib.util.find_spec(name) is not None:
-        raise ConfigError(f"there is a Python module {name} already, which yours would hide: take another name")
+        raise ConfigError(
+            f"there is a Python module {name} already, which yours would hide: take another name"
+        )
     templates = Path(tmrl_like.__file__).parent / "templates"
     class_name = "".join(word.capitalize() for word in name.split("_"))
     try:
         folder.mkdir()
         for suffix, parts in _FILES.items():
-            text = "".join((templates / part.format(arguments.kind)).read_text(encoding="utf-8") for part in parts)
+            text = "".join(
+                (templates / part.format(arguments.kind)).read_text(encoding="utf-8")
+                for part in parts
+            )
             file = folder / suffix.format(name)
-            file.write_text(text.replace("my_task", name).replace("MyTask", class_name), encoding="utf-8")
+            file.write_text(
+                text.replace("my_task", name).replace("MyTask", class_name), encoding="utf-8"
+            )
             print(file)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from None

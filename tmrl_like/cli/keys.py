@@ -24,7 +24,11 @@ def main(arguments: Arguments) -> int:
 def _invite(arguments: Arguments, folder: KeyFolder) -> int:
     name, role = arguments.name, arguments.role
     line = folder.invite(name, ROLES if role == "both" else (role,))
-    print(f"on {name} run  tmrl-like keys join -  and paste this line, a secret:", file=sys.stderr, flush=True)
+    print(
+        f"on {name} run  tmrl-like keys join -  and paste this line, a secret:",
+        file=sys.stderr,
+        flush=True,
+    )
     print(line)
     return 0
 
@@ -49,7 +53,9 @@ def _revoke(arguments: Arguments, folder: KeyFolder) -> int:
 
 
 def _list(arguments: Arguments, folder: KeyFolder) -> int:
-    roles = {identity.name: identity.roles for identity in AuthorizedKeys(folder).identities.values()}
+    roles = {
+        identity.name: identity.roles for identity in AuthorizedKeys(folder).identities.values()
+    }
     if not roles:
         print(f"no keys in {folder.path}: the first server that starts here makes them")
     for name, played in sorted(roles.items()):

@@ -14,7 +14,13 @@ from tmrl_like.envs.display import has_display
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.data_sets import read_data_set
-from tmrl_like.replay.labels import Pictured, labels_beside, pictured_episodes, read_labels, write_labels
+from tmrl_like.replay.labels import (
+    Pictured,
+    labels_beside,
+    pictured_episodes,
+    read_labels,
+    write_labels,
+)
 
 _TITLE = "tmrl_like: s success, f failure, space skip, q quit"
 _ANSWERS = {ord("s"): True, ord("f"): False, ord(" "): None}
@@ -42,15 +48,18 @@ def main(arguments: Arguments) -> int:
 def _summary(labels: dict[int, bool], num_episodes: int) -> str:
     """How many episodes have which label, in words."""
     successes = sum(labels.values())
-    return f"success: {successes}, failure: {len(labels) - successes}, no label: {num_episodes - len(labels)}"
+    return (
+        f"success: {successes}, failure: {len(labels) - successes}, no label: "
+        f"{num_episodes - len(labels)}"
+    )
 
 
 def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:
     """Show the end of each episode that has no label; what is answered is kept at once."""
     if not has_display():
         raise ConfigError(
-            "there is no display to show episodes on; --file FILE takes labels from a text file, --terminated from the "
-            "episodes' own ends"
+            "there is no display to show episodes on; --file FILE takes labels from a text file, "
+            "--terminated from the episodes' own ends"
         )
     cv2 = load_opencv()
     labels = read_labels(file, len(episodes)) if file.exists() else {}
@@ -75,7 +84,9 @@ def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:
 
 
 def as_rgb(picture: Frame) -> Frame:
-    """A picture of any form that a data set may hold -> uint8 [H, W, 3]; of a history the newest."""
+    """A picture of any form that a data set may hold -> uint8 [H, W, 3]; of a history the
+    newest.
+    """
     if picture.ndim == 4:
         picture = picture[-1]
     if picture.ndim == 3 and not channels_are_last(picture.shape):

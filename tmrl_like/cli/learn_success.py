@@ -24,7 +24,9 @@ def main(arguments: Arguments) -> int:
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     episodes = pictured_episodes(read_data_set(data))
     labels = read_labels(labels_beside(data), len(episodes))
-    judged = [JudgedEpisode(episodes[number].pictures, success) for number, success in labels.items()]
+    judged = [
+        JudgedEpisode(episodes[number].pictures, success) for number, success in labels.items()
+    ]
     learnt, held_out = split(judged, arguments.held_out)
     tune_process()
     network = train_success(learnt, arguments.steps, arguments.last)
@@ -36,9 +38,12 @@ def main(arguments: Arguments) -> int:
         positives, negatives = errors.false_positives, errors.false_negatives
         print(f"{threshold:9g}  {errors.accuracy:6.1%}  {positives:15}  {negatives:15}")
         notes.append(
-            f"{errors.accuracy:.1%} right at {threshold:g} ({positives} false positives, {negatives} negatives)"
+            f"{errors.accuracy:.1%} right at {threshold:g} ({positives} false positives, "
+            f"{negatives} negatives)"
         )
-    note = f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row: {', '.join(notes)}"
+    note = (
+        f"{len(held_out)} held-out episodes, {arguments.frames} frames in a row: {', '.join(notes)}"
+    )
     spec = msgspec.structs.replace(network.spec, note=note)
     write_success_model(file, spec, copied(network.state_dict()).content)
     print(f"{file}: from {len(learnt)} episodes; reward with it: tmrl_like.envs.SuccessEnv")

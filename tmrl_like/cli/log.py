@@ -1,4 +1,6 @@
-"""`tmrl-like log`: what a trainer has stored, a worker has left or a data set holds, and the same for Minari."""
+"""`tmrl-like log`: what a trainer has stored, a worker has left or a data set holds, and the same
+for Minari.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,26 @@ def main(arguments: Arguments) -> int:
         if target.is_file() or (target.is_dir() and any(target.iterdir())):
             raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
         episodes, steps = write_minari(target, read_data_set(path))
-        print(f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in the log")
+        print(
+            f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in "
+            "the log"
+        )
         return 0
     contents: dict[tuple[str, int], _Contents] = {}
     for packet, size_bytes in _packets(path):
-        contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(packet, size_bytes)
-    columns = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return"]
+        contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(
+            packet, size_bytes
+        )
+    columns = [
+        "worker, process",
+        "began",
+        "packets",
+        "missing",
+        "samples",
+        "MB",
+        "episodes",
+        "return",
+    ]
     print_table(str(path), columns, [_row(*item) for item in contents.items()])
     return 0
 
@@ -86,7 +102,9 @@ def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:
 
 
 def _row(process: tuple[str, int], contents: _Contents) -> list[str]:
-    began = datetime.datetime.fromtimestamp(contents.started_at_s) if contents.started_at_s else None
+    began = (
+        datetime.datetime.fromtimestamp(contents.started_at_s) if contents.started_at_s else None
+    )
     returns = "{:.3g} ± {:.3g}".format(*mean_and_std(contents.returns)) if contents.returns else "-"
     return [
         f"{process[0]}, {process[1]:x}"[: len(process[0]) + 10],

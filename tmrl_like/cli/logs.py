@@ -11,13 +11,19 @@ from tmrl_like.base.text import one_line
 
 
 def set_up_logging(role: str, level: str, plain: bool = False) -> None:
-    """Show log lines of `level` and above on standard error, `role` in front; `plain`: no colours on a terminal."""
-    if sys.stderr.isatty() and not plain and importlib.util.find_spec("rich"):  # which a small board may lack
+    """Show log lines of `level` and above on standard error, `role` in front; `plain`: no colours
+    on a terminal.
+    """
+    # which a small board may lack
+    if sys.stderr.isatty() and not plain and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.logging import RichHandler
 
         handler: logging.Handler = RichHandler(
-            console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+            console=Console(stderr=True),
+            show_path=False,
+            log_time_format="%H:%M:%S",
+            omit_repeated_times=False,
         )
         handler.setFormatter(logging.Formatter(f"{role}: %(message)s"))
     else:
@@ -29,6 +35,9 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     root.handlers[:] = [handler]
     root.setLevel(max(chosen, logging.WARNING))
     logging.getLogger("tmrl_like").setLevel(chosen)
-    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {one_line(str(message))}"
-    warnings.filterwarnings("ignore", "Time-step timed out")  # rtgym's, of what the worker reports as an overrun
+    warnings.formatwarning = lambda message, category, *_, **__: (
+        f"{category.__name__}: {one_line(str(message))}"
+    )
+    # rtgym's, of what the worker reports as an overrun
+    warnings.filterwarnings("ignore", "Time-step timed out")
     logging.captureWarnings(True)

@@ -35,7 +35,11 @@ class RandomDrive:
 def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
     """Say that it will drive, drive, and print what was found."""
     env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
-    takes = f", about {steps * worker.loop.env.time_step_s:.0f} s" if worker.loop.env.time_step_s else ""
+    takes = (
+        f", about {steps * worker.loop.env.time_step_s:.0f} s"
+        if worker.loop.env.time_step_s
+        else ""
+    )
     if isinstance(env.action_space, spaces.Box):
         how = f"up to {excitation:.0%} of half their range away from the default action"
     else:
@@ -46,7 +50,9 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         flush=True,
     )
     drive = worker.run_in_control_thread(
-        lambda supervised: drive_at_random(supervised, steps, excitation, np.random.default_rng(seed))
+        lambda supervised: drive_at_random(
+            supervised, steps, excitation, np.random.default_rng(seed)
+        )
     )
     held = held_actions(env) or 0
     period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
@@ -54,17 +60,22 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         print(line)
 
 
-def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator) -> Any:
+def random_action(
+    space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator
+) -> Any:
     """An action near the default one, independent of all others.
 
-    `excitation`, 0 to 1, is in a Box that part of half its range (where that is infinite: of 1) up to which each number
-    differs from the default's, in other spaces the probability of a draw from the space.
+    `excitation`, 0 to 1, is in a Box that part of half its range (where that is infinite: of 1) up
+    to which each number differs from the default's, in other spaces the probability of a draw from
+    the space.
     """
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):
             half = (space.high.astype(np.float64) - space.low.astype(np.float64)) / 2
         half = np.where(np.isfinite(half), half, 1.0)
-        action = np.asarray(default, np.float64) + excitation * half * random.uniform(-1.0, 1.0, space.shape)
+        action = np.asarray(default, np.float64) + excitation * half * random.uniform(
+            -1.0, 1.0, space.shape
+        )
         if space.dtype is not None and np.issubdtype(space.dtype, np.integer):
             action = np.round(action)
         return np.asarray(np.clip(action, space.low, space.high), space.dtype)
@@ -74,8 +85,12 @@ def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, 
     return space.sample()
 
 
-def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator) -> RandomDrive:
-    """Do `steps` steps with random actions, and one with the default action at the end; in the control thread."""
+def drive_at_random(
+    env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator
+) -> RandomDrive:
+    """Do `steps` steps with random actions, and one with the default action at the end; in the
+    control thread.
+    """
     drive, space, default = RandomDrive(), env.env.action_space, env.default_action
     ended = True
     for _ in range(steps):
@@ -100,14 +115,20 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
     return drive
 
 
-def measure(drive: RandomDrive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
+def measure(
+    drive: RandomDrive, held: int, seed: int = 0
+) -> tuple[Response | None, Response | None]:
     """Find when actions show; the `held` past actions at the end of each observation are left out.
 
     Returns:
         What shows in numbers; None: there is too little to measure from.
         What shows in pictures and long arrays, which are reduced first; None: there are none.
     """
-    seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
+    seen = [
+        obs[: len(obs) - held] if held else obs
+        for _, observations in drive.episodes
+        for obs in observations
+    ]
     features, whole = to_features(seen)
     traces, start = [], 0
     for actions, observations in drive.episodes:
@@ -124,25 +145,30 @@ def describe_response(
 ) -> list[str]:
     """Lines about what `measure` found, and about the action buffer that it asks for.
 
-    `held` past actions are in each observation. `period_s` was measured; None: the environment is not in real time.
+    `held` past actions are in each observation. `period_s` was measured; None: the environment is
+    not in real time.
     """
     if numbers is None:
-        return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]
+        return [
+            "delay: not measured: too few steps for so many actions, or episodes too short; raise "
+            "--delay-steps"
+        ]
     lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []
     if pictures is not None and pictures.lags:
         lines += [
             f"delay in pictures: {_describe_effect(pictures, period_s)}",
-            "note: pictures and long arrays were reduced to a few numbers; what they show is a hint",
+            "note: pictures and long arrays were reduced to a few numbers; what they show is a "
+            "hint",
         ]
     if not lines:
         return [
-            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise --excitation, or "
-            "--delay-steps; if there should be one, look whether actions arrive"
+            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise "
+            "--excitation, or --delay-steps; if there should be one, look whether actions arrive"
         ]
     if numbers.hidden_state and pictures is None:
         lines.append(
-            "note: older actions tell more of what comes next than the observation does: it seems to lack something "
-            "that moves, a speed say; add it, or the last observations"
+            "note: older actions tell more of what comes next than the observation does: it seems "
+            "to lack something that moves, a speed say; add it, or the last observations"
         )
     decisive = numbers if numbers.lags or pictures is None else pictures
     return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
@@ -154,7 +180,9 @@ def _describe_effect(response: Response, period_s: float | None) -> str:
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
     parts = ", ".join(
-        f"{share:.0%} after {counted(lag, 'step')}" for lag, share in enumerate(response.shares) if share > 0
+        f"{share:.0%} after {counted(lag, 'step')}"
+        for lag, share in enumerate(response.shares)
+        if share > 0
     )
     return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
 
@@ -162,14 +190,21 @@ def _describe_effect(response: Response, period_s: float | None) -> str:
 def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
     needed = response.act_buf_len
     age = counted(needed, "step")
-    not_markov = "warning: the state is not Markov" if is_sure else "unless pictures tell, the state is not Markov"
+    not_markov = (
+        "warning: the state is not Markov"
+        if is_sure
+        else "unless pictures tell, the state is not Markov"
+    )
     if response.never_ends:
         return (
-            f"{not_markov}: actions still act after {age}, the longest that was looked at; the observation "
-            "does not show what they do"
+            f"{not_markov}: actions still act after {age}, the longest that was looked at; the "
+            "observation does not show what they do"
         )
     if held < needed:
-        return f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set act_buf_len: {needed}"
+        return (
+            f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set "
+            f"act_buf_len: {needed}"
+        )
     if held > needed:
         return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
     return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"

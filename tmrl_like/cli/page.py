@@ -28,7 +28,10 @@ def main(arguments: Arguments) -> int:
     servers = addresses_of(section.host, section.port)
     keys = KeyFolder(keys_folder(section.keys_dir))
     ring = connect_to_one(section.transport, servers, "", keys, section.limits)
-    title = {"title": settings.run_name, "asked_ratio": settings.trainer.max_training_steps_per_env_step}
+    title = {
+        "title": settings.run_name,
+        "asked_ratio": settings.trainer.max_training_steps_per_env_step,
+    }
     watcher = Watcher(ring, title, read_records(metrics, _HISTORY_BYTES))
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close

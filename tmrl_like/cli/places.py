@@ -32,7 +32,8 @@ class Place:
     run: Path | None = None
 
     def open(self, overrides: Overrides = ()) -> Document:
-        """The experiment, from its file or as the run's newest start has kept it; `overrides` replace its values.
+        """The experiment, from its file or as the run's newest start has kept it; `overrides`
+        replace its values.
 
         Raises:
             ConfigError: it cannot be read, or the run has kept none; one line.
@@ -45,8 +46,9 @@ class Place:
         start = next((start for start in reversed(read_starts(self.run)) if start.experiment), None)
         if start is None:
             raise ConfigError(
-                f"{self.run} has kept no experiment (run.json): it was trained by a script, or elsewhere; name a YAML "
-                f"file, and its policy with --policy {self.run.name}@{self.version or 'newest'}"
+                f"{self.run} has kept no experiment (run.json): it was trained by a script, or "
+                "elsewhere; name a YAML file, and its policy with --policy "
+                f"{self.run.name}@{self.version or 'newest'}"
             )
         return open_kept(start.experiment, start.experiment_file, overrides)
 
@@ -58,7 +60,8 @@ class Place:
 
 
 def find_place(typed: str) -> Place:
-    """Find what a text means: a file; else NAME.yaml of the working folder, an experiment that ships, or a run.
+    """Find what a text means: a file; else NAME.yaml of the working folder, an experiment that
+    ships, or a run.
 
     With a version behind an @, a run comes before an experiment, whose run is meant otherwise.
 
@@ -76,7 +79,15 @@ def find_place(typed: str) -> Place:
         return Place(typed, version, run=run)
     if file is not None:
         return Place(typed, version, file=file)
-    known = [*shipped(), *(own.stem for own in Path().glob("*.yaml")), *(other.name for other in runs.glob("*/"))]
+    known = [
+        *shipped(),
+        *(own.stem for own in Path().glob("*.yaml")),
+        *(other.name for other in runs.glob("*/")),
+    ]
     near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else "`tmrl-like --help` lists experiments, `tmrl-like runs` runs"
+    hint = (
+        f"did you mean {near}?"
+        if near
+        else "`tmrl-like --help` lists experiments, `tmrl-like runs` runs"
+    )
     raise ConfigError(f"there is no experiment and no run {name}; {hint}")

@@ -31,25 +31,36 @@ def main(arguments: Arguments) -> int:
         if arguments.action == "export":
             source, file = store.find(version), Path(arguments.file)
             suffix = ".onnx" if arguments.onnx else ".safetensors"
-            expect(file.suffix == suffix, "the file", str(file), f"a name that ends in {suffix} (--onnx writes .onnx)")
+            expect(
+                file.suffix == suffix,
+                "the file",
+                str(file),
+                f"a name that ends in {suffix} (--onnx writes .onnx)",
+            )
             if arguments.onnx:
                 policy = load_policy(source, allow=arguments.allow)
                 write_onnx(policy, file)
                 print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
                 return 0
             write_atomically(file, source.read_bytes())
-            print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+            print(
+                f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy "
+                "in Python"
+            )
             return 0
         if arguments.action == "list":
             print_table(str(store.folder), _COLUMNS, _rows(store))
         elif arguments.action == "tag":
             print(
-                f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune --untag {arguments.tag}`"
+                f"{store.tag(version, arguments.tag)} is kept until `tmrl-like policies prune "
+                f"--untag {arguments.tag}`"
             )
         else:
             for tag in arguments.untag:
                 if tag not in (tags := store.tags()):
-                    raise ConfigError(f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}")
+                    raise ConfigError(
+                        f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}"
+                    )
                 store.path(tag).unlink(missing_ok=True)
             removed = store.collect(arguments.keep)
             print(f"{store.folder}: removed {removed} versions and {len(arguments.untag)} tags")
@@ -73,7 +84,10 @@ def _what_is_not_in_it(policy: Policy) -> str:
     code = policy.metadata.obs_preprocessor
     if code is None:
         return ""
-    return f"; its input is what {code if isinstance(code, str) else code.class_path} makes of an observation"
+    return (
+        f"; its input is what {code if isinstance(code, str) else code.class_path} makes of an "
+        "observation"
+    )
 
 
 def _rows(store: PolicyStore) -> list[list[str]]:

@@ -19,10 +19,14 @@ TO_COLLECT = (*TO_DRIVE, "sample_compressor")
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experiment:
     """Set up log lines, threads and seeds, and import these parts of the experiment."""
     experiment = arguments.experiment
-    set_up_logging(getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised)
+    set_up_logging(
+        getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised
+    )
     section = experiment.trainer if role == "trainer" else experiment.worker
     threads = section.torch_threads or cores_to_train_with()
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    os.environ |= dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
+    )
     experiment = experiment.with_code(parts)
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -32,12 +36,16 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experime
 
 
 def find_policy(arguments: Arguments) -> Path:
-    """The policy that --policy or the version behind the @ names, else the newest of the run; ConfigError: none."""
+    """The policy that --policy or the version behind the @ names, else the newest of the run;
+    ConfigError: none.
+    """
     from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore, find_policy
 
     paths, version = arguments.experiment.paths, arguments.found.version
     if arguments.policy is not None and version:
-        raise ConfigError(f"--policy {arguments.policy} and {arguments.place} name two policies: leave one out")
+        raise ConfigError(
+            f"--policy {arguments.policy} and {arguments.place} name two policies: leave one out"
+        )
     store = PolicyStore((arguments.found.run or paths.folder) / FOLDER)
     files = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
     try:
@@ -48,8 +56,10 @@ def find_policy(arguments: Arguments) -> Path:
         if version or store.versions():
             return store.find(version or NEWEST)
     except PolicyError as error:
-        raise ConfigError(f"--policy {arguments.policy}: {error}" if arguments.policy else str(error)) from None
+        raise ConfigError(
+            f"--policy {arguments.policy}: {error}" if arguments.policy else str(error)
+        ) from None
     raise ConfigError(
-        f"there is no policy at {paths.folder} (run {paths.run_name}): train one with `tmrl-like run`, name one "
-        "with --policy, or drive an untrained one with --untrained"
+        f"there is no policy at {paths.folder} (run {paths.run_name}): train one with `tmrl-like "
+        "run`, name one with --policy, or drive an untrained one with --untrained"
     )

@@ -1,4 +1,6 @@
-"""Run as a script, by its path: a window that shows the pictures it reads, until they end or the user closes it."""
+"""Run as a script, by its path: a window that shows the pictures it reads, until they end or the
+user closes it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def main() -> None:
     cv2.namedWindow(_TITLE, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
     while len(head := sys.stdin.buffer.read(SIZE.size)) == SIZE.size:
         height, width = SIZE.unpack(head)
-        picture = np.frombuffer(sys.stdin.buffer.read(height * width * 3), np.uint8).reshape(height, width, 3)
+        picture = np.frombuffer(sys.stdin.buffer.read(height * width * 3), np.uint8).reshape(
+            height, width, 3
+        )
         cv2.imshow(_TITLE, cv2.cvtColor(enlarged(picture), cv2.COLOR_RGB2BGR))
         if cv2.waitKey(1) in _KEYS or cv2.getWindowProperty(_TITLE, cv2.WND_PROP_VISIBLE) < 1:
             return

@@ -73,7 +73,9 @@ class Progress:
         return self._heard_time_s + self.now() - self._heard_at if self._heard_at else 0.0
 
     def left_s(self) -> float | None:
-        """Time left, by the clock or by the training steps, whichever is less; None while nothing is known."""
+        """Time left, by the clock or by the training steps, whichever is less; None while nothing
+        is known.
+        """
         if not self._heard_at or self._finished_after_s is not None:
             return None
         by_clock = self.settings.trainer.max_minutes * 60 - self.elapsed_s()
@@ -84,19 +86,23 @@ class Progress:
     def _steps_take_s(self) -> float:
         """How long the training steps that are left take, at the pace of the whole run so far.
 
-        That is the learner's, or that of the samples which the steps wait for. The newest rounds alone would say
-        little: the first ones are made of samples that have come before.
+        That is the learner's, or that of the samples which the steps wait for. The newest rounds
+        alone would say little: the first ones are made of samples that have come before.
         """
         section, record = self.settings.trainer, self.last_round
         if not self._steps or not math.isfinite(section.epochs):
             return math.inf
-        rounds = section.epochs * section.rounds - (record["epoch"] * section.rounds + record["round"] + 1)
+        rounds = section.epochs * section.rounds - (
+            record["epoch"] * section.rounds + record["round"] + 1
+        )
         steps_left = rounds * section.steps
         by_learner_s: float = steps_left * self._busy_s / self._steps
         ratio = section.max_training_steps_per_env_step
         if section.sample_uses is not None:  # which may be the lower limit
             ratio = min(ratio, record["training_steps_per_env_step"])
-        samples_left: float = (record["training_steps_total"] + steps_left) / ratio - record["env_steps_total"]
+        samples_left: float = (record["training_steps_total"] + steps_left) / ratio - record[
+            "env_steps_total"
+        ]
         if samples_left <= 0 or not self._samples:
             return by_learner_s
         return max(by_learner_s, samples_left * self._rounds_s / self._samples)
@@ -109,15 +115,25 @@ class Progress:
     def rows(self) -> list[tuple[str, str]]:
         """Names and values for people, the most interesting first."""
         test_returns = [return_ for return_, _ in self.tests]
-        rows = [("test return", _of_returns(test_returns)), ("training return", _of_returns(self.train_returns))]
+        rows = [
+            ("test return", _of_returns(test_returns)),
+            ("training return", _of_returns(self.train_returns)),
+        ]
         tests = self.tests[-_RECENT_TESTS:]
         if any(terminated for _, terminated in self.tests):  # an environment may have no such state
             share = sum(terminated for _, terminated in tests) / len(tests)
-            rows.append(("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests"))
+            rows.append(
+                ("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests")
+            )
         if self.last_round:
             rows += _of_a_round(self.last_round)
         else:
-            rows.append(("training", describe_warm_up(self.warm_up) if self.warm_up else "waiting for samples"))
+            rows.append(
+                (
+                    "training",
+                    describe_warm_up(self.warm_up) if self.warm_up else "waiting for samples",
+                )
+            )
         return [(name, words) for name, words in rows if words]
 
 
@@ -139,10 +155,21 @@ def _of_a_round(r: Record) -> list[tuple[str, str]]:
         ("training", f"{training}  {r['training_steps_per_env_step']:.2f} per sample"),
         (DOES_IT_LEARN, learns_in_words(r)),
         ("loss", loss_in_words(r)),
-        ("median age", ", ".join(f"{name} {duration(age_s)}" for name, age_s in ages if age_s is not None)),
+        (
+            "median age",
+            ", ".join(f"{name} {duration(age_s)}" for name, age_s in ages if age_s is not None),
+        ),
         ("overruns", f"{r.get('overruns_total') or 0:.0f}"),
-        ("faults", f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}" if faults else ""),
-        ("rejected", f"{rejected:.0f} worker processes, whose samples do not fit" if rejected else ""),
+        (
+            "faults",
+            f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}"
+            if faults
+            else "",
+        ),
+        (
+            "rejected",
+            f"{rejected:.0f} worker processes, whose samples do not fit" if rejected else "",
+        ),
     ]
 
 

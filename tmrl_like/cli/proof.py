@@ -23,36 +23,52 @@ class Verdict:
     reason: str
 
 
-def judge(untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], section: ProofSection) -> Verdict:
+def judge(
+    untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], section: ProofSection
+) -> Verdict:
     """Compare test episodes.
 
-    It holds if the trained policy's mean return is better by `margin` standard errors of the difference
-    (the two samples' own, Welch), and `min_terminated_share` of its episodes reached a terminal state.
+    It holds if the trained policy's mean return is better by `margin` standard errors of the
+    difference (the two samples' own, Welch), and `min_terminated_share` of its episodes reached a
+    terminal state.
     """
     if min(len(untrained), len(trained)) < section.episodes:
-        return Verdict(False, f"only {len(untrained)} untrained and {len(trained)} trained episodes were finished")
-    (low, low_std), (high, high_std) = (mean_and_std([e.return_ for e in group]) for group in (untrained, trained))
+        return Verdict(
+            False,
+            f"only {len(untrained)} untrained and {len(trained)} trained episodes were finished",
+        )
+    (low, low_std), (high, high_std) = (
+        mean_and_std([e.return_ for e in group]) for group in (untrained, trained)
+    )
     error = math.sqrt(low_std**2 / len(untrained) + high_std**2 / len(trained))
     better = high > low and high - low >= section.margin * error
     distance = f"{(high - low) / error:.1f}" if error else "many"
     said = (
-        f"mean return {high:.3f} against {low:.3f}: {distance} standard errors better, {section.margin:g} are asked for"
+        f"mean return {high:.3f} against {low:.3f}: {distance} standard errors better, "
+        f"{section.margin:g} are asked for"
     )
     share = sum(e.terminated for e in trained) / len(trained)
     enough = share >= section.min_terminated_share
     if section.min_terminated_share:
-        said += f"; a terminal state in {share:.0%} of the episodes, {section.min_terminated_share:.0%} are asked for"
+        said += (
+            f"; a terminal state in {share:.0%} of the episodes, "
+            f"{section.min_terminated_share:.0%} are asked for"
+        )
     return Verdict(better and enough, said)
 
 
-def show(untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict) -> None:
+def show(
+    untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict
+) -> None:
     """Print both policies and the verdict."""
     rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
     print_table("proof", SUMMARY_COLUMNS, rows)
     print(f"{'proof passed' if verdict.passed else 'proof FAILED'}: {verdict.reason}", flush=True)
 
 
-def save(path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict) -> None:
+def save(
+    path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict
+) -> None:
     """Write the numbers as JSON."""
     content = asdict(verdict) | msgspec.to_builtins({"untrained": untrained, "trained": trained})
     path.parent.mkdir(parents=True, exist_ok=True)

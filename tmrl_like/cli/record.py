@@ -1,4 +1,6 @@
-"""`tmrl-like record`: a data set from the environment, for a memory, or a lap for a reward from it."""
+"""`tmrl-like record`: a data set from the environment, for a memory, or a lap for a reward from
+it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def _record_episodes(arguments: Arguments) -> int:
     def episodes() -> Iterator[list[tuple[bytes, int]]]:
         with experiment.make_standalone(policy, **drawn) as worker:
             worker.be_expert(arguments.expert)
-            for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
+            for traffic in traffic_of_episodes(
+                worker, arguments.episodes, experiment.worker.outbox
+            ):
                 yield [(message, packet.samples) for packet, message in traffic.packets]
                 done.append(traffic.samples)
 
@@ -68,12 +72,19 @@ def _record_episodes(arguments: Arguments) -> int:
 
 
 class _Alone:
-    """A driver who never gives back: where he does nothing, the environment's default action is sent."""
+    """A driver who never gives back: where he does nothing, the environment's default action is
+    sent.
+    """
 
     is_program = True
 
-    def __init__(self, make_driver: Callable[..., Driver], action_space: Any, default_action: Any) -> None:
-        self._driver, self._rest = make_driver(action_space=action_space, default_action=default_action), default_action
+    def __init__(
+        self, make_driver: Callable[..., Driver], action_space: Any, default_action: Any
+    ) -> None:
+        self._driver, self._rest = (
+            make_driver(action_space=action_space, default_action=default_action),
+            default_action,
+        )
 
     def __call__(self, obs: Any) -> Any:
         action = self._driver(obs)
@@ -92,12 +103,20 @@ def _record_lap(arguments: Arguments) -> int:
     drivers = getattr(env_cls, "lap_drivers", {})
     if arguments.lap not in drivers:
         known = " or ".join(drivers) or "nobody: its class has no lap_drivers"
-        raise ConfigError(f"{arguments.place}: {arguments.lap} drives no lap of {env_cls.__name__}; expected {known}")
+        raise ConfigError(
+            f"{arguments.place}: {arguments.lap} drives no lap of {env_cls.__name__}; expected "
+            f"{known}"
+        )
     with contextlib.suppress(OSError):  # looked at before somebody drives in vain
         file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise ConfigError(f"--out {file}: expected the name of a file, in a folder that can be written to")
-    print(f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …", flush=True)
+        raise ConfigError(
+            f"--out {file}: expected the name of a file, in a folder that can be written to"
+        )
+    print(
+        f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.lap} …",
+        flush=True,
+    )
     lap = dataclasses.replace(
         experiment,
         env=partial(env_cls, **given | env_cls.lap_arguments),
@@ -114,14 +133,19 @@ def _record_lap(arguments: Arguments) -> int:
             if window is not None:
                 window.show(picture_of(worker.env))
 
-        parts: dict[str, Any] = {"actor_module_cls": RandomActor, "obs_preprocessor": None, "sample_compressor": None}
+        parts: dict[str, Any] = {
+            "actor_module_cls": RandomActor,
+            "obs_preprocessor": None,
+            "sample_compressor": None,
+        }
         worker = closing.enter_context(lap.make_standalone(on_rollout=rollouts.append, **parts))
         episode = worker.run_episode(after_step=after_step)
     if episode.fault:
         raise EnvironmentFaultError(episode.fault)
     if not episode.terminated:
         raise ConfigError(
-            f"the lap did not end within {episode.steps} steps: nothing was recorded; raise ep_max_length"
+            f"the lap did not end within {episode.steps} steps: nothing was recorded; raise "
+            "ep_max_length"
         )
     positions = rollouts[0].info["position"]
     points = resample(positions, arguments.spacing)

@@ -24,11 +24,12 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Reloading:
-    """Watches the file, once a second, in a thread of its own while it is used as a context manager.
+    """Watches the file, once a second, in a thread of its own while it is used as a context
+    manager.
 
-    A file that has changed is read when it looks the same for a second: it may be half-written. One that is wrong is
-    one log line, and so is a key that needs a restart; the values in force stay. What the command line says stays over
-    the file.
+    A file that has changed is read when it looks the same for a second: it may be half-written. One
+    that is wrong is one log line, and so is a key that needs a restart; the values in force stay.
+    What the command line says stays over the file.
     """
 
     def __init__(self, document: Document, overrides: Overrides, tuning: Tuning) -> None:
@@ -61,10 +62,14 @@ class Reloading:
             try:
                 self.look()
             except Exception as error:  # of code that the file names, too
-                log.error("%s is not taken over, all values stay: %s", self._path, one_line(str(error)))
+                log.error(
+                    "%s is not taken over, all values stay: %s", self._path, one_line(str(error))
+                )
 
     def look(self) -> None:
-        """Look once, and ask for what has changed; ConfigError: it is wrong, or what was asked for cannot be."""
+        """Look once, and ask for what has changed; ConfigError: it is wrong, or what was asked for
+        cannot be.
+        """
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             asked.result()

@@ -46,26 +46,37 @@ class _ToldToStopError(Exception):
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
     settings = arguments.experiment
-    others = arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page
+    others = (
+        arguments.workers != 1
+        or arguments.trainers != 1
+        or arguments.proof
+        or arguments.fresh
+        or arguments.page
+    )
     if arguments.in_process and others:
         raise ConfigError(
-            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
-            "number of environments, --trainer.resume none starts over"
+            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: "
+            "worker.envs is the number of environments, --trainer.resume none starts over"
         )
     if not arguments.fresh and not arguments.proof:
         settings.refuse_finished()
     if arguments.in_process:
-        print(f"run {settings.run_name} ({arguments.place}) starts: torch is loaded first", flush=True)
+        print(
+            f"run {settings.run_name} ({arguments.place}) starts: torch is loaded first", flush=True
+        )
         from tmrl_like.cli import train
 
         return train.main(arguments)
     if arguments.workers < arguments.trainers:
         raise ConfigError(
-            f"--trainers {arguments.trainers} needs --workers {arguments.trainers} at least: each trainer learns from "
-            "workers of its own; for one worker start one trainer, with a larger batch_size"
+            f"--trainers {arguments.trainers} needs --workers {arguments.trainers} at least: each "
+            "trainer learns from workers of its own; for one worker start one trainer, with a "
+            "larger batch_size"
         )
     set_up_logging("run", arguments.log_level)
-    stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
+    stopper = Stopper(
+        arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None
+    )
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
         view = make_view(f"{settings.run_name} ({arguments.place})")
         try:
@@ -105,7 +116,9 @@ class Run:
     def run(self) -> int:
         """Start, watch, end, and prove what was asked to be proved."""
         try:
-            server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
+            server = self._start(
+                "server", "server", f"--server.bind={self._settings.server.listens_on}"
+            )
             self._wait_until_ready(server)  # if the port is taken, nothing else was touched
             self._port = int(server.said[0].split()[1])
             folder = self._prepare_folder()
@@ -145,7 +158,9 @@ class Run:
         return [child for child in self._family.children if child.role.startswith(roles)]
 
     def _wait_until_ready(self, child: Child) -> None:
-        """Wait until a part has started: what starts after it does not take its processor meanwhile."""
+        """Wait until a part has started: what starts after it does not take its processor
+        meanwhile.
+        """
         while not child.said:
             self._turn()
 
@@ -176,13 +191,21 @@ class Run:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
+        both = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "WORLD_SIZE": number,
+            "LOCAL_WORLD_SIZE": number,
+        }
         return [
             self._start(
                 "trainer" if rank == 0 else f"trainer rank {rank}",
                 "trainer",
                 *self._where(),
-                environment={name: str(value) for name, value in (both | {"RANK": rank, "LOCAL_RANK": rank}).items()},
+                environment={
+                    name: str(value)
+                    for name, value in (both | {"RANK": rank, "LOCAL_RANK": rank}).items()
+                },
             )
             for rank in range(number)
         ]
@@ -195,24 +218,35 @@ class Run:
             self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
 
     def _test(self, role: str, *policy: str) -> list[EpisodeStats]:
-        """The episodes of a test of a policy, one test after the other: two games cannot have one screen."""
+        """The episodes of a test of a policy, one test after the other: two games cannot have one
+        screen.
+        """
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
         while child.exit_code is None:
             self._state = f"proof: {len(child.said)} of {asked} {role}s"
             self._turn()
         self._hear_last_words()
-        return [msgspec.json.decode(said.removeprefix("episode "), type=EpisodeStats) for said in child.said]
+        return [
+            msgspec.json.decode(said.removeprefix("episode "), type=EpisodeStats)
+            for said in child.said
+        ]
 
-    def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
+    def _start(
+        self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None
+    ) -> Child:
         level = self._arguments.log_level
-        return self._family.start(role, [command, *as_typed(self._arguments), *more, "--log-level", level], environment)
+        return self._family.start(
+            role, [command, *as_typed(self._arguments), *more, "--log-level", level], environment
+        )
 
     def _where(self) -> list[str]:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
 
     def _turn(self) -> None:
-        """One look at everything; raises PartDiedError where a part has ended, and not because it was done."""
+        """One look at everything; raises PartDiedError where a part has ended, and not because it
+        was done.
+        """
         self._hear(_TURN_S)
         for record in self._tail.records() if self._tail else ():
             self._progress.add(record)
@@ -255,7 +289,8 @@ class Run:
         self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
         is_broken = any(child.exit_code for child in trainers)
         self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)  # last, so that the others can take leave
+        # last, so that the others can take leave
+        self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
     def _prove(self, folder: Path) -> int:
@@ -269,9 +304,14 @@ class Run:
         proof.save(folder / "proof.json", before, after, verdict)
         picture = folder / "proof.png"
         groups = {"untrained": before, "trained": after}
-        from tmrl_like.metrics.curves import plot_returns  # numpy, which a supervisor starts without
+        # numpy, which a supervisor starts without
+        from tmrl_like.metrics.curves import plot_returns
 
-        levels = {name: mean_and_std([e.return_ for e in group]) for name, group in groups.items() if group}
+        levels = {
+            name: mean_and_std([e.return_ for e in group])
+            for name, group in groups.items()
+            if group
+        }
         if plot_returns(picture, {self._settings.run_name: [folder]}, levels):
             print(f"picture: {picture}", flush=True)
         return 0 if verdict.passed else TmrlLikeError.exit_code

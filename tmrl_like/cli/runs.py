@@ -35,7 +35,10 @@ def main(arguments: Arguments) -> int:
     if arguments.plot:
         return _plot(found, Path(arguments.out))
     found = found or [folder for folder in runs.glob("*/") if any(folder.glob("*.json*"))]
-    rows = sorted((_row(RunPaths.of(folder)) for folder in found), key=lambda row: row[_COLUMNS.index("started")])
+    rows = sorted(
+        (_row(RunPaths.of(folder)) for folder in found),
+        key=lambda row: row[_COLUMNS.index("started")],
+    )
     if rows:
         print_table(str(runs), _COLUMNS, rows)
     else:
@@ -48,7 +51,11 @@ def _row(paths: RunPaths) -> list[str]:
     newest: dict[str, float] = {}
     returns: dict[bool, list[float]] = {True: [], False: []}
     for record in read_records(paths.metrics, _READ_BYTES):
-        newest |= {name: record[name] for name in ("time_s", "env_steps_total") if record.get(name) is not None}
+        newest |= {
+            name: record[name]
+            for name in ("time_s", "env_steps_total")
+            if record.get(name) is not None
+        }
         if record.get("kind") == "episode" and record.get("return") is not None:
             returns[record["test"]].append(record["return"])
     shown = returns[True] or returns[False]
@@ -76,13 +83,22 @@ def _plot(folders: Sequence[Path], picture: Path) -> int:
     for folder in folders:
         if not len(curve_of(folder).returns):
             raise ConfigError(
-                f"no episode of {folder.name} has ended: expected a run with metrics in {folder}; `tmrl-like runs` "
-                "lists all"
+                f"no episode of {folder.name} has ended: expected a run with metrics in {folder}; "
+                "`tmrl-like runs` lists all"
             )
-        experiment = next((start.experiment for start in reversed(read_starts(folder)) if start.experiment), "")
-        shared = {key: value for key, value in (yaml.safe_load(experiment) or {}).items() if key not in _OWN}
+        experiment = next(
+            (start.experiment for start in reversed(read_starts(folder)) if start.experiment), ""
+        )
+        shared = {
+            key: value
+            for key, value in (yaml.safe_load(experiment) or {}).items()
+            if key not in _OWN
+        }
         groups.setdefault(yaml.safe_dump(shared) if shared else str(folder), []).append(folder)
-    runs = {group[0].name if len(group) == 1 else f"{group[0].name}, …": group for group in groups.values()}
+    runs = {
+        group[0].name if len(group) == 1 else f"{group[0].name}, …": group
+        for group in groups.values()
+    }
     try:
         if not plot_returns(picture, runs):
             return ConfigError.exit_code

@@ -1,7 +1,7 @@
 """How a part ends: Ctrl-C, SIGTERM, or the end of the process that started it.
 
-The first request stops the part in its own way. If it has not ended when its time is over, or on a second
-request, the process ends at once.
+The first request stops the part in its own way. If it has not ended when its time is over, or on a
+second request, the process ends at once.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ CHECKPOINT_WITHIN_S = 120.0  # a trainer's last one
 
 
 class NoThreadsStop(KeyboardInterrupt):
-    """A SIGINT while a part starts, and no thread can be started: OpenBLAS ends the process so for want of its own."""
+    """A SIGINT while a part starts, and no thread can be started: OpenBLAS ends the process so for
+    want of its own.
+    """
 
 
 class Stopper:
-    """Turns every way of stopping into one: `on_stop`, else KeyboardInterrupt in the main thread."""
+    """Turns every way of stopping into one: `on_stop`, else KeyboardInterrupt in the main
+    thread.
+    """
 
-    def __init__(self, supervised: bool, within_s: float = 5.0, on_stop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, supervised: bool, within_s: float = 5.0, on_stop: Callable[[], None] | None = None
+    ) -> None:
         """Start to listen. Main thread only.
 
         Args:
-            supervised: the process was started by `run`, and ends when its standard input does: so nothing
-                outlives a `run` that was killed.
+            supervised: the process was started by `run`, and ends when its standard input does: so
+                nothing outlives a `run` that was killed.
             within_s: time to end in; after that the process is ended.
             on_stop: what a stop calls.
         """

@@ -1,8 +1,8 @@
 """Several parts as child processes of one: started together, ended together, nothing left behind.
 
-Each child has a process group of its own, so that Ctrl-C reaches the parent only, which then ends the
-children in order. Each reads its standard input until that closes: a parent that is killed takes its
-children with it.
+Each child has a process group of its own, so that Ctrl-C reaches the parent only, which then ends
+the children in order. Each reads its standard input until that closes: a parent that is killed
+takes its children with it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ class Child:
             return self.error
         last = next((line for line in reversed(self.last_words) if line.strip()), "it said nothing")
         code = self.process.returncode
-        how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        how = (
+            f"by signal {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"with exit code {code}"
+        )
         return f"ended {how}: {last.strip()}"
 
 
@@ -74,14 +78,19 @@ class Family:
         self.children: list[Child] = []
         self._lines: queue.SimpleQueue[tuple[Child, str]] = queue.SimpleQueue()
 
-    def start(self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None) -> Child:
+    def start(
+        self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None
+    ) -> Child:
         """Start `tmrl-like` with `arguments`, and `further` variables in its environment.
 
         Raises:
             ShortageError: the system gives no more processes, or threads.
         """
         command = [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"]
-        environment = dict(further or {}) | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
+        environment = dict(further or {}) | {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONIOENCODING": "utf-8:replace",
+        }
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             process = start_child(command, environment, encoding="utf-8", errors="replace", **pipes)
@@ -94,7 +103,9 @@ class Family:
         return child
 
     def lines(self, wait_s: float = 0.0) -> Iterator[tuple[Child, str]]:
-        """What children said on standard error since the last call; waits up to `wait_s` for the first line."""
+        """What children said on standard error since the last call; waits up to `wait_s` for the
+        first line.
+        """
         try:
             yield self._lines.get(timeout=wait_s)
             while True:
@@ -103,7 +114,9 @@ class Family:
             return
 
     def wait_for_last_words(self) -> None:
-        """Return when all that children which have ended said is read; a second is enough for that."""
+        """Return when all that children which have ended said is read; a second is enough for
+        that.
+        """
         until = time.monotonic() + _READ_WITHIN_S
         for child in self.children:
             if child.exit_code is not None:
@@ -117,7 +130,7 @@ class Family:
                 continue
             child.is_asked = True
             with contextlib.suppress(OSError, ValueError):
-                child.process.send_signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
+                child.process.send_signal(_asks_to_end())
 
     def stop(self, *children: Child, within_s: float) -> None:
         """Ask children to end, all at once; end by force what is still alive after `within_s`."""
@@ -167,3 +180,10 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+def _asks_to_end() -> int:
+    """The signal that asks a child to end."""
+    if os.name == "posix":
+        return signal.SIGTERM
+    return int(signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]

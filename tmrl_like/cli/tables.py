@@ -18,12 +18,16 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    table = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
+    )
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 500, highlight=False).print(table)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 500, highlight=False).print(
+        table
+    )
 
 
 def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:

@@ -28,14 +28,25 @@ from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # of an environment that says nothing about its own
 _DRAWS = 10_000
-_INTERVAL_COLUMNS = ["episodes", "mean", "95 % of the mean", "std", "lowest", "median", "highest", "terminated"]
+_INTERVAL_COLUMNS = [
+    "episodes",
+    "mean",
+    "95 % of the mean",
+    "std",
+    "lowest",
+    "median",
+    "highest",
+    "terminated",
+]
 
 
 def main(arguments: Arguments) -> int:
     """Run test episodes, and show their returns."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "test", TO_DRIVE)
-    experiment = dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, envs=1))
+    experiment = dataclasses.replace(
+        experiment, worker=dataclasses.replace(experiment.worker, envs=1)
+    )
     policy = None if arguments.untrained else find_policy(arguments)
     usual = math.inf if arguments.window else 100 if arguments.interval else 10
     with contextlib.ExitStack() as closing:
@@ -64,16 +75,30 @@ def main(arguments: Arguments) -> int:
 def drive(
     worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
 ) -> Iterator[EpisodeStats]:
-    """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is closed."""
+    """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is
+    closed.
+    """
     count = 0
     with contextlib.suppress(KeyboardInterrupt, StoppedError):
         while count < number:
             episode = worker.run_episode(after_step=after_step)
             count += 1
-            ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
+            ending = (
+                f"fault: {episode.fault}"
+                if episode.fault
+                else "terminated"
+                if episode.terminated
+                else "truncated"
+            )
             took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
-            shown = f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
-            print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
+            shown = (
+                f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
+            )
+            print(
+                "episode",
+                msgspec.json.encode(episode).decode() if supervised else shown,
+                flush=True,
+            )
             yield episode
 
 
@@ -86,11 +111,22 @@ def interval_row(episodes: Sequence[EpisodeStats]) -> list[str]:
         interval = "{:.5g} to {:.5g}".format(*confidence_interval(returns))
         std = f"{returns.std(ddof=1):.5g}"
     extremes = [f"{number:.5g}" for number in (returns.min(), np.median(returns), returns.max())]
-    return [f"{len(returns)}", f"{returns.mean():.5g}", interval, std, *extremes, f"{terminated:.0%}"]
+    return [
+        f"{len(returns)}",
+        f"{returns.mean():.5g}",
+        interval,
+        std,
+        *extremes,
+        f"{terminated:.0%}",
+    ]
 
 
-def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
-    """Between which two values the mean is with 95 %: bootstrap, the percentiles of 10,000 means (Efron 1979)."""
+def confidence_interval(
+    returns: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> tuple[float, float]:
+    """Between which two values the mean is with 95 %: bootstrap, the percentiles of 10,000 means
+    (Efron 1979).
+    """
     random = np.random.default_rng(0)
     means = [random.choice(returns, len(returns)).mean() for _ in range(_DRAWS)]
     low, high = np.percentile(means, (2.5, 97.5))
@@ -98,21 +134,30 @@ def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 class Video:
-    """An MP4 file that grows by one picture with each `shoot`. It is there from the first one on."""
+    """An MP4 file that grows by one picture with each `shoot`. It is there from the first one
+    on.
+    """
 
     def __init__(self, file: str | Path) -> None:
         """Prepare to overwrite a file, with OpenCV; ConfigError: no such folder."""
         self._cv2 = load_opencv()
         self.file = Path(file)
         if self.file.suffix != ".mp4" or not self.file.parent.is_dir():
-            raise ConfigError(f"--video {file}: expected a file name ending in .mp4, in a folder that exists")
+            raise ConfigError(
+                f"--video {file}: expected a file name ending in .mp4, in a folder that exists"
+            )
         self._writer: Any = None
 
     def shoot(self, env: Any) -> None:
-        """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file cannot be written."""
+        """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file
+        cannot be written.
+        """
         picture = self._cv2.cvtColor(enlarged(picture_of(env)), self._cv2.COLOR_RGB2BGR)
         if self._writer is None:
-            codec, size = self._cv2.VideoWriter_fourcc(*"mp4v"), (picture.shape[1], picture.shape[0])
+            codec, size = (
+                self._cv2.VideoWriter_fourcc(*"mp4v"),
+                (picture.shape[1], picture.shape[0]),
+            )
             self._writer = self._cv2.VideoWriter(str(self.file), codec, _pictures_per_s(env), size)
             if not self._writer.isOpened():
                 raise ConfigError(f"--video {self.file}: OpenCV cannot write there")
@@ -131,20 +176,31 @@ def picture_of(env: Any) -> Frame:
     try:
         picture = env.render()
     except Exception as error:  # the user's code, or no code at all
-        raise _no_picture(f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
-    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+        raise _no_picture(
+            f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))
+        ) from error
+    if (
+        not isinstance(picture, np.ndarray)
+        or picture.dtype != np.uint8
+        or picture.shape[2:] != (3,)
+    ):
         raise _no_picture(f"returned {type(picture).__name__}")
     return picture
 
 
 def _no_picture(found: str) -> ConfigError:
     return ConfigError(
-        f"there is nothing to draw: the environment's render() {found}, expected a picture, uint8 [height, width, 3]; "
-        "Gymnasium's own want --env.gym_kwargs '{render_mode: rgb_array}'; yours wants a render() that returns one"
+        f"there is nothing to draw: the environment's render() {found}, expected a picture, uint8 "
+        "[height, width, 3]; Gymnasium's own want --env.gym_kwargs '{render_mode: rgb_array}'; "
+        "yours wants a render() that returns one"
     )
 
 
 def _pictures_per_s(env: Any) -> float:
     """One picture is taken per step."""
     time_step_s = getattr(env, "time_step_s", None)
-    return 1.0 / time_step_s if time_step_s else float((getattr(env, "metadata", None) or {}).get("render_fps", _FPS))
+    return (
+        1.0 / time_step_s
+        if time_step_s
+        else float((getattr(env, "metadata", None) or {}).get("render_fps", _FPS))
+    )

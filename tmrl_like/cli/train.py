@@ -1,4 +1,6 @@
-"""`tmrl-like trainer`, and `tmrl-like run --in-process`, which has environments make steps in the same thread."""
+"""`tmrl-like trainer`, and `tmrl-like run --in-process`, which has environments make steps in the
+same thread.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def main(arguments: Arguments) -> int:
         arguments.experiment.refuse_finished()
     experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
     tune_process()
-    how: dict[str, Any] = {"supervised": arguments.supervised, "sinks": _sinks(arguments, experiment)}
+    how: dict[str, Any] = {
+        "supervised": arguments.supervised,
+        "sinks": _sinks(arguments, experiment),
+    }
     if in_process:
         made = experiment.make_in_process({"on_rollout": hooks_of(experiment)}, **how)
     else:
@@ -54,13 +59,20 @@ def main(arguments: Arguments) -> int:
         training.refuse_finished(training.epoch, training.elapsed_s)
         if _is_first():
             about = _write_down(arguments, experiment)
-            further.enter_context(Reloading(experiment.document, arguments.overrides, training.tuning))
+            further.enter_context(
+                Reloading(experiment.document, arguments.overrides, training.tuning)
+            )
         if arguments.supervised:
             print("ready", flush=True)
         _run(trainer, experiment, about)
     if _is_first() and not arguments.supervised:
-        print(f"everything of this run is in {experiment.paths.folder}; try: {how_to_test(arguments)}", flush=True)
-    is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
+        print(
+            f"everything of this run is in {experiment.paths.folder}; try: "
+            f"{how_to_test(arguments)}",
+            flush=True,
+        )
+    # by torchrun, if it ends with anything but 0
+    is_restarted = "TORCHELASTIC_RUN_ID" in os.environ
     return 0 if is_restarted else stopper.exit_code
 
 
@@ -91,7 +103,9 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
 def _train_encoder(arguments: Arguments) -> int:
     """Train the encoder of pictures as half of an autoencoder, and write it."""
     file = Path(arguments.encoder)
-    expect(file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors")
+    expect(
+        file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors"
+    )
     experiment = prepare(arguments, "trainer", _parts(arguments, in_process=False))
     tune_process()
     training = experiment.training()
@@ -104,7 +118,10 @@ def _train_encoder(arguments: Arguments) -> int:
     except OSError as error:
         raise ConfigError(f"cannot write the encoder to {file}: {error}") from None
     kept = 1.0 - statistics.fmean(missing[-_ENCODER_STEPS // 20 :])
-    print(f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs between pictures")
+    print(
+        f"{file}: from {training.total_samples:,} samples; it keeps {kept:.0%} of what differs "
+        "between pictures"
+    )
     print(f"start a run with it: --agent.picture_encoder {file}")
     return 0
 
@@ -130,7 +147,9 @@ def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> Non
 
 
 def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Numbers, bools and texts of an experiment by key (`agent.lr_actor`), lists as text; a class by its part's key."""
+    """Numbers, bools and texts of an experiment by key (`agent.lr_actor`), lists as text; a class
+    by its part's key.
+    """
     if isinstance(data, dict):
         for key, value in data.items():
             below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")

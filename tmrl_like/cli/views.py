@@ -26,12 +26,17 @@ class PlainView:
         print(text, flush=True)
 
     def show(self, state: str, progress: Progress) -> None:
-        """Print a line every 10 s at most, and when the state changes; `state` says what is going on."""
+        """Print a line every 10 s at most, and when the state changes; `state` says what is going
+        on.
+        """
         if state != self._state:
             self._state = state
             print(state, flush=True)
         newest = progress.last_round or progress.warm_up
-        news = (len(progress.tests), newest.get("training_steps_total", newest.get("env_steps_total")))
+        news = (
+            len(progress.tests),
+            newest.get("training_steps_total", newest.get("env_steps_total")),
+        )
         if not newest or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
             return
         self._shown, self._shown_at = news, time.monotonic()

@@ -21,7 +21,8 @@ _EVERY_S = 0.04
 class Window:
     """Shows the newest picture, 25 times a second, in a thread of its own.
 
-    The window belongs to a process of its own: without a display OpenCV ends the one that asks for it.
+    The window belongs to a process of its own: without a display OpenCV ends the one that asks for
+    it.
     """
 
     def __init__(self, on_close: Callable[[], None]) -> None:
@@ -33,7 +34,8 @@ class Window:
         """
         if not has_display():
             raise ConfigError(
-                "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film"
+                "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes "
+                "a film"
             )
         load_opencv()
         self._on_close = on_close

@@ -1,1 +1,3 @@
-"""Where things are on this machine (`paths`, `config_constants`), and experiments as files (`settings`, `loading`)."""
+"""Where things are on this machine (`paths`, `config_constants`), and experiments as files
+(`settings`, `loading`).
+"""

@@ -1,9 +1,9 @@
 """The configuration for scripts: `import tmrl_like.config.config_constants as cfg`.
 
 Importing it does nothing. The values are worked out when they are read: what the script set
-(`cfg.RUN_NAME = "my_run"`), else what a variable of the environment says, else what the experiment file says, if
-`EXPERIMENT` names one, else a default. All paths of a run follow from `RUN_NAME`. Constructors take these values for
-arguments that are left out.
+(`cfg.RUN_NAME = "my_run"`), else what a variable of the environment says, else what the experiment
+file says, if `EXPERIMENT` names one, else a default. All paths of a run follow from `RUN_NAME`.
+Constructors take these values for arguments that are left out.
 
 ================================  ==================================================================
 name                              meaning

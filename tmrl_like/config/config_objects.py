@@ -1,7 +1,8 @@
 """The objects of an experiment, for scripts: `import tmrl_like.config.config_objects as cfg_obj`.
 
-Importing it does nothing. The first name that is asked for reads the experiment that `config_constants.EXPERIMENT`
-names and imports its code. All are classes or partials of them: what is still missing is supplied by who calls them.
+Importing it does nothing. The first name that is asked for reads the experiment that
+`config_constants.EXPERIMENT` names and imports its code. All are classes or partials of them: what
+is still missing is supplied by who calls them.
 
 ====================  ==============================================================================
 name                  what it makes
@@ -45,7 +46,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tmrl_like.config.config_objects' has no attribute {name!r}")
     if cfg.EXPERIMENT is None:
         raise ConfigError(
-            f"config_objects.{name} belongs to an experiment, and none is named: set cfg.EXPERIMENT or the variable "
-            "TMRL_LIKE_EXPERIMENT to its YAML file"
+            f"config_objects.{name} belongs to an experiment, and none is named: set "
+            "cfg.EXPERIMENT or the variable TMRL_LIKE_EXPERIMENT to its YAML file"
         )
     return getattr(_load(Path(cfg.EXPERIMENT)), _ATTRIBUTES[name])

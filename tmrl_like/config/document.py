@@ -34,7 +34,8 @@ class Document:
         origins: where each key was written: "config/drone.yaml:7" or "command line".
         components: what code at a key became, once: its arguments may be objects that exist once.
         path: the file; modules beside it can be named. None: there is none.
-        stamp: what the file looked like before it was read, see `stamp_of`; empty: the text was kept elsewhere.
+        stamp: what the file looked like before it was read, see `stamp_of`; empty: the text was
+            kept elsewhere.
     """
 
     source: str
@@ -63,16 +64,21 @@ class Document:
                 inner = level[key] = {}
             if not isinstance(inner, dict):
                 raise ConfigError(
-                    f"{_COMMAND_LINE}: --{dotted(keys)}: {dotted(keys[:depth])} is {inner!r:.60}, which has no keys"
+                    f"{_COMMAND_LINE}: --{dotted(keys)}: {dotted(keys[:depth])} is {inner!r:.60}, "
+                    "which has no keys"
                 )
             level = inner
         level[keys[-1]] = value
-        self.origins = {known: place for known, place in self.origins.items() if known[: len(keys)] != keys}
+        self.origins = {
+            known: place for known, place in self.origins.items() if known[: len(keys)] != keys
+        }
         self.origins[keys] = _COMMAND_LINE
 
 
 def shipped() -> dict[str, Path]:
-    """The experiments that come with the package, by name; in a working copy they are in its folder `config`."""
+    """The experiments that come with the package, by name; in a working copy they are in its folder
+    `config`.
+    """
     package = Path(__file__).parents[1]
     installed = package / "experiments"
     folder = installed if installed.is_dir() else package.parent / "config"
@@ -80,7 +86,9 @@ def shipped() -> dict[str, Path]:
 
 
 def find_experiment(given: str) -> Path | None:
-    """The file that is meant: the one given; of a NAME, NAME.yaml of the working folder, else the one that ships."""
+    """The file that is meant: the one given; of a NAME, NAME.yaml of the working folder, else the
+    one that ships.
+    """
     if given.endswith(_ENDINGS) or Path(given).is_file():
         return Path(given)
     if not re.fullmatch(r"\w+", given):
@@ -90,7 +98,9 @@ def find_experiment(given: str) -> Path | None:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML mapping."""
+    """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML
+    mapping.
+    """
     stamp = stamp_of(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -144,7 +154,9 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def split_overrides(arguments: Sequence[str], top_level: Iterable[str]) -> tuple[list[tuple[Keys, str]], list[str]]:
+def split_overrides(
+    arguments: Sequence[str], top_level: Iterable[str]
+) -> tuple[list[tuple[Keys, str]], list[str]]:
     """Separate `--key.key VALUE` and `--key.key=VALUE` from a command's own arguments.
 
     Those of `top_level` are also written without a point (`--run_name x`).
@@ -192,7 +204,9 @@ _Loader.add_implicit_resolver(
 def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
     """Node -> value; notes the line of each key."""
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        raise yaml.MarkedYAMLError(problem=f"there is no tag {node.tag}", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(
+            problem=f"there is no tag {node.tag}", problem_mark=node.start_mark
+        )
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*keys, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
@@ -203,7 +217,9 @@ def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> 
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str | int | float | bool):
-            raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key_node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem="a key must be a word", problem_mark=key_node.start_mark
+            )
         inner = (*keys, key)
         document.origins[inner] = f"{document.source}:{key_node.start_mark.line + 1}"
         result[key] = _plain(loader, value_node, inner, document)
@@ -215,7 +231,9 @@ def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:
     for key_node, _ in node.value:
         key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
         if key in seen:
-            raise yaml.MarkedYAMLError(problem=f"the key {key} is there twice", problem_mark=key_node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key} is there twice", problem_mark=key_node.start_mark
+            )
         if key is not None:
             seen.add(key)
 

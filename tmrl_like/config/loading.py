@@ -1,4 +1,6 @@
-"""Experiments from files: YAML in, settings and parts out. Each mistake is one line that says where and what."""
+"""Experiments from files: YAML in, settings and parts out. Each mistake is one line that says where
+and what.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,16 @@ _NEEDED_METHODS = {
 
 
 def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
-    """Import the code that the experiment names: what `Experiment` takes beside its settings, by name.
+    """Import the code that the experiment names: what `Experiment` takes beside its settings, by
+    name.
 
-    Modules beside the file can be named: its folder is put first where Python looks for modules. `parts` are what to
-    import, and what these need to know of others; the rest is None. A robot need not have the agent's packages, nor
-    the trainer's machine the robot's.
+    Modules beside the file can be named: its folder is put first where Python looks for modules.
+    `parts` are what to import, and what these need to know of others; the rest is None. A robot
+    need not have the agent's packages, nor the trainer's machine the robot's.
 
     Raises:
-        ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
+        ConfigError: anything wrong with the file; one line with file, line, key and what was
+            expected.
     """
     if document.path is not None and (folder := str(document.path.parent)) not in sys.path:
         sys.path.insert(0, folder)
@@ -76,7 +80,9 @@ def _env_or_elsewhere(document: Document) -> Any:
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
-    """The plain values of an experiment's file; raises as `open_experiment`, and where one cannot be."""
+    """The plain values of an experiment's file; raises as `open_experiment`, and where one cannot
+    be.
+    """
     return settings_of(open_experiment(path, overrides))
 
 
@@ -85,17 +91,27 @@ def settings_of(document: Document) -> Settings:
     written = {key: value for key, value in document.data.items() if key not in PARTS}
     for key, value in written.items():
         if holds_component(value):
-            raise document.error((key,), ": has a class_path, but its values are plain ones; name code in init_args")
-    return make_page(document, (), Settings, {k: v for k, v in written.items() if v is not None or k not in SECTIONS})
+            raise document.error(
+                (key,), ": has a class_path, but its values are plain ones; name code in init_args"
+            )
+    return make_page(
+        document,
+        (),
+        Settings,
+        {k: v for k, v in written.items() if v is not None or k not in SECTIONS},
+    )
 
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
-    """Read the file, or the experiment of that name that ships, and lay the overrides, keys and texts, over it.
+    """Read the file, or the experiment of that name that ships, and lay the overrides, keys and
+    texts, over it.
 
-    Each part is a `class_path` with `init_args` then, also where the file has its import path alone.
+    Each part is a `class_path` with `init_args` then, also where the file has its import path
+    alone.
 
     Raises:
-        ConfigError: it cannot be read, has keys that do not exist, or lacks one; one line with file and line.
+        ConfigError: it cannot be read, has keys that do not exist, or lacks one; one line with file
+            and line.
     """
     return _opened(read_document(find_experiment(str(path)) or Path(path)), overrides)
 
@@ -108,17 +124,22 @@ def open_kept(text: str, path: str, overrides: Overrides = ()) -> Document:
 
 
 def with_place(document: Document, problem: str) -> str:
-    """A problem behind file, line and key, if it begins with the name of an argument that the experiment gives to code.
+    """A problem behind file, line and key, if it begins with the name of an argument that the
+    experiment gives to code.
 
-    For what is found wrong when code is called, long after the file was read. The name may be that of a part, too:
-    `memory.gamma`.
+    For what is found wrong when code is called, long after the file was read. The name may be that
+    of a part, too: `memory.gamma`.
     """
     name, _, rest = problem.partition(" ")
     said = tuple(name.split("."))
-    places = [keys for keys in document.origins if keys[0] in PARTS and _short(keys)[-len(said) :] == said]
+    places = [
+        keys for keys in document.origins if keys[0] in PARTS and _short(keys)[-len(said) :] == said
+    ]
     if not places and said[0] in PARTS and len(said) > 1:
         places = [_written_out(document.data, said)]
-    return f"{document.where(places[0])}: {dotted(places[0])} {rest}" if len(places) == 1 else problem
+    return (
+        f"{document.where(places[0])}: {dotted(places[0])} {rest}" if len(places) == 1 else problem
+    )
 
 
 def _short(keys: Keys) -> Keys:
@@ -136,7 +157,9 @@ def _opened(document: Document, overrides: Overrides) -> Document:
             raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
     for name in _NEEDED_METHODS:
         if document.data.get(name) is None:
-            raise ConfigError(f"{document.source}: the key {name} is missing: it names a class_path")
+            raise ConfigError(
+                f"{document.source}: the key {name} is missing: it names a class_path"
+            )
     return document
 
 
@@ -153,12 +176,17 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(
-    list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=_is_plain(data))
+    list,
+    lambda dumper, data: dumper.represent_sequence(
+        "tag:yaml.org,2002:seq", data, flow_style=_is_plain(data)
+    ),
 )
 
 
 def _override(document: Document, keys: Keys, text: str) -> None:
-    """Lay one `--key.key VALUE` over the file; `--agent.lr_actor` is short for `--agent.init_args.lr_actor`."""
+    """Lay one `--key.key VALUE` over the file; `--agent.lr_actor` is short for
+    `--agent.init_args.lr_actor`.
+    """
     value = parse_value(text)
     if keys[0] in PARTS:
         keys = _written_out(document.data, keys)
@@ -183,10 +211,14 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
     target = taken_apart(component)[0]
-    if name not in _FACTORIES:  # what is called as it is: where the file names a class, an object of it
+    # what is called as it is: where the file names a class, an object of it
+    if name not in _FACTORIES:
         return make_object(document, (name,), component) if isinstance(target, type) else component
     if isinstance(target, type):
-        for method in (*_NEEDED_METHODS.get(name, ()), *sorted(getattr(target, "__abstractmethods__", ()))):
+        for method in (
+            *_NEEDED_METHODS.get(name, ()),
+            *sorted(getattr(target, "__abstractmethods__", ())),
+        ):
             found = getattr(target, method, None)
             if not callable(found) or getattr(found, "__isabstractmethod__", False):
                 problem = f": {target.__qualname__} cannot be used here: it has no {method}()"
@@ -206,7 +238,9 @@ def with_defaults(document: Document, name: str, made: Callable[..., Any] | None
     target, given = taken_apart(component)
     arguments: dict[str, Any] = {}
     for key, parameter in signature_of(target).parameters.items():
-        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        default = (
+            list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        )
         if key not in PARTS[name] and _is_plain(default):
             arguments[key] = default
     if made is not None:

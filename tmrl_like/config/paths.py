@@ -37,7 +37,8 @@ class RunPaths:
         run_name: names the run's folder.
         root: the data folder.
         folder: everything of this run.
-        users: files of the processes that use the run now; outside its folder, which may be renamed.
+        users: files of the processes that use the run now; outside its folder, which may be
+            renamed.
         weights: folder of the weights.
         worker_model: the newest weights that a worker of this run received.
         trainer_model: the newest weights that the trainer published.

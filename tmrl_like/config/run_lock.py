@@ -1,7 +1,8 @@
 """Which processes of this machine use a run's folder. A `run` or a trainer owns it, one at a time.
 
-Each process that uses a run holds a lock on a file in `RunPaths.users` that is named after it: part, process and time.
-The system frees the lock when the process ends, however it ends; a file that nobody holds means nothing.
+Each process that uses a run holds a lock on a file in `RunPaths.users` that is named after it:
+part, process and time. The system frees the lock when the process ends, however it ends; a file
+that nobody holds means nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ def use_run(
 ) -> Iterator[Callable[[], None]]:
     """Use a run's folder in the `with` block; it gives what ends being alone.
 
-    Log lines of this process go to `run.log` there meanwhile; those of a `run` and of its parts it writes itself.
+    Log lines of this process go to `run.log` there meanwhile; those of a `run` and of its parts it
+    writes itself.
 
     Args:
         paths: of the run.
-        part: the command, "trainer" or "worker" of a script likewise; `run` and `trainer` own the folder, others
-            share it.
+        part: the command, "trainer" or "worker" of a script likewise; `run` and `trainer` own the
+            folder, others share it.
         supervised: started by the `run` that owns the folder.
-        alone: the folder will be renamed: nobody else may use it, and who wants to waits until that is done.
+        alone: the folder will be renamed: nobody else may use it, and who wants to waits until that
+            is done.
 
     Raises:
         ConfigError: another process uses it that this one cannot share it with.
@@ -49,7 +52,8 @@ def use_run(
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as turn:
         try:
             paths.users.mkdir(parents=True, exist_ok=True)
-            turn.enter_context(filelock.FileLock(paths.users / ".lock", timeout=_TURN_S))  # two do not look at once
+            # two do not look at once
+            turn.enter_context(filelock.FileLock(paths.users / ".lock", timeout=_TURN_S))
             for other in sorted(_users(paths)):  # a `run` before its parts
                 if other.startswith(refused):
                     name, process, since, _ = other.split("_")
@@ -57,17 +61,25 @@ def use_run(
                         f"the run {paths.run_name} is in use by process {process} ({name}, since "
                         f"{since.replace('.', ':')}): end it first, or choose another run_name"
                     )
-            mine = paths.users / f"{part}_{os.getpid()}_{time.strftime('%Y-%m-%d %H.%M.%S')}_{next(_count)}"
+            mine = (
+                paths.users
+                / f"{part}_{os.getpid()}_{time.strftime('%Y-%m-%d %H.%M.%S')}_{next(_count)}"
+            )
             stack.callback(_forget_if_free, mine)
             stack.enter_context(filelock.FileLock(mine, timeout=0, thread_local=False))
             if not supervised and part != "run":
                 stack.enter_context(_logged(paths.log))
         except filelock.Timeout:
             raise ConfigError(
-                f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} s: end it first"
+                f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} "
+                "s: end it first"
             ) from None
         except OSError as error:
-            log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
+            log.warning(
+                "the folder of the run %s is not protected from another run: %s",
+                paths.run_name,
+                error,
+            )
         if not alone:
             turn.close()
         yield turn.close
@@ -109,7 +121,11 @@ class _LogFile(logging.FileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        if not logging.getLogger().handlers and logging.lastResort and record.levelno >= logging.lastResort.level:
+        if (
+            not logging.getLogger().handlers
+            and logging.lastResort
+            and record.levelno >= logging.lastResort.level
+        ):
             logging.lastResort.handle(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
@@ -120,7 +136,10 @@ class _LogFile(logging.FileHandler):
 def _logged(file: Path) -> Iterator[None]:
     """Have what tmrl_like logs in this process in a file as well: once, whoever asks for it."""
     logger = logging.getLogger("tmrl_like")
-    if any(isinstance(handler, _LogFile) and handler.baseFilename == str(file) for handler in logger.handlers):
+    if any(
+        isinstance(handler, _LogFile) and handler.baseFilename == str(file)
+        for handler in logger.handlers
+    ):
         yield
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +149,9 @@ def _logged(file: Path) -> Iterator[None]:
     try:
         started = f"process {os.getpid()} starts: {' '.join(sys.orig_argv)}"
         handler.handle(
-            logging.makeLogRecord({"name": "tmrl_like", "levelno": logging.INFO, "levelname": "INFO", "msg": started})
+            logging.makeLogRecord(
+                {"name": "tmrl_like", "levelno": logging.INFO, "levelname": "INFO", "msg": started}
+            )
         )
         yield
     finally:

@@ -33,18 +33,20 @@ class ServerSection(ServerOptions):
     """Where the server is, and how it works.
 
     Attributes:
-        host: address that workers and trainer dial; of several (a list, or text with commas) workers dial one, and the
-            next one when that is away. Each may have a port of its own, a.example:7791.
-        bind: local address that the server listens on; none: only this machine if `host` is this machine,
-            else all addresses.
+        host: address that workers and trainer dial; of several (a list, or text with commas)
+            workers dial one, and the next one when that is away. Each may have a port of its own,
+            a.example:7791.
+        bind: local address that the server listens on; none: only this machine if `host` is this
+            machine, else all addresses.
         port: TCP port that the server listens on, and of each host that has none of its own.
         transport: how bytes travel: zmq or tlspyo.
         keys_dir: folder with this machine's keys; none: the one in the data folder.
-        engine: addresses of an engine's nodes, with commas: the server gives it the samples, and the trainer takes them
-            from there; none: they go straight to the trainer.
-        engine_credentials: file (.creds) with which this machine's server or trainer proves to the engine who it is;
-            none: its nodes ask for none.
-        engine_ca: certificate, in PEM, that signed those of the engine's nodes; none: this machine trusts them anyway.
+        engine: addresses of an engine's nodes, with commas: the server gives it the samples, and
+            the trainer takes them from there; none: they go straight to the trainer.
+        engine_credentials: file (.creds) with which this machine's server or trainer proves to the
+            engine who it is; none: its nodes ask for none.
+        engine_ca: certificate, in PEM, that signed those of the engine's nodes; none: this machine
+            trusts them anyway.
         engine_max_bytes: that the engine keeps for the trainer; beyond, the workers do.
         limits: of the transport.
     """
@@ -106,8 +108,8 @@ class WorkerSection(WorkerOptions):
         keep_best: keep the best run that this machine's workers drive.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect in lockstep with training: each environment step allows
-            `trainer.max_training_steps_per_env_step` training steps, and each environment waits for those of its step
-            before the last; refused where the environment runs in real time.
+            `trainer.max_training_steps_per_env_step` training steps, and each environment waits for
+            those of its step before the last; refused where the environment runs in real time.
     """
 
     test_episode_interval: Natural = 10
@@ -121,10 +123,12 @@ class TrainerSection(TrainerOptions, Schedule):
     """The schedule of the training, how it is run, and what is kept of it.
 
     Attributes:
-        torch_threads: processor threads for training; none: all cores of this trainer's share of the machine but one.
+        torch_threads: processor threads for training; none: all cores of this trainer's share of
+            the machine but one.
         checkpoint: keep checkpoints, and the samples as they arrive, in the run's folder.
         tensorboard: write metrics for TensorBoard into the run's folder.
-        wandb: send metrics to Weights & Biases; with WANDB_MODE=offline they stay in the run's folder.
+        wandb: send metrics to Weights & Biases; with WANDB_MODE=offline they stay in the run's
+            folder.
         wandb_entity: user or team there.
         wandb_project: project there.
         wandb_run_id: the same id continues a run; none: the name of the run.
@@ -146,8 +150,8 @@ class ProofSection(Options):
     Attributes:
         episodes: test episodes of each.
         margin: by how many standard errors the mean return must be better.
-        min_terminated_share: share of the trained policy's episodes that must reach a terminal state; where
-            that is a failure, leave it at 0.
+        min_terminated_share: share of the trained policy's episodes that must reach a terminal
+            state; where that is a failure, leave it at 0.
     """
 
     episodes: Annotated[int, Meta(ge=2)] = 20
@@ -157,7 +161,8 @@ class ProofSection(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The plain values of an experiment: all that can be known without importing the code that it names.
+    """The plain values of an experiment: all that can be known without importing the code that it
+    names.
 
     Attributes:
         run_name: name of the run; names its folder, runs/RUN_NAME in the data folder.
@@ -184,7 +189,8 @@ class Settings:
         is_bounded = self.trainer.sample_uses is not None
         if self.worker.synchronous and ratio == math.inf and not is_bounded:
             raise ConfigError(
-                f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous expected a finite number"
+                f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous "
+                "expected a finite number"
             )
 
     @property
@@ -194,7 +200,9 @@ class Settings:
 
     @property
     def engine(self) -> EngineOptions | None:
-        """The engine that this run's samples go through; None: straight from the server to the trainer."""
+        """The engine that this run's samples go through; None: straight from the server to the
+        trainer.
+        """
         return self.server.engine_options(self.run_name)
 
 

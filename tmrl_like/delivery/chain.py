@@ -1,4 +1,6 @@
-"""The files of one control loop that hold entries which are not stored, in the order in which they were filled."""
+"""The files of one control loop that hold entries which are not stored, in the order in which they
+were filled.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Cursor:
         self.segment, self.at, self.form = segment, HEAD_BYTES, None
 
     def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
-        """Go behind the first `count` of the records that lie here, as `SegmentChain.runs` yields them."""
+        """Go behind the first `count` of the records that lie here, as `SegmentChain.runs` yields
+        them.
+        """
         self.at = at + count * padded(size)
         if kind == STRUCTURE:
             self.form = format_for(_structure_decoder.decode(self.segment.content(at, size)))
@@ -71,8 +75,10 @@ class SegmentChain:
     """Maps the files of one control loop, and gives them back when nobody needs them.
 
     Attributes:
-        is_dead: their process has ended, and a power cut may have damaged what it wrote last: that is left out.
-        is_short: a file could not be read for want of descriptors or memory, when it was looked for last.
+        is_dead: their process has ended, and a power cut may have damaged what it wrote last: that
+            is left out.
+        is_short: a file could not be read for want of descriptors or memory, when it was looked for
+            last.
         segments: those that are known, oldest first.
     """
 
@@ -86,20 +92,24 @@ class SegmentChain:
         self._lost_before = 0  # as the segments said that are removed
         self._said: set[str] = set()
 
-    # -- the way forward -----------------------------------------------------------------------------
+    # -- the way forward ---------------------------------------------------------------------------
 
     def find_oldest(self) -> bool:
         """Whether there is a segment to begin with."""
         if not self.segments:
             self.is_short = False
-            found = [self._map(file_of(path)) for path in segments_of(self._folder, self._incarnation)]
+            found = [
+                self._map(file_of(path)) for path in segments_of(self._folder, self._incarnation)
+            ]
             kept = [segment for segment in found if segment is not None and not segment.is_free]
             if not self.is_short:  # else the oldest is not known
                 self.segments.extend(sorted(kept, key=lambda segment: segment.words[NUMBER])[:1])
         return bool(self.segments)
 
     def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what `Segment.runs` does, from a cursor on that the caller moves; through the segments that follow."""
+        """Yield what `Segment.runs` does, from a cursor on that the caller moves; through the
+        segments that follow.
+        """
         while True:
             file = cursor.segment.words[NEXT]
             cursor.segment.order()  # END is looked at after that
@@ -110,24 +120,39 @@ class SegmentChain:
             cursor.enter(following)
 
     def _following(self, cursor: Cursor, file: int) -> Segment | None:
-        """The segment that is filled after the one at `cursor`, in this file; None: not now, or never."""
+        """The segment that is filled after the one at `cursor`, in this file; None: not now, or
+        never.
+        """
         number = cursor.segment.words[NUMBER] + 1
-        known = next((segment for segment in self.segments if segment.words[NUMBER] == number), None)
+        known = next(
+            (segment for segment in self.segments if segment.words[NUMBER] == number), None
+        )
         if known is not None and known.words[FIRST] == cursor.entry:
             return known
         segment = self._map(file)
-        if segment is None or segment.words[NUMBER] != number or segment.words[FIRST] != cursor.entry:
+        if (
+            segment is None
+            or segment.words[NUMBER] != number
+            or segment.words[FIRST] != cursor.entry
+        ):
             if self.is_dead and not self.is_short:
-                line = f"{self._folder}: a power cut has damaged what process {self._incarnation:x} wrote behind entry "
+                line = (
+                    f"{self._folder}: a power cut has damaged what process {self._incarnation:x} "
+                    "wrote behind entry "
+                )
                 self._say(f"{line}{cursor.entry - 1}")
             return None
         self.segments.append(segment)
         return segment
 
     def _map(self, file: int) -> Segment | None:
-        """A file of this process; None: it is gone, just made, after a power cut another one's, or there is no room."""
+        """A file of this process; None: it is gone, just made, after a power cut another one's, or
+        there is no room.
+        """
         if file not in self._mapped:
-            for gone in [number for number, segment in self._mapped.items() if not segment.path.exists()]:
+            for gone in [
+                number for number, segment in self._mapped.items() if not segment.path.exists()
+            ]:
                 self._mapped.pop(gone).close()
             try:
                 segment = Segment(path_of(self._folder, self._incarnation, file))
@@ -135,7 +160,10 @@ class SegmentChain:
                 return None
             except OSError as error:
                 self.is_short = True
-                self._say(f"cannot read the samples in {self._folder}: {error.strerror or error}; trying again")
+                self._say(
+                    f"cannot read the samples in {self._folder}: {error.strerror or error}; trying "
+                    "again"
+                )
                 return None
             if not segment.is_begun or segment.words[INCARNATION] != self._incarnation:
                 segment.close()
@@ -148,11 +176,13 @@ class SegmentChain:
             self._said.add(line)
             log.error("%s", line)
 
-    # -- what is noted in it -------------------------------------------------------------------------
+    # -- what is noted in it -----------------------------------------------------------------------
 
     @property
     def stored(self) -> int:
-        """Entries up to this one are stored, as far as this process and those before it have noted, or given up."""
+        """Entries up to this one are stored, as far as this process and those before it have noted,
+        or given up.
+        """
         if not self.find_oldest():
             return 0
         words = self.segments[0].words
@@ -168,10 +198,12 @@ class SegmentChain:
     @property
     def lost_samples(self) -> int:
         """Samples that no segment had room for, or that were given up."""
-        there = self.segments[-1].words[LOST] + self.segments[0].words[DROPPED] if self.segments else 0
+        there = (
+            self.segments[-1].words[LOST] + self.segments[0].words[DROPPED] if self.segments else 0
+        )
         return max(self._lost_before, there)
 
-    # -- what is not needed any more -----------------------------------------------------------------
+    # -- what is not needed any more ---------------------------------------------------------------
 
     def give_up_oldest(self, samples: int) -> None:
         """Let the oldest be filled again, though so many samples in it were not received."""

@@ -8,8 +8,8 @@
         lock            held by the process that sends
         INCARNATION-NUMBER.rows   entries that the trainer has not stored (`segments`)
 
-Without a spool the folder is a private one in the machine's shared memory: it outlives each of the two processes, but
-not both.
+Without a spool the folder is a private one in the machine's shared memory: it outlives each of the
+two processes, but not both.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
     Without a name it is that of the first folder that no process uses, or a new one.
 
     Raises:
-        ConfigError: a living process uses the folder of this name, or the folder cannot be used at all.
+        ConfigError: a living process uses the folder of this name, or the folder cannot be used at
+            all.
     """
     try:
         if root is None:
@@ -87,17 +88,25 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
         name = name or new_name()
         folder = quote(name, safe="").replace(".", "%2E")
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
-            raise ConfigError(f"a worker that spools needs a shorter name than {name:.60}…, or one of plain letters")
+            raise ConfigError(
+                f"a worker that spools needs a shorter name than {name:.60}…, or one of plain "
+                "letters"
+            )
         path = root / folder
         lock = lock_folder(path, _LOCK_WITHIN_S, _WRITER)
         if lock is not None:
             return WorkerFolder(path, name, lock)
     except OSError as error:
         if root is None:
-            raise ConfigError(f"cannot use this machine's shared memory: {error}; make room, or set a spool") from None
-        raise ConfigError(f"cannot use the spool {root}: {error}; choose another folder, or spool nothing") from None
+            raise ConfigError(
+                f"cannot use this machine's shared memory: {error}; make room, or set a spool"
+            ) from None
+        raise ConfigError(
+            f"cannot use the spool {root}: {error}; choose another folder, or spool nothing"
+        ) from None
     raise ConfigError(
-        f"another process uses the spool of worker {name} ({path}): end it, or give this worker another name"
+        f"another process uses the spool of worker {name} ({path}): end it, or give this worker "
+        "another name"
     )
 
 
@@ -119,7 +128,9 @@ def _private_folder(worker: str) -> WorkerFolder:
 
 
 def lock_for_reading(path: Path) -> filelock.BaseFileLock:
-    """Lock a worker's folder for the process that sends; ConfigError: another one has it, and keeps it."""
+    """Lock a worker's folder for the process that sends; ConfigError: another one has it, and keeps
+    it.
+    """
     lock = lock_folder(path, _READER_WITHIN_S)
     if lock is None:
         raise ConfigError(f"another process still sends what is in {path}: end it")

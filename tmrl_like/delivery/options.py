@@ -12,12 +12,14 @@ class OutboxOptions(Options):
     """When packets leave, and how much is kept.
 
     Attributes:
-        min_samples: a packet never leaves with fewer samples (but for the reports of finished episodes).
-        max_samples: a packet leaves when it has this many; in a backlog it holds up to 20 times as many.
+        min_samples: a packet never leaves with fewer samples (but for the reports of finished
+            episodes).
+        max_samples: a packet leaves when it has this many; in a backlog it holds up to 20 times as
+            many.
         max_packet_bytes: or when it is this large, before compression, and has `min_samples`.
         max_age_s: a packet leaves when its first sample is this old, if it has `min_samples`.
-        max_bytes: bytes kept in shared memory until the trainer has stored them; beyond, the oldest are dropped and
-            counted.
+        max_bytes: bytes kept in shared memory until the trainer has stored them; beyond, the oldest
+            are dropped and counted.
         spool_max_bytes: the same on disk, with a spool.
         window_bytes: bytes that may be in flight at once.
     """

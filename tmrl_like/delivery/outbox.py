@@ -1,6 +1,8 @@
-"""The link's end of delivery: to the trainer goes what the control loops have appended, and what dead processes left.
+"""The link's end of delivery: to the trainer goes what the control loops have appended, and what
+dead processes left.
 
-Everything is bounded: beyond the limits the oldest entries are dropped, and their samples are counted as lost.
+Everything is bounded: beyond the limits the oldest entries are dropped, and their samples are
+counted as lost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ log = logging.getLogger("tmrl_like.delivery")
 class Outbox:
     """Sends the entries of a worker, of each process in order, until they are stored.
 
-    It keeps nothing that the files do not hold: killed at any point, the next outbox of the folder goes on.
+    It keeps nothing that the files do not hold: killed at any point, the next outbox of the folder
+    goes on.
 
     Attributes:
         worker: the worker's name.
@@ -41,7 +44,8 @@ class Outbox:
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
-        """Lock what is in the worker's folder, and take it over; `incarnations` are those of the `SampleLog`s.
+        """Lock what is in the worker's folder, and take it over; `incarnations` are those of the
+        `SampleLog`s.
 
         `epoch_s` is that of the process which fills them, see `SamplePacket`.
 
@@ -56,16 +60,23 @@ class Outbox:
         self._clock = clock
         self._epoch_s = epoch_s
         self._lock = lock_for_reading(path)
-        self._busy = threading.Lock()  # the connection's thread sends, others ask how far it is, and close
+        # the connection's thread sends, others ask how far it is, and close
+        self._busy = threading.Lock()
         self._is_closed = self._said_full = False
         self._said_aside: set[int] = set()
         self._lost_by_dead = 0
-        dead = [incarnation for incarnation in incarnations_in(path) if incarnation not in self.incarnations]
+        dead = [
+            incarnation
+            for incarnation in incarnations_in(path)
+            if incarnation not in self.incarnations
+        ]
         self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
         now = clock()
         try:
             self._senders = {  # the next to send comes first
-                incarnation: Sender(Source(path, worker, incarnation, incarnation in self.takes_over), options, now)
+                incarnation: Sender(
+                    Source(path, worker, incarnation, incarnation in self.takes_over), options, now
+                )
                 for incarnation in (*self.takes_over, *self.incarnations)
             }
         except BaseException:
@@ -86,10 +97,14 @@ class Outbox:
     def lost_samples(self) -> int:
         """Samples that were dropped before the trainer had them."""
         with self._busy:
-            return self._lost_by_dead + sum(sender.source.lost_samples for sender in self._senders.values())
+            return self._lost_by_dead + sum(
+                sender.source.lost_samples for sender in self._senders.values()
+            )
 
     def pump(self, send: Send, may_send: bool, awaits: bool = False) -> None:
-        """Send as much as shall leave, and the window and the connection take; `awaits`: see `SamplePacket`."""
+        """Send as much as shall leave, and the window and the connection take; `awaits`: see
+        `SamplePacket`.
+        """
         with self._busy:
             if self._is_closed:
                 return
@@ -109,7 +124,11 @@ class Outbox:
             is_open = send(data)
             return is_open
 
-        while is_open and idle < len(self._senders) and self._in_flight_bytes < self._options.window_bytes:
+        while (
+            is_open
+            and idle < len(self._senders)
+            and self._in_flight_bytes < self._options.window_bytes
+        ):
             incarnation, sender = next(iter(self._senders.items()))
             has_sent = sender.send_one(send_on, now, awaits, self._epoch_s)
             idle = 0 if has_sent else idle + 1
@@ -118,10 +137,14 @@ class Outbox:
 
     @property
     def _in_flight_bytes(self) -> int:
-        return sum(sender.in_flight_bytes for sender in self._senders.values() if not sender.is_aside)
+        return sum(
+            sender.in_flight_bytes for sender in self._senders.values() if not sender.is_aside
+        )
 
     def _drop_what_is_too_much(self) -> None:
-        """Let each control loop have its share, and dead processes what is left, the newest first."""
+        """Let each control loop have its share, and dead processes what is left, the newest
+        first.
+        """
         own = [self._senders[incarnation] for incarnation in self.incarnations]
         lost = sum(sender.drop_oldest(self._max_bytes // len(own)) for sender in own)
         left_bytes = self._max_bytes - sum(sender.source.size_bytes for sender in own)
@@ -131,7 +154,11 @@ class Outbox:
                 left_bytes -= self._senders[incarnation].source.size_bytes
         if lost and not self._said_full:
             self._said_full = True
-            log.warning("too much waits for the trainer: the oldest samples are dropped and counted, %d so far", lost)
+            log.warning(
+                "too much waits for the trainer: the oldest samples are dropped and counted, %d so "
+                "far",
+                lost,
+            )
 
     def hasten(self) -> None:
         """Have all that was appended so far leave with the next `pump`: nothing follows, say."""
@@ -160,19 +187,25 @@ class Outbox:
             del self._senders[incarnation]
 
     def send_again(self, to_another_trainer: bool) -> None:
-        """What was in flight may be lost; to another trainer, so may what was received and is not stored."""
+        """What was in flight may be lost; to another trainer, so may what was received and is not
+        stored.
+        """
         with self._busy:
             for sender in self._senders.values():
                 sender.is_aside &= not to_another_trainer
                 sender.send_again(sender.stored if to_another_trainer else sender.received)
 
     def stored(self, incarnation: int) -> int:
-        """Entries of a control loop up to this one are stored: whoever trains next will not hear of them."""
+        """Entries of a control loop up to this one are stored: whoever trains next will not hear of
+        them.
+        """
         with self._busy:
             return self._senders[incarnation].stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
-        """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
+        """The trainer does not take what an earlier process left: keep it, and send it to another
+        trainer only.
+        """
         with self._busy:
             sender = self._senders.get(incarnation)
             if self._is_closed or sender is None or not sender.source.is_dead or sender.is_aside:
@@ -182,22 +215,27 @@ class Outbox:
         if incarnation not in self._said_aside:
             self._said_aside.add(incarnation)
             log.error(
-                "%d samples that an earlier process of this worker left on disk do not fit those in the trainer's "
-                "memory: %s; they stay on disk, for another trainer: remove %s to give them up",
+                "%d samples that an earlier process of this worker left on disk do not fit those "
+                "in the trainer's memory: %s; they stay on disk, for another trainer: remove %s to "
+                "give them up",
                 kept,
                 reason,
                 self._path / f"{incarnation:016x}-*",
             )
 
     def unacknowledged_samples(self) -> int:
-        """Samples, and reports of episodes, that are kept because the trainer has not stored them."""
+        """Samples, and reports of episodes, that are kept because the trainer has not stored
+        them.
+        """
         with self._busy:
             return 0 if self._is_closed else sum(sender.kept for sender in self._senders.values())
 
     def pending(self) -> bool:
         """Whether anything is not yet in the trainer's memory."""
         with self._busy:
-            return not self._is_closed and any(sender.is_pending for sender in self._senders.values())
+            return not self._is_closed and any(
+                sender.is_pending for sender in self._senders.values()
+            )
 
     def close(self) -> None:
         """Leave what is there to the next process. Twice is fine.

@@ -1,7 +1,7 @@
 """What the trainer has of each worker process: what to take, what to store, what to acknowledge.
 
-No thread and no clock of its own: the connection's thread calls, and says what time it is; `confirm` and `reject` are
-for the training thread.
+No thread and no clock of its own: the connection's thread calls, and says what time it is;
+`confirm` and `reject` are for the training thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoredProgr
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Block, Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body, refuse_misnumbered, samples_up_to
+from tmrl_like.wire.packet import (
+    SampleBlock,
+    columns_in,
+    decode_body,
+    refuse_misnumbered,
+    samples_up_to,
+)
 from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -77,14 +83,17 @@ class _Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
-    """What the trainer takes of one worker, by its name, whatever key it has. Beyond, packets wait at the worker.
+    """What the trainer takes of one worker, by its name, whatever key it has. Beyond, packets wait
+    at the worker.
 
     Attributes:
         turn_s: for so long packets of all workers are read before anything else is seen to.
         unread_bytes: of one worker, that wait to be read.
-        total_bytes: of all workers, that wait to be read, and again that wait for memory and store; in equal shares.
+        total_bytes: of all workers, that wait to be read, and again that wait for memory and store;
+            in equal shares.
         processes: new ones of one worker, at first; then one a second.
-        episodes: reports of one worker, at first; then a tenth of them a second, and one per sample.
+        episodes: reports of one worker, at first; then a tenth of them a second, and one per
+            sample.
         lines: of log about one worker, at first; then one in ten seconds.
     """
 
@@ -140,8 +149,9 @@ class Receiver:
     ) -> None:
         """Start with nothing; `replay` takes over what is in the store.
 
-        Without a store the memory alone has the samples; with one it holds the newest `keep_samples` at least. `run`
-        names the training that they belong to. Without a `check` nothing is compared before samples reach the memory.
+        Without a store the memory alone has the samples; with one it holds the newest
+        `keep_samples` at least. `run` names the training that they belong to. Without a `check`
+        nothing is compared before samples reach the memory.
         """
         self.run = run
         self.limits = limits
@@ -155,19 +165,24 @@ class Receiver:
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
         self._lost_samples = 0  # by all workers, since the start
         self._rejected = 0
-        self._waiting: deque[_Waiting] = deque()  # until they are stored, in the order in which they were taken
+        # until they are stored, in the order in which they were taken
+        self._waiting: deque[_Waiting] = deque()
         self._writing = 0  # the first of them, which are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
         self._acks: dict[Process, bool] = {}  # due; True: send again, please
         self._dismissals: dict[Process, None] = {}  # due, in order
-        self._lock = threading.Lock()  # for what both threads change: confirmed, rejection, what is due
+        # for what both threads change: confirmed, rejection, what is due
+        self._lock = threading.Lock()
         if store is not None:
             store.keep_samples = keep_samples
 
-    # -- what earlier processes left -----------------------------------------------------------------
+    # -- what earlier processes left ---------------------------------------------------------------
 
-    def replay(self, files: Iterable[StoredFile] | None = None, known: Sequence[Receipt] = ()) -> Iterator[Buffer]:
-        """Yield all samples in the store, or in other files, in the order in which they were stored.
+    def replay(
+        self, files: Iterable[StoredFile] | None = None, known: Sequence[Receipt] = ()
+    ) -> Iterator[Buffer]:
+        """Yield all samples in the store, or in other files, in the order in which they were
+        stored.
 
         Entries up to those in `known` are in the memory already.
 
@@ -177,7 +192,9 @@ class Receiver:
         if files is None:
             files = self._store.files() if self._store is not None else ()
         known_up_to = {(worker, incarnation): entry for worker, incarnation, entry in known}
-        yield from _merged(buffer for file in files for buffer in self._buffers_in(file, known_up_to))
+        yield from _merged(
+            buffer for file in files for buffer in self._buffers_in(file, known_up_to)
+        )
         self.note_stored(known)
         self._acks = dict.fromkeys(self._processes, False)
 
@@ -196,7 +213,9 @@ class Receiver:
             progress.take_over(packet.last)
             try:
                 if skipped < packet.samples:
-                    yield Buffer(stream=stream, blocks=(decode_body(packet, columns).after(skipped),))
+                    yield Buffer(
+                        stream=stream, blocks=(decode_body(packet, columns).after(skipped),)
+                    )
             except DecodingError as error:
                 self._note_malformed(packet.worker, error)
                 progress.begin_stretch(packet.last + 1)
@@ -212,7 +231,7 @@ class Receiver:
         for worker, incarnation, entry in receipts:
             self._progress((worker, incarnation)).take_over(entry)
 
-    # -- packets (connection's thread) ---------------------------------------------------------------
+    # -- packets (connection's thread) -------------------------------------------------------------
 
     def take(
         self,
@@ -222,11 +241,13 @@ class Receiver:
         now: float,
         admit: Callable[[m.SamplePacket], bool],
     ) -> Iterator[Delivery]:
-        """Take what is new and in order of a packet: yield it, or nothing; the work is done when it is asked for.
+        """Take what is new and in order of a packet: yield it, or nothing; the work is done when it
+        is asked for.
 
-        A packet that is damaged is asked for again, and so is what is missing before a packet, unless its worker has it
-        no more. One that does not decode is counted, and passed over. Samples that `check` refuses make the process one
-        that is rejected; those of packets that `admit` does not let into the memory are dropped.
+        A packet that is damaged is asked for again, and so is what is missing before a packet,
+        unless its worker has it no more. One that does not decode is counted, and passed over.
+        Samples that `check` refuses make the process one that is rejected; those of packets that
+        `admit` does not let into the memory are dropped.
 
         Args:
             packet: the header.
@@ -314,7 +335,9 @@ class Receiver:
         size_bytes = len(data) + sum(block.size_bytes for block in blocks) + _PACKET_BYTES
         message = data if is_admitted else None
         with self._lock:
-            self._waiting.append(_Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes))
+            self._waiting.append(
+                _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
+            )
         self._waiting_bytes[packet.worker] += size_bytes
         uncovered = max(0, len(episodes) - samples)  # an episode has a sample, a test episode none
         if not self._reports.take(packet.worker, uncovered, now):
@@ -329,17 +352,25 @@ class Receiver:
         return block
 
     def _is_full_of(self, worker: str) -> bool:
-        """Whether what waits for memory and store is too much, and a worker has more than its share of it."""
+        """Whether what waits for memory and store is too much, and a worker has more than its share
+        of it.
+        """
         waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
         return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
 
     def _note_malformed(self, worker: str, error: DecodingError) -> None:
         self.malformed += 1
         if self.malformed == 1:
-            log.error("refused a packet of worker %s: %s; more of the kind are only counted", worker, error)
+            log.error(
+                "refused a packet of worker %s: %s; more of the kind are only counted",
+                worker,
+                error,
+            )
 
     def _progress(self, process: Process) -> _Progress:
-        """The entry of a process, which has just been heard of. Of very many, those that ended first are forgotten."""
+        """The entry of a process, which has just been heard of. Of very many, those that ended
+        first are forgotten.
+        """
         with self._lock:
             progress = self._processes.pop(process, None) or _Progress()
             self._processes[process] = progress
@@ -350,7 +381,7 @@ class Receiver:
                     self._processes[oldest] = ended  # something of it waits
             return progress
 
-    # -- the memory's answer (training thread) -------------------------------------------------------
+    # -- the memory's answer (training thread) -----------------------------------------------------
 
     def confirm(self, receipts: Sequence[Receipt]) -> None:
         """The memory has these entries."""
@@ -372,7 +403,9 @@ class Receiver:
                 self._acks.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
-        """Tell a worker that awaits it again how far training is: the message before may be lost."""
+        """Tell a worker that awaits it again how far training is: the message before may be
+        lost.
+        """
         with self._lock:
             for process, progress in self._processes.items():
                 if process[0] == worker and progress.trained:
@@ -384,7 +417,11 @@ class Receiver:
         """What of each worker process is in the memory."""
         with self._lock:
             processes = self._processes.items()
-            return tuple(Receipt(*process, known.confirmed) for process, known in processes if known.confirmed)
+            return tuple(
+                Receipt(*process, known.confirmed)
+                for process, known in processes
+                if known.confirmed
+            )
 
     @property
     def unstored_samples(self) -> int:
@@ -394,7 +431,8 @@ class Receiver:
         return sum(one.samples for one in waiting if one.is_stored_later)
 
     def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
+        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not
+        fit the memory.
 
         `receipt` is that of the first packet that does not fit.
         """
@@ -406,19 +444,26 @@ class Receiver:
             progress.rejection = reason
             self._rejected += 1
             self._dismissals[receipt[:2]] = None
-        line = "worker %s is rejected, training goes on without its samples: they do not fit those in the memory: %s"
+        line = (
+            "worker %s is rejected, training goes on without its samples: they do not fit those in "
+            "the memory: %s"
+        )
         self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
     def is_rejected(self, receipt: Receipt) -> bool:
-        """Whether nothing more of this process is taken. Only such a one is forgotten while packets of it wait."""
+        """Whether nothing more of this process is taken. Only such a one is forgotten while packets
+        of it wait.
+        """
         with self._lock:
             progress = self._processes.get(receipt[:2])
             return progress is None or bool(progress.rejection)
 
-    # -- the store, and what is due (connection's thread) --------------------------------------------
+    # -- the store, and what is due (connection's thread) ------------------------------------------
 
     def write(self, now: float) -> None:
-        """Store what the memory has, and acknowledge what is stored. What the disk does not take now waits."""
+        """Store what the memory has, and acknowledge what is stored. What the disk does not take
+        now waits.
+        """
         while self._is_settled(now) and self._write_group(now):
             pass
 
@@ -454,14 +499,20 @@ class Receiver:
         if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
         self._writing = len(group)
-        self._store.write(self._head_of(group, kept), [waiting.message or b"" for waiting in kept], now)
+        self._store.write(
+            self._head_of(group, kept), [waiting.message or b"" for waiting in kept], now
+        )
         return True
 
     def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
         """What the store holds with this group, of which some packets are kept."""
         held = sum(waiting.samples for waiting in kept)
         stored = {process: progress.stored for process, progress in self._processes.items()}
-        stored |= {waiting.last[:2]: waiting.last.entry for waiting in group if not waiting.progress.rejection}
+        stored |= {
+            waiting.last[:2]: waiting.last.entry
+            for waiting in group
+            if not waiting.progress.rejection
+        }
         progress = (
             StoredProgress(*process, entry, self._processes[process].lost_samples)
             for process, entry in stored.items()
@@ -498,7 +549,9 @@ class Receiver:
                 trained = progress.trained if progress.awaits else 0
                 messages.append(m.Ack(*process, progress.stored, received, again, trained))
         known = [process for process in dismissals if process in self._processes]
-        return messages + [m.Dismissal(*process, self._processes[process].rejection) for process in known]
+        return messages + [
+            m.Dismissal(*process, self._processes[process].rejection) for process in known
+        ]
 
     def not_said(self, message: m.Ack | m.Dismissal) -> None:
         """It is still due."""

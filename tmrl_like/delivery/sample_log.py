@@ -1,4 +1,6 @@
-"""The control loop's end of delivery: entries into mapped files, which the link reads (`Source`)."""
+"""The control loop's end of delivery: entries into mapped files, which the link reads
+(`Source`).
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,19 @@ _ROWS = 64  # a segment has room for, within these limits
 _LEFT_BYTES = 256 << 20  # at most so much is left on a disk to others
 _SPARE = 3  # segments that wait to be filled
 _MAX_SPARE = 16
-_MANY = 16  # segments that nobody has read: from here on new ones are larger, since each takes a file descriptor
+# segments that nobody has read: from here on new ones are larger, since each takes a file
+# descriptor
+_MANY = 16
 _encoder = msgspec.msgpack.Encoder()
 
 
 class SampleLog:
-    """The entries of one control loop, in a folder: samples, reports and breaks. What was appended outlives it.
+    """The entries of one control loop, in a folder: samples, reports and breaks. What was appended
+    outlives it.
 
-    One thread, the control thread, appends. It never waits and makes no system call, but for a new file where `refill`
-    comes too late. Beyond the limit, or on a disk that is full, new samples are dropped and counted, and what comes
-    after them begins with a break.
+    One thread, the control thread, appends. It never waits and makes no system call, but for a new
+    file where `refill` comes too late. Beyond the limit, or on a disk that is full, new samples are
+    dropped and counted, and what comes after them begins with a break.
 
     Attributes:
         incarnation: names these entries.
@@ -85,7 +90,8 @@ class SampleLog:
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
-        self._used: deque[Segment] = deque()  # oldest first; the one that is being filled comes last
+        # oldest first; the one that is being filled comes last
+        self._used: deque[Segment] = deque()
         self._making = threading.Lock()
         self._breaks = 0
         self._is_gap = False  # what comes next does not continue what is there
@@ -95,13 +101,15 @@ class SampleLog:
         self._newest: tuple[Any, ...] = ()
         self._structure = b""  # its record
         self._described: RowFormat | None = None  # whose structure is the newest in the segment
-        self._at = self._row_bytes = self._word = 0  # where the next row goes, its size, and size and kind
-        self._limit = -1  # a row that would end behind it is stored in `_append`, which works in every case
+        # where the next row goes, its size, and size and kind
+        self._at = self._row_bytes = self._word = 0
+        # a row that would end behind it is stored in `_append`, which works in every case
+        self._limit = -1
         self.refill()
         self._next_segment(0)
         self._go_on()
 
-    # -- the control thread --------------------------------------------------------------------------
+    # -- the control thread ------------------------------------------------------------------------
 
     def append(
         self,
@@ -113,14 +121,16 @@ class SampleLog:
         source: int,
         episode: int = 0,
     ) -> None:
-        """Store a sample: (act, obs, rew, terminated, truncated, info[, original]), with its timing (`StepTiming`).
+        """Store a sample: (act, obs, rew, terminated, truncated, info[, original]), with its timing
+        (`StepTiming`).
 
         `episode`: its number modulo 100, and 128 more for a sample of a reset (`wire.rows`).
 
         It outlives this process from here on.
 
         Raises:
-            EncodingError: it holds something that cannot travel; the message names it. Nothing is stored.
+            EncodingError: it holds something that cannot travel; the message names it. Nothing is
+                stored.
         """
         self._newest = sample
         at = self._at
@@ -145,10 +155,13 @@ class SampleLog:
             words[END] = self._at = end
             self.entries += 1
         else:
-            self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)
+            self._append(
+                sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode
+            )
 
     def rehearse(self) -> None:
-        """Pack the newest sample once more, where the next one goes, and where nobody reads before that is there.
+        """Pack the newest sample once more, where the next one goes, and where nobody reads before
+        that is there.
 
         After it the processor's caches hold what `append` needs (control thread).
         """
@@ -169,7 +182,9 @@ class SampleLog:
         self._write(REPORT, _encoder.encode(stats))
 
     def add_break(self) -> None:
-        """What follows does not continue what came before: the environment was built again, say (control thread)."""
+        """What follows does not continue what came before: the environment was built again, say
+        (control thread).
+        """
         self._is_gap = True
         self._go_on()
 
@@ -184,7 +199,9 @@ class SampleLog:
         return segment is not None
 
     def _prepare(self, size: int, form: RowFormat | None) -> Segment | None:
-        """Make room for a record of this size, and write the break and the structure that come before it."""
+        """Make room for a record of this size, and write the break and the structure that come
+        before it.
+        """
         has_room = self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size))
         segment = self._segment
         if segment is None or not has_room:
@@ -232,7 +249,11 @@ class SampleLog:
             self._segment_bytes = max(self._segment_bytes, rows)
         size_bytes = max(self._segment_bytes, padded(size_bytes))
         used_bytes = sum(segment.size_bytes for segment in self._used)
-        if self._is_closed or self.alarm or (len(self._used) > 1 and used_bytes + size_bytes > self._max_bytes):
+        if (
+            self._is_closed
+            or self.alarm
+            or (len(self._used) > 1 and used_bytes + size_bytes > self._max_bytes)
+        ):
             return None
         try:
             return self._make(size_bytes)
@@ -244,7 +265,13 @@ class SampleLog:
         """Let `append` know what it needs to store a sample like the newest."""
         segment, form = self._segment, self._described
         self._limit = -1
-        if segment is None or form is None or not form.size_bytes or self._is_gap or self._is_closed:
+        if (
+            segment is None
+            or form is None
+            or not form.size_bytes
+            or self._is_gap
+            or self._is_closed
+        ):
             return
         self._map, self._words, self._check = segment.map, segment.words, segment.check
         self._release, self._acquire = segment.release, segment.acquire
@@ -254,10 +281,12 @@ class SampleLog:
         self._at = segment.words[END]
         self._limit = segment.size_bytes
 
-    # -- any thread ----------------------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------------
 
     def refill(self) -> None:
-        """Have files ready. To be called a few times a second, from another thread than the control thread."""
+        """Have files ready. To be called a few times a second, from another thread than the control
+        thread.
+        """
         with self._making:
             if self._is_closed:
                 return
@@ -265,7 +294,8 @@ class SampleLog:
                 larger = min(2 * self._segment_bytes, _MAX_SEGMENT_BYTES, self._max_bytes // 8 & ~7)
                 self._segment_bytes = max(self._segment_bytes, larger)
             for _ in range(len(self._spare)):
-                with contextlib.suppress(IndexError):  # the control thread has just taken the last one
+                # the control thread has just taken the last one
+                with contextlib.suppress(IndexError):
                     segment = self._spare.popleft()
                     if segment.size_bytes < self._segment_bytes or len(self._spare) >= _MAX_SPARE:
                         segment.remove()
@@ -287,24 +317,31 @@ class SampleLog:
 
     def _alarm(self, error: OSError) -> None:
         if not self.alarm:
-            self.alarm = f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
+            self.alarm = (
+                f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
+            )
             log.error("%s", self.alarm)
 
     def _is_full(self) -> bool:
         segments = [*self._used, *self._spare]
-        return len(segments) > _SPARE and sum(segment.size_bytes for segment in segments) > self._max_bytes
+        return (
+            len(segments) > _SPARE
+            and sum(segment.size_bytes for segment in segments) > self._max_bytes
+        )
 
     def _make(self, size_bytes: int) -> Segment:
         path = path_of(self._folder, self.incarnation, next(self._files))
         disk = shutil.disk_usage(self._folder)
-        if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):  # to a trainer's store, perhaps
+        # to a trainer's store, perhaps
+        if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             reserve(path, size_bytes)
             return Segment(path)
         except OSError as error:
             if not isinstance(error, FileExistsError):
-                with contextlib.suppress(OSError):  # it may be there, and cannot be opened or mapped
+                # it may be there, and cannot be opened or mapped
+                with contextlib.suppress(OSError):
                     path.unlink()
             raise
 

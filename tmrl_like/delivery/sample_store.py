@@ -1,4 +1,5 @@
-"""The trainer's samples on disk: packets as they came, in files that are written once, whole or not at all.
+"""The trainer's samples on disk: packets as they came, in files that are written once, whole or not
+at all.
 
 ::
 
@@ -13,9 +14,9 @@ A file::
     messages      of packets, one after the other, each with its own checksum (`wire.packet`)
     head, frame   the same head again
 
-A byte that is damaged costs the packet that it is in. A kill leaves whole files. One that comes while files are joined
-leaves packets in two of them, and one that comes after an error may do so, too: whoever reads takes each entry once, by
-its number.
+A byte that is damaged costs the packet that it is in. A kill leaves whole files. One that comes
+while files are joined leaves packets in two of them, and one that comes after an error may do so,
+too: whoever reads takes each entry once, by its number.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _RETRY_S = 2.0
 _SLOW_S = 1.0  # a group that takes longer is worth a line
 _SLOW_AGAIN_S = 600.0
 _MAGIC = b"tPS\x01"
-_FRAME = struct.Struct("<4sBII")  # magic, wire version, length of the head, CRC-32 of the head from the version on
+# magic, wire version, length of the head, CRC-32 of the head from the version on
+_FRAME = struct.Struct("<4sBII")
 
 
 class StoredProgress(NamedTuple):
@@ -71,8 +73,8 @@ class StoreHead(msgspec.Struct, array_like=True):
         held: samples in this file.
         progress: of all worker processes, up to the end of this file.
         sizes: of the messages, in bytes.
-        begins: of the messages, the entries that they were taken from: what lies before is stored elsewhere, by a rank
-            that is no more, perhaps. Empty: they were taken whole.
+        begins: of the messages, the entries that they were taken from: what lies before is stored
+            elsewhere, by a rank that is no more, perhaps. Empty: they were taken whole.
     """
 
     run: str = ""
@@ -133,9 +135,11 @@ class _Counts(NamedTuple):
 
 
 class SampleStore:
-    """The store in one folder, for the process that holds its lock: one group of packets after the other.
+    """The store in one folder, for the process that holds its lock: one group of packets after the
+    other.
 
-    Nothing here raises OSError but the constructor: what fails is logged once, and tried again after a while.
+    Nothing here raises OSError but the constructor: what fails is logged once, and tried again
+    after a while.
 
     Attributes:
         alarm: why nothing can be written; empty: all is well.
@@ -156,8 +160,8 @@ class SampleStore:
         Args:
             folder: of the store.
             lock: its lock (`base.files.lock_folder`), which `close` releases.
-            sync_every_s: a group is due so long, in seconds, after the one before. 0: groups are not synced, and a
-                power cut may take them; a kill does not.
+            sync_every_s: a group is due so long, in seconds, after the one before. 0: groups are
+                not synced, and a power cut may take them; a kill does not.
             beside: where groups are written; None: by the caller.
             small_bytes: of a file; a smaller one is joined with its neighbours …
             small_files: … when so many of them follow each other.
@@ -175,23 +179,27 @@ class SampleStore:
         self._small_bytes, self._small_files = small_bytes, small_files
         self._files = {int(path.stem): _Counts(path.stat().st_size) for path in files_in(folder)}
         self._number = max(self._files, default=0)
-        self._group: tuple[StoreHead, Messages] | None = None  # that is being written, or was not yet
+        # that is being written, or was not yet
+        self._group: tuple[StoreHead, Messages] | None = None
         self._writing: Future[None] | None = None
         self._began_at = self._due_at = -math.inf
         self._retry_at = -math.inf
         self._slow = Bucket(1, 1 / _SLOW_AGAIN_S)  # lines about it
         remove_drafts(folder)
         if self._is_synced:
-            disk.sync_folder(folder)  # who was killed may have put a file in place, and have said so to nobody
+            # who was killed may have put a file in place, and have said so to nobody
+            disk.sync_folder(folder)
 
-    # -- what there is -------------------------------------------------------------------------------
+    # -- what there is -----------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         """Whether there are files."""
         return bool(self._files)
 
     def files(self) -> Iterator[StoredFile]:
-        """Read all that earlier processes left, oldest first; WireVersionError: another version wrote it."""
+        """Read all that earlier processes left, oldest first; WireVersionError: another version
+        wrote it.
+        """
         for number, counts in list(self._files.items()):
             file = read_file(self._path(number))
             if file is not None:
@@ -204,10 +212,12 @@ class SampleStore:
         files = (read_file(self._path(number)) for number in reversed(self._files))
         return next((file.head.run for file in files if file is not None), "")
 
-    # -- writing -------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for another group; more of them would be more files than help anybody."""
+        """Whether it is time for another group; more of them would be more files than help
+        anybody.
+        """
         return now >= self._due_at
 
     def write(self, head: StoreHead, messages: Messages, now: float) -> None:
@@ -247,8 +257,15 @@ class SampleStore:
         assert self._writing is not None
         if not self._writing.done():
             if now - self._began_at > _SLOW_S and self._slow.take(1, now):
-                line = "the disk of %s is slow: it takes more than %g s to store samples, which workers keep "
-                log.warning(line + "meanwhile; nothing else waits; a faster disk is the cure", self.folder, _SLOW_S)
+                line = (
+                    "the disk of %s is slow: it takes more than %g s to store samples, which "
+                    "workers keep "
+                )
+                log.warning(
+                    line + "meanwhile; nothing else waits; a faster disk is the cure",
+                    self.folder,
+                    _SLOW_S,
+                )
             return False
         writing, self._writing = self._writing, None
         try:
@@ -266,8 +283,8 @@ class SampleStore:
         if not self.alarm:
             reason = getattr(error, "strerror", None) or str(error) or "no memory is left"
             self.alarm = (
-                f"cannot write to {self.folder}: {reason}; samples are in memory only, trying again every "
-                f"{_RETRY_S:.0f} s"
+                f"cannot write to {self.folder}: {reason}; samples are in memory only, trying "
+                f"again every {_RETRY_S:.0f} s"
             )
             log.error("%s", self.alarm)
 
@@ -287,7 +304,9 @@ class SampleStore:
 
     def _put(self, number: int, head: StoreHead, messages: Messages) -> None:
         content = msgspec.msgpack.encode(head)
-        frame = _FRAME.pack(_MAGIC, m.WIRE_VERSION, len(content), zlib.crc32(content, m.WIRE_VERSION))
+        frame = _FRAME.pack(
+            _MAGIC, m.WIRE_VERSION, len(content), zlib.crc32(content, m.WIRE_VERSION)
+        )
         data = b"".join((frame, content, *messages, content, frame))
         write_atomically(self._path(number), data, synced=self._is_synced)
         if self._is_synced:
@@ -295,7 +314,9 @@ class SampleStore:
         self._files[number] = _Counts(len(data), head.held)
 
     def _join_small_files(self) -> None:
-        """Make one file of the newest, where they are many and small. It comes first: what follows it is known."""
+        """Make one file of the newest, where they are many and small. It comes first: what follows
+        it is known.
+        """
         small: list[int] = []
         for number, counts in reversed(self._files.items()):
             if counts.size_bytes >= self._small_bytes:
@@ -334,7 +355,9 @@ class SampleStore:
             try:
                 disk.remove(self._path(number))
             except OSError as error:
-                log.warning("cannot remove %s, which is not needed any more: %s", self._path(number), error)
+                log.warning(
+                    "cannot remove %s, which is not needed any more: %s", self._path(number), error
+                )
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:010d}{SUFFIX}"
@@ -363,7 +386,9 @@ def read_files(paths: Iterable[Path]) -> Iterator[StoredFile]:
 
 
 def read_file(path: Path) -> StoredFile | None:
-    """Read one; None, and a line of log, where that is not possible; WireVersionError: another version wrote it."""
+    """Read one; None, and a line of log, where that is not possible; WireVersionError: another
+    version wrote it.
+    """
     try:
         data = memoryview(path.read_bytes())
         head, at = _head_of(data)
@@ -391,5 +416,7 @@ def _head_of(data: memoryview) -> tuple[StoreHead, int]:
         if magic == _MAGIC and zlib.crc32(content, version) == checksum:
             if version != m.WIRE_VERSION:
                 raise m.WireVersionError(version)
-            return m.decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
+            return m.decoded(
+                _head_decoder, content, "the head of a store's file"
+            ), _FRAME.size + length
     raise DecodingError("its head is damaged")

@@ -1,8 +1,8 @@
 """Entries on their way from the control loop to the link, in files that both map into memory.
 
-A `Segment` is one file. The control loop (`SampleLog`) fills one after the other, and fills those again that are free;
-the link (`Source`) reads them. They share nothing else. Each word of the head has one writer, and is written in one
-store of 8 bytes::
+A `Segment` is one file. The control loop (`SampleLog`) fills one after the other, and fills those
+again that are free; the link (`Source`) reads them. They share nothing else. Each word of the head
+has one writer, and is written in one store of 8 bytes::
 
     head      128 bytes: the words below
     records   one after the other, up to END, each from a multiple of 8 bytes on:
@@ -10,8 +10,9 @@ store of 8 bytes::
               4 bytes   CRC-32, where the folder is on a disk, of which a power cut may leave parts
               content, padded to a multiple of 8 bytes
 
-A sample, a report and a break are an entry each; the entries of a process are numbered 1, 2, 3, … A reader can begin
-with any segment: its head says which entry is its first, and a structure comes before the first sample.
+A sample, a report and a break are an entry each; the entries of a process are numbered 1, 2, 3, … A
+reader can begin with any segment: its head says which entry is its first, and a structure comes
+before the first sample.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ MAGIC = int.from_bytes(b"tmrlSL3\n", "little")
 (
     _MAGIC,
     INCARNATION,
-    NUMBER,  # 1, 2, 3, … in the order in which the segments of an incarnation are filled; written last
+    # 1, 2, 3, … in the order in which the segments of an incarnation are filled; written last
+    NUMBER,
     FIRST,  # the number of the first entry
     END,  # offset behind the last record that is whole
     BREAKS,  # before the first entry
@@ -50,8 +52,8 @@ MAGIC = int.from_bytes(b"tmrlSL3\n", "little")
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
-"""Kinds of records: a structure (msgpack); a sample as a row of fixed size, or of any size, of that structure; a
-finished episode (msgpack); a break."""
+"""Kinds of records: a structure (msgpack); a sample as a row of fixed size, or of any size, of that
+structure; a finished episode (msgpack); a break."""
 RECORD_BYTES = 8  # the head of a record
 MAX_RECORD_BYTES = (1 << 29) - 1
 
@@ -64,9 +66,9 @@ def padded(size: int) -> int:
 class Segment:
     """One file, mapped by one of the two.
 
-    What is stored before `release` and `acquire` are called, in this order, is visible to other processors before what
-    is stored after it, and likewise what is loaded. Processors other than x86 reorder both; the two calls, on a lock
-    that nobody else uses, order them, and take 60 ns.
+    What is stored before `release` and `acquire` are called, in this order, is visible to other
+    processors before what is stored after it, and likewise what is loaded. Processors other than
+    x86 reorder both; the two calls, on a lock that nobody else uses, order them, and take 60 ns.
 
     Attributes:
         path: the file; `file` is its number among those of its process.
@@ -102,10 +104,17 @@ class Segment:
         """Whether nobody needs what is in it."""
         return self.words[FREED] == self.words[NUMBER]
 
-    def begin(self, incarnation: int, number: int, first: int, breaks: int, lost: int, is_checked: bool) -> None:
+    def begin(
+        self, incarnation: int, number: int, first: int, breaks: int, lost: int, is_checked: bool
+    ) -> None:
         """Let it be filled, from its start on."""
         words = self.words
-        words[INCARNATION], words[FIRST], words[END], words[BREAKS] = incarnation, first, HEAD_BYTES, breaks
+        words[INCARNATION], words[FIRST], words[END], words[BREAKS] = (
+            incarnation,
+            first,
+            HEAD_BYTES,
+            breaks,
+        )
         words[LOST], words[CHECKED], words[NEXT] = lost, is_checked, 0
         words[STORED] = words[DROPPED] = 0
         self.order()
@@ -113,7 +122,9 @@ class Segment:
         words[NUMBER] = number
 
     def order(self) -> None:
-        """What was stored before this call is seen before what is stored after it; loads likewise."""
+        """What was stored before this call is seen before what is stored after it; loads
+        likewise.
+        """
         self.release()
         self.acquire()
 
@@ -133,15 +144,20 @@ class Segment:
         self.words[at >> 3] |= self._checksum(at, size) << 32
 
     def _checksum(self, at: int, size: int) -> int:
-        """With the segment's number: after a power cut a record of what the file held before may lie there."""
-        return zlib.crc32(self._bytes[at + RECORD_BYTES : at + size], self.words[NUMBER] & 0xFFFFFFFF)
+        """With the segment's number: after a power cut a record of what the file held before may
+        lie there.
+        """
+        return zlib.crc32(
+            self._bytes[at + RECORD_BYTES : at + size], self.words[NUMBER] & 0xFFFFFFFF
+        )
 
     def content(self, at: int, size: int) -> bytes:
         """Of the record that lies there."""
         return self.map[at + RECORD_BYTES : at + size]
 
     def runs(self, at: int, is_checked: bool = False) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (kind, offset, size, count) of records: rows of one size that lie one after the other together.
+        """Yield (kind, offset, size, count) of records: rows of one size that lie one after the
+        other together.
 
         With `is_checked` it ends before the first record that is not what was written.
         """
@@ -154,7 +170,8 @@ class Segment:
                 return
             if kind == ROW:
                 column = np.ndarray((end - at) // size, np.uint32, self.map, at, size)
-                others = np.flatnonzero(column != word)  # what follows the first of them is no such column
+                # what follows the first of them is no such column
+                others = np.flatnonzero(column != word)
                 count = int(others[0]) if len(others) else len(column)
             whole = self._whole(at, size, count) if is_checked and self.words[CHECKED] else count
             if whole:
@@ -194,11 +211,14 @@ def file_of(path: Path) -> int:
 def segments_of(folder: Path, incarnation: int) -> list[Path]:
     """The files of one process."""
     name = f"{incarnation:016x}-"
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name.startswith(name))  # glob keeps each pattern
+    # glob keeps each pattern
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name.startswith(name))
 
 
 def incarnations_in(folder: Path) -> list[int]:
-    """The processes that left files in a folder, the one that began first as far as is known first."""
+    """The processes that left files in a folder, the one that began first as far as is known
+    first.
+    """
     began: dict[int, float] = {}
     for path in folder.glob(f"*-*{SUFFIX}"):
         with contextlib.suppress(OSError, ValueError):  # just removed; a file of somebody else's

@@ -1,4 +1,6 @@
-"""What of a control loop's entries is sent, and sent again: three numbers. No thread and no clock of its own."""
+"""What of a control loop's entries is sent, and sent again: three numbers. No thread and no clock
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _BACKLOG = 20  # a packet of what has piled up may hold so many times as many sa
 
 
 class Sender:
-    """Delivers what a source holds, in order; the trainer takes each entry once, however often it comes.
+    """Delivers what a source holds, in order; the trainer takes each entry once, however often it
+    comes.
 
     Attributes:
         stored: entries up to this one are stored.
@@ -44,7 +47,8 @@ class Sender:
         self._patience_s = _FIRST_PATIENCE_S
 
     def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool:
-        """Send the next packet, where one shall leave; whether one left. `awaits` and `epoch_s`: see `SamplePacket`.
+        """Send the next packet, where one shall leave; whether one left. `awaits` and `epoch_s`:
+        see `SamplePacket`.
 
         Whatever there is leaves where the worker awaits an answer, and of a process that has ended.
         """
@@ -53,7 +57,9 @@ class Sender:
         options = self._options
         full = max(options.max_samples, options.min_samples)
         max_samples = _BACKLOG * full if self._is_backlog else full
-        found = self.source.packet_after(self.sent, options.min_samples, max_samples, options.max_packet_bytes)
+        found = self.source.packet_after(
+            self.sent, options.min_samples, max_samples, options.max_packet_bytes
+        )
         if found is None:
             self._waits_since, self._is_backlog = None, False
             return False

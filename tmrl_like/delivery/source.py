@@ -1,6 +1,8 @@
-"""What a control loop has appended, read by number: any entries that are still there, as a packet, as often as wanted.
+"""What a control loop has appended, read by number: any entries that are still there, as a packet,
+as often as wanted.
 
-Nothing is kept here but where the next entry lies. The entries stay in the files until the trainer has stored them.
+Nothing is kept here but where the next entry lies. The entries stay in the files until the trainer
+has stored them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Gathered:
 
     first: int
     next: Cursor
-    rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)  # of one format that follow each other
+    # of one format that follow each other
+    rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)
     episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
     samples: int = 0
     size_bytes: int = 0
@@ -72,11 +75,13 @@ class Source:
         self._next: Cursor | None = None  # behind what was encoded last
         self._end: Cursor | None = None  # behind the newest entry that was seen
 
-    # -- how far it is -------------------------------------------------------------------------------
+    # -- how far it is -----------------------------------------------------------------------------
 
     @property
     def stored(self) -> int:
-        """Entries up to this one are stored, as far as this process and those before it have noted, or given up."""
+        """Entries up to this one are stored, as far as this process and those before it have noted,
+        or given up.
+        """
         return self._chain.stored
 
     @property
@@ -111,12 +116,16 @@ class Source:
         """Samples that no file had room for, or that were given up here."""
         return self._chain.lost_samples
 
-    # -- packets -------------------------------------------------------------------------------------
+    # -- packets -----------------------------------------------------------------------------------
 
-    def packet_after(self, entry: int, min_samples: int, max_samples: int, max_bytes: int) -> Gathered | None:
-        """The entries behind this one, or behind those that are not there any more; None: there are none.
+    def packet_after(
+        self, entry: int, min_samples: int, max_samples: int, max_bytes: int
+    ) -> Gathered | None:
+        """The entries behind this one, or behind those that are not there any more; None: there are
+        none.
 
-        A packet begins with a break, or has none. It ends at `max_bytes` where it has `min_samples`.
+        A packet begins with a break, or has none. It ends at `max_bytes` where it has
+        `min_samples`.
         """
         cursor = self._find(entry)
         if cursor is None:
@@ -130,15 +139,20 @@ class Source:
                 found.size_bytes += size  # the packet has it in its head
             elif kind in (ROW, FREE_ROW):
                 assert cursor.form is not None
-                weight = max(size, cursor.form.layout.memory(1) // 16)  # a packet's memory has a limit, too
+                # a packet's memory has a limit, too
+                weight = max(size, cursor.form.layout.memory(1) // 16)
                 room = -(-(max_bytes - found.size_bytes) // weight)
-                room = max(1, min(max_samples - found.samples, max(room, min_samples - found.samples)))
+                room = max(
+                    1, min(max_samples - found.samples, max(room, min_samples - found.samples))
+                )
                 found.is_ended = room <= count
                 count = min(count, room)
                 found.size_bytes += count * weight
                 self._add_rows(found, kind, at, size, count)
             elif kind == REPORT:
-                found.episodes.append((cursor.entry, _report_decoder.decode(cursor.segment.content(at, size))))
+                found.episodes.append(
+                    (cursor.entry, _report_decoder.decode(cursor.segment.content(at, size)))
+                )
                 found.is_ended = len(found.episodes) == m.MAX_EPISODES
             cursor.go_behind(kind, at, size, count)
             if found.is_ended:
@@ -168,7 +182,8 @@ class Source:
             incarnation=self.incarnation,
             first=found.first,
             last=found.last,
-            oldest=self.stored + 1,  # what is stored is not sent again, though it may still be there
+            # what is stored is not sent again, though it may still be there
+            oldest=self.stored + 1,
             breaks=found.next.breaks,
             episodes=tuple(found.episodes),
             lost_samples=self.lost_samples,
@@ -183,7 +198,11 @@ class Source:
         entry = max(entry, self.stored)
         if self._next is not None and self._next.entry == entry + 1:
             return replace(self._next)
-        segment = next(segment for segment in reversed(self._chain.segments) if segment.words[FIRST] <= entry + 1)
+        segment = next(
+            segment
+            for segment in reversed(self._chain.segments)
+            if segment.words[FIRST] <= entry + 1
+        )
         cursor = start_of(segment)
         for kind, at, size, count in self._chain.runs(cursor):
             passed = count if kind == STRUCTURE else min(count, entry + 1 - cursor.entry)
@@ -192,7 +211,7 @@ class Source:
                 return cursor
         return cursor if cursor.entry == entry + 1 else None
 
-    # -- what is not needed any more -----------------------------------------------------------------
+    # -- what is not needed any more ---------------------------------------------------------------
 
     def forget(self, entry: int) -> None:
         """Entries up to this one are stored."""
@@ -204,7 +223,9 @@ class Source:
             self._forget_places()
 
     def drop_oldest(self, max_bytes: int, received: int) -> int:
-        """Give up the oldest files until no more than this is kept; how many samples behind `received` were lost."""
+        """Give up the oldest files until no more than this is kept; how many samples behind
+        `received` were lost.
+        """
         lost = 0
         while self.size_bytes > max_bytes and len(self._chain.segments) > 1:
             given_up = self._samples_behind(received)

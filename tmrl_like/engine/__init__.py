@@ -1,1 +1,3 @@
-"""Beyond one server: NATS JetStream between the server, where it takes the trainer's seat, and the trainer."""
+"""Beyond one server: NATS JetStream between the server, where it takes the trainer's seat, and the
+trainer.
+"""

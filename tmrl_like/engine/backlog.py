@@ -1,4 +1,5 @@
-"""What a trainer has read of an engine's stream and not stored: what may be purged, how much more may be read.
+"""What a trainer has read of an engine's stream and not stored: what may be purged, how much more
+may be read.
 
 No thread, no clock and no connection: the time is an argument (`time.monotonic()`).
 """
@@ -36,8 +37,11 @@ class Backlog:
         self.begin()
 
     def begin(self) -> None:
-        """The stream is read again from its first message; until then its numbers may pass to other messages."""
-        self._stored: dict[tuple[str, int], int] = {}  # entries of each worker process, as the trainer says
+        """The stream is read again from its first message; until then its numbers may pass to other
+        messages.
+        """
+        # entries of each worker process, as the trainer says
+        self._stored: dict[tuple[str, int], int] = {}
         self._messages: list[_Message] = []
         self._bytes = self._newest = self._purged = self._left = 0
         self._stored_read_at = -math.inf  # when the newest of what is stored was read
@@ -66,7 +70,9 @@ class Backlog:
             else:
                 self._stored_read_at = max(self._stored_read_at, message.read_at)
         self._messages = unstored
-        self._bytes = sum(message.size_bytes for message in unstored if now - message.read_at < _AWAITED_S)
+        self._bytes = sum(
+            message.size_bytes for message in unstored if now - message.read_at < _AWAITED_S
+        )
 
     def on_ack(self, ack: m.Ack) -> m.Ack:
         """What the trainer says of a process; returns what goes on to its worker.
@@ -84,7 +90,8 @@ class Backlog:
     def purge(self, now: float) -> int | None:
         """The message of the stream below which all may go; None: no more than before.
 
-        What was read long before something that is stored, and is not, was not taken: it is given up.
+        What was read long before something that is stored, and is not, was not taken: it is given
+        up.
         """
         self._settle(now)
         while self._messages and self._messages[0].read_at < self._stored_read_at - _OVERTAKEN_S:

@@ -17,12 +17,20 @@ class NodeClient(Client):
     def _connect_command(self) -> bytes:
         """Say who this is, but not in the clear where that was not asked for."""
         node = self._current_server
-        if node is not None and node.uri.scheme == "tls" and not self._server_info.get("tls_required"):
+        if (
+            node is not None
+            and node.uri.scheme == "tls"
+            and not self._server_info.get("tls_required")
+        ):
             raise Error("it speaks in the clear, and tls:// was asked for")
         return super()._connect_command()
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """Take a message: a node that sends some is not silent, though its answer to a ping lies behind them."""
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        """Take a message: a node that sends some is not silent, though its answer to a ping lies
+        behind them.
+        """
         self._pings_outstanding = 0
         await super()._process_msg(sid, subject, reply, data, headers)
 

@@ -1,7 +1,7 @@
 """One connection to the nodes of an engine, and its asyncio loop, in a thread of its own.
 
-nats-py dials the nodes in turn, and again where a connection breaks. Who this machine is to them is in its file of
-credentials; a permission that its user lacks is an error.
+nats-py dials the nodes in turn, and again where a connection breaks. Who this machine is to them is
+in its file of credentials; a permission that its user lacks is an error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def user_name(credentials: str | None) -> str:
-    """The name of the user that a file of credentials is for, as its JWT says; without a file "local".
+    """The name of the user that a file of credentials is for, as its JWT says; without a file
+    "local".
 
     Raises:
         CredentialsError: there is no such file, or it is none of credentials.
@@ -56,18 +57,21 @@ def user_name(credentials: str | None) -> str:
         return _NOBODY
     try:
         text = Path(credentials).expanduser().read_text("ascii")
-        found = re.search(r"BEGIN NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+\s[^$]*BEGIN USER NKEY SEED-+\s+S", text)
+        found = re.search(
+            r"BEGIN NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+\s[^$]*BEGIN USER NKEY SEED-+\s+S",
+            text,
+        )
         claims = found[1] if found else ""
         name = msgspec.json.decode(base64.urlsafe_b64decode(claims + "==="), type=_Claims).name
     except OSError as error:
         raise CredentialsError(
-            f"cannot read the engine's credentials {credentials}: {error.strerror}; server.engine_credentials names "
-            "the .creds file of this machine's user"
+            f"cannot read the engine's credentials {credentials}: {error.strerror}; "
+            "server.engine_credentials names the .creds file of this machine's user"
         ) from None
     except ValueError:
         raise CredentialsError(
-            f"{credentials} is no file of credentials: expected a user's JWT and its key, as `nsc generate creds` "
-            "writes them"
+            f"{credentials} is no file of credentials: expected a user's JWT and its key, as `nsc "
+            "generate creds` writes them"
         ) from None
     return name or _NOBODY
 
@@ -90,9 +94,10 @@ class EngineConnection:
 
         Args:
             options: where its nodes are, and this machine's credentials.
-            attend: run in the thread's loop with a client that is connected; where its connection breaks, the client
-                makes another one. When it returns, all is over. What the nodes answer and it raises is logged, and it
-                is run again; all else ends this one, and surfaces in `check`.
+            attend: run in the thread's loop with a client that is connected; where its connection
+                breaks, the client makes another one. When it returns, all is over. What the nodes
+                answer and it raises is logged, and it is run again; all else ends this one, and
+                surfaces in `check`.
             wake: called when this one has failed. Any thread.
             closing: set in the loop when who attends is to end.
 
@@ -106,7 +111,9 @@ class EngineConnection:
 
             from tmrl_like.engine.client import NodeClient
         except ImportError:
-            raise MissingExtraError("an engine needs more packages: pip install 'tmrl_like[engine]'") from None
+            raise MissingExtraError(
+                "an engine needs more packages: pip install 'tmrl_like[engine]'"
+            ) from None
         self.user = user_name(options.credentials)
         self._where = ", ".join(options.nodes)
         self._options = options
@@ -116,7 +123,11 @@ class EngineConnection:
         self._attend = attend
         self._wake = wake
         self._failure: BaseException | None = None
-        self._closing, self._ended, self._hung_up = closing or asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._closing, self._ended, self._hung_up = (
+            closing or asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._refusals = 0  # one after the other
         self._loop = asyncio.new_event_loop()
@@ -131,7 +142,8 @@ class EngineConnection:
         """Raise what ended this connection for good, if anything did.
 
         Raises:
-            CredentialsError: each node refuses this user, or is one of another engine; or the user lacks a permission.
+            CredentialsError: each node refuses this user, or is one of another engine; or the user
+                lacks a permission.
             ConfigError: a node takes only small messages.
             Exception: what else `attend`, or what it subscribed to, raised.
         """
@@ -149,7 +161,7 @@ class EngineConnection:
         self.call(self._loop.call_later, flush_s, self._ended.set)
         self._thread.join(flush_s + 3 * _CLOSE_WITHIN_S)
 
-    # -- the thread ----------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -163,7 +175,9 @@ class EngineConnection:
         await end(work, ended)
 
     async def _work(self) -> None:
-        """Connect a client, and have it attended to; where a node closes it for good, connect another one."""
+        """Connect a client, and have it attended to; where a node closes it for good, connect
+        another one.
+        """
         import nats.errors
 
         while True:
@@ -171,7 +185,10 @@ class EngineConnection:
             self._hung_up.clear()
             try:
                 await self._connect()
-                parts = [asyncio.ensure_future(part) for part in (self._attend(self._client), self._hung_up.wait())]
+                parts = [
+                    asyncio.ensure_future(part)
+                    for part in (self._attend(self._client), self._hung_up.wait())
+                ]
                 try:
                     await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                     if parts[0].done():
@@ -211,12 +228,16 @@ class EngineConnection:
 
     async def _on_connected(self) -> None:
         self._refusals = 0
-        log.info("connected to the engine at %s", self._client.connected_url and self._client.connected_url.netloc)
+        log.info(
+            "connected to the engine at %s",
+            self._client.connected_url and self._client.connected_url.netloc,
+        )
         if self._client.max_payload < _MIN_PAYLOAD_BYTES:
             self._fail(
                 ConfigError(
-                    f"the engine's nodes take messages of {self._client.max_payload:,} bytes at most, expected "
-                    f"{_MIN_PAYLOAD_BYTES:,} or more: set max_payload in their configuration"
+                    f"the engine's nodes take messages of {self._client.max_payload:,} bytes at "
+                    f"most, expected {_MIN_PAYLOAD_BYTES:,} or more: set max_payload in their "
+                    "configuration"
                 )
             )
 
@@ -224,15 +245,19 @@ class EngineConnection:
         self._hung_up.set()
 
     async def _on_error(self, error: Exception) -> None:
-        """What nats-py reports: no connection, a request that is not allowed, a function of ours that raised."""
+        """What nats-py reports: no connection, a request that is not allowed, a function of ours
+        that raised.
+        """
         import nats.errors
 
-        if denied := re.search(r"permissions violation for (publish|subscription) to (\S+)", str(error).lower()):
+        if denied := re.search(
+            r"permissions violation for (publish|subscription) to (\S+)", str(error).lower()
+        ):
             what = "publish" if denied[1] == "publish" else "subscribe"
             self._fail(
                 CredentialsError(
-                    f"the engine does not allow its user {self.user} to {what} to {denied[2]}: docs/guide/engine.md "
-                    "has the rights of each role"
+                    f"the engine does not allow its user {self.user} to {what} to {denied[2]}: "
+                    "docs/guide/engine.md has the rights of each role"
                 )
             )
         elif not isinstance(error, nats.errors.Error | OSError) and not is_shortage(error):
@@ -243,22 +268,31 @@ class EngineConnection:
             if refusal and self._refusals >= len(self._client.servers):
                 self._fail(CredentialsError(refusal))
             why = refusal or str(error) or "it does not answer"
-            self._say(why, logging.WARNING, "no connection to the engine at %s: %s; trying on", self._where, why)
+            self._say(
+                why,
+                logging.WARNING,
+                "no connection to the engine at %s: %s; trying on",
+                self._where,
+                why,
+            )
 
     def _refusal_of(self, error: Exception) -> str:
         """Why a node refuses us, or we refuse it; empty: neither does."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
-                f"the certificate of what listens at {self._where} is not one to trust: check the address, and that "
-                "server.engine_ca names the certificate that signed the nodes' own"
+                f"the certificate of what listens at {self._where} is not one to trust: check the "
+                "address, and that server.engine_ca names the certificate that signed the nodes' "
+                "own"
             )
         if isinstance(error, OSError) or "auth" not in str(error).lower():
             return ""
         credentials = self._options.credentials
-        who = f"the user {self.user} of {credentials}" if credentials else "who shows no credentials"
+        who = (
+            f"the user {self.user} of {credentials}" if credentials else "who shows no credentials"
+        )
         return (
-            f"the engine at {self._where} refuses {who}: check server.engine_credentials, and that its account still "
-            "has that user"
+            f"the engine at {self._where} refuses {who}: check server.engine_credentials, and that "
+            "its account still has that user"
         )
 
     def _fail(self, error: BaseException) -> None:
@@ -273,7 +307,9 @@ class EngineConnection:
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks, and wait until they have ended; nats-py and Python 3.11 miss it now and then."""
+    """Cancel tasks, and wait until they have ended; nats-py and Python 3.11 miss it now and
+    then.
+    """
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
@@ -292,18 +328,24 @@ async def wait(event: asyncio.Event, within_s: float) -> None:
 
 
 async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> Subscription:
-    """Subscribe: `take` is called in the loop with each message; however many wait, none is dropped."""
+    """Subscribe: `take` is called in the loop with each message; however many wait, none is
+    dropped.
+    """
 
     async def take_soon(message: Msg) -> None:
         take(message)
 
-    return await client.subscribe(subject, cb=take_soon, pending_msgs_limit=0, pending_bytes_limit=0)
+    return await client.subscribe(
+        subject, cb=take_soon, pending_msgs_limit=0, pending_bytes_limit=0
+    )
 
 
 def _tls_context(ca: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca and str(Path(ca).expanduser()))
     except OSError as error:  # what it says of a file that is none names no file
-        raise ConfigError(f"cannot read the engine's certificate {ca}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot read the engine's certificate {ca}: {error.strerror or error}"
+        ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

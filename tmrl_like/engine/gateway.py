@@ -2,9 +2,10 @@
 
     worker == zmq, CURVE ==> Server: Relay, Gateway ==> stream ==> trainer
 
-The relay passes the workers' packets and signs of life to that peer as it would to a trainer. Packets go to the stream
-as they come, and the stream's confirmation goes back as *received*; *stored* is what the trainer says. What the stream
-does not take, the worker sends again: nothing is kept here but what is on its way. Policies come as they are published.
+The relay passes the workers' packets and signs of life to that peer as it would to a trainer.
+Packets go to the stream as they come, and the stream's confirmation goes back as *received*;
+*stored* is what the trainer says. What the stream does not take, the worker sends again: nothing is
+kept here but what is on its way. Policies come as they are published.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ log = logging.getLogger("tmrl_like.engine")
 ENGINE = b"the engine"
 """The peer; a transport's ids are shorter or longer."""
 _IDENTITY = Identity("the engine", ("trainer",))
-_WINDOW_BYTES, _PACKET_BYTES = 4 << 20, 8 << 10  # on their way to the stream; what a packet counts for beside its own
+# on their way to the stream; what a packet counts for beside its own
+_WINDOW_BYTES, _PACKET_BYTES = 4 << 20, 8 << 10
 _PATIENCE_S, _PAUSE_S = 5.0, 0.5  # with the stream's answer; where it takes nothing
 _HELLO_S = 1.0
 _STATE_S = 1.0
 _TICK_S = 0.05
 _SAY_AGAIN_S = 60.0
 _CHECK = {"Nats-Expected-Stream": "none"}
-"""Of a message that no stream takes: a missing right to publish is said at once, and not with the first sample."""
+"""Of a message that no stream takes: a missing right to publish is said at once, and not with the
+first sample.
+"""
 _NOBODY = "the run has no stream, or nobody leads it: start a trainer with --server.engine"
 
 
@@ -72,27 +76,31 @@ class Gateway:
         self._hello = m.Hello("trainer", name, _incarnation(), "")
         self._hello_at = 0.0
         self._down: deque[bytes] = deque()  # for the relay
-        self._taken_bytes = self._done_bytes = 0  # of packets from it; each is changed by one thread
+        # of packets from it; each is changed by one thread
+        self._taken_bytes = self._done_bytes = 0
         self._resumes_at = 0.0
         # the engine's thread
         self._client: Client | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # each has a message that is on its way
         self._tracks = Tracks()
-        self._policy = self._arriving = (0, 0.0)  # version and time of the one that is here whole, and of the newest
+        # version and time of the one that is here whole, and of the newest
+        self._policy = self._arriving = (0, 0.0)
         self._frames = 0  # of the newest
         self._feed = 0  # of the trainer; 0: it has said nothing yet
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._awake, self._closing = asyncio.Event(), asyncio.Event()
         self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
 
-    # -- the server's thread -------------------------------------------------------------------------
+    # -- the server's thread -----------------------------------------------------------------------
 
     @property
     def address(self) -> tuple[str, int]:
         return self._inner.address
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """The relay lets silent peers go; this one says again who it is, though it may wait for its node for long."""
+        """The relay lets silent peers go; this one says again who it is, though it may wait for its
+        node for long.
+        """
         self._connection.check()
         now = time.monotonic()
         if now >= self._hello_at:
@@ -117,19 +125,27 @@ class Gateway:
         elif isinstance(message, m.Beat) and message.worker:
             self._connection.call(self._start, message, data)
         elif isinstance(message, m.Refusal):
-            self._say("server", logging.WARNING, "the server refuses what comes from the engine: %s", message.reason)
+            self._say(
+                "server",
+                logging.WARNING,
+                "the server refuses what comes from the engine: %s",
+                message.reason,
+            )
         return True
 
     def close(self) -> None:
         self._connection.close()
         self._inner.close()
 
-    # -- the engine's thread -------------------------------------------------------------------------
+    # -- the engine's thread -----------------------------------------------------------------------
 
     async def _attend(self, client: Client) -> None:
-        """Tell the workers what stream and trainer say of their entries, and the trainer which policy is here."""
+        """Tell the workers what stream and trainer say of their entries, and the trainer which
+        policy is here.
+        """
         run, site = self._run, client.options["name"]
-        await hear(client, policy_subject(run), self._on_policy)  # who trains is said before what is stored
+        # who trains is said before what is stored
+        await hear(client, policy_subject(run), self._on_policy)
         await hear(client, acks_subject(run, site), self._on_word)
         for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
             await client.publish(subject, headers=_CHECK)
@@ -143,7 +159,9 @@ class Gateway:
                 self._deliver(m.encode(ack))
             if client.is_connected and time.monotonic() - stated_at > _STATE_S:
                 stated_at = time.monotonic()
-                await client.publish(gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy)))
+                await client.publish(
+                    gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy))
+                )
 
     def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
         """Begin to pass a message on; these begin in the order in which they came."""
@@ -180,16 +198,25 @@ class Gateway:
                 await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
             return True
         except nats.errors.MaxPayloadError:
-            reason = f"a packet takes {len(data):,} bytes, and the engine's nodes take {client.max_payload:,} at most"
-            self._deliver(m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason)))
+            reason = (
+                f"a packet takes {len(data):,} bytes, and the engine's nodes take "
+                f"{client.max_payload:,} at most"
+            )
+            self._deliver(
+                m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason))
+            )
         except (nats.errors.Error, OSError) as error:
             why = getattr(error, "description", None) or _NOBODY
             self._resumes_at = time.monotonic() + _PAUSE_S
-            self._say(why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why)
+            self._say(
+                why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why
+            )
         return False
 
     def _on_word(self, msg: Msg) -> None:
-        """An acknowledgement or a dismissal by the trainer; what it asks for again, the stream has not got."""
+        """An acknowledgement or a dismissal by the trainer; what it asks for again, the stream has
+        not got.
+        """
         message = _decoded(msg)
         if isinstance(message, m.Dismissal):
             self._deliver(msg.data)
@@ -216,10 +243,14 @@ class Gateway:
             self._deliver(msg.data)
 
     def _on_trainer(self, feed: int) -> None:
-        """Where another training takes the samples, the workers hear of it as of another trainer at their server."""
+        """Where another training takes the samples, the workers hear of it as of another trainer at
+        their server.
+        """
         if self._feed not in (0, feed):
             took_over = (self._hello.incarnation,)
-            self._hello = msgspec.structs.replace(self._hello, incarnation=_incarnation(), takes_over=took_over)
+            self._hello = msgspec.structs.replace(
+                self._hello, incarnation=_incarnation(), takes_over=took_over
+            )
             self._hello_at = 0.0
             self.wake()
         self._feed = feed

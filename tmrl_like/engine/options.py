@@ -23,12 +23,16 @@ class EngineOptions(Options):
     """An engine between server and trainer.
 
     Attributes:
-        nodes: its nodes, as `nats://host[:port]`, or `tls://host[:port]` for an encrypted connection; without a port
-            4222 is meant, without a scheme that of the node before. They are kept as `scheme://host:port`.
+        nodes: its nodes, as `nats://host[:port]`, or `tls://host[:port]` for an encrypted
+            connection; without a port 4222 is meant, without a scheme that of the node before. They
+            are kept as `scheme://host:port`.
         run: name of the run; runs share an engine and see nothing of each other.
-        max_bytes: that the engine keeps for a trainer, of this run; when they are full, the workers keep what follows.
-        credentials: path of this machine's file of credentials (`.creds`); None: the nodes ask for none.
-        ca: path of the certificate, in PEM, that signed the nodes' own; None: one that this machine trusts anyway.
+        max_bytes: that the engine keeps for a trainer, of this run; when they are full, the workers
+            keep what follows.
+        credentials: path of this machine's file of credentials (`.creds`); None: the nodes ask for
+            none.
+        ca: path of the certificate, in PEM, that signed the nodes' own; None: one that this machine
+            trusts anyway.
     """
 
     nodes: tuple[str, ...]

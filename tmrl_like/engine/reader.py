@@ -1,11 +1,13 @@
 """The trainer's way to an engine: what the session takes for the link to a server.
 
-A thread of its own (`EngineConnection`) holds the seat, reads the stream and publishes; the session's thread takes and
-hands over whole messages. The stream is read in its order, from the first message that it holds, whenever its consumer
-is made. All of it is passed on: the trainer knows entries by their numbers, and takes none twice.
+A thread of its own (`EngineConnection`) holds the seat, reads the stream and publishes; the
+session's thread takes and hands over whole messages. The stream is read in its order, from the
+first message that it holds, whenever its consumer is made. All of it is passed on: the trainer
+knows entries by their numbers, and takes none twice.
 
-What the nodes and users have to have is in docs/guide/engine.md. All else the trainer makes: the run's stream and the
-bucket with its seat. One that is there already is used, and a line says what differs.
+What the nodes and users have to have is in docs/guide/engine.md. All else the trainer makes: the
+run's stream and the bucket with its seat. One that is there already is used, and a line says what
+differs.
 """
 
 from __future__ import annotations
@@ -73,8 +75,9 @@ _state_decoder = msgspec.msgpack.Decoder(GatewayState)
 class Reader:
     """A trainer's connection to an engine. Implements `PeerLink`.
 
-    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the stream and
-    publishes. A rank reads the samples of its own workers, once its group has the seat.
+    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run,
+    makes the stream and publishes. A rank reads the samples of its own workers, once its group has
+    the seat.
 
     It writes in the log itself whether there is a connection.
     """
@@ -97,13 +100,18 @@ class Reader:
         self._direct: Subscription | None = None  # while nothing comes of the stream
         self._sites: dict[str, str] = {}  # of each worker where it was heard last, as a token
         self._has_gateway = False
-        self._policy: tuple[int, float] | None = None  # version and time of the newest that went out
+        # version and time of the newest that went out
+        self._policy: tuple[int, float] | None = None
         self._policy_at = -math.inf  # when one went out, or was asked for
         self._lines = Lines(log, 1, 0.1)
-        self._woken, self._greeted, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._woken, self._greeted, self._closing = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
 
-    # -- the session's thread ------------------------------------------------------------------------
+    # -- the session's thread ----------------------------------------------------------------------
 
     def receive(self, timeout_s: float) -> bytes | None:
         self._connection.check()
@@ -115,7 +123,10 @@ class Reader:
             self._hello = message
             self._connection.call(self._greeted.set)
         elif isinstance(message, m.Ack | m.Dismissal | m.PolicyFrame):
-            if not (self._is_seated and self._connection.connected) or len(self._outgoing) > _MAX_OUTGOING:
+            if (
+                not (self._is_seated and self._connection.connected)
+                or len(self._outgoing) > _MAX_OUTGOING
+            ):
                 return False
             self._outgoing.append((message, data))
             self._connection.call(self._woken.set)
@@ -131,7 +142,7 @@ class Reader:
     def close(self) -> None:
         self._connection.close()
 
-    # -- the connection's thread ---------------------------------------------------------------------
+    # -- the connection's thread -------------------------------------------------------------------
 
     async def _attend(self, client: Client) -> None:
         while self._hello is None:
@@ -140,9 +151,14 @@ class Reader:
             await wait(self._greeted, _TURN_S)
         run, rank = self._options.run, self._hello.rank
         stream = client.jetstream(timeout=2.0)
-        seat, samples = SeatKeeper(run, self._hello, stream), samples_of_rank(run, rank.number, rank.size)
+        seat, samples = (
+            SeatKeeper(run, self._hello, stream),
+            samples_of_rank(run, rank.number, rank.size),
+        )
         work = (self._closing.wait(), self._tend(seat, stream, samples), self._say(client))
-        tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream, samples))]
+        tasks = [
+            asyncio.ensure_future(part) for part in (*work, self._read(client, stream, samples))
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await done.pop()
@@ -153,7 +169,9 @@ class Reader:
             await end(*tasks)
 
     async def _tend(self, seat: SeatKeeper, stream: JetStreamContext, samples: str) -> None:
-        """Keep the seat, or see that the rank's group has it; have what is stored leave the stream."""
+        """Keep the seat, or see that the rank's group has it; have what is stored leave the
+        stream.
+        """
         import nats.errors
 
         while True:
@@ -183,9 +201,14 @@ class Reader:
             return
         elif had_seat:
             self._answered = None
-            answer = m.Refusal(f"another trainer ({seat.name}) has taken this one's seat: stop one of them")
+            answer = m.Refusal(
+                f"another trainer ({seat.name}) has taken this one's seat: stop one of them"
+            )
         else:
-            reason = f"a trainer is connected already ({seat.name}): stop it, or give this one another run_name"
+            reason = (
+                f"a trainer is connected already ({seat.name}): stop it, or give this one another "
+                "run_name"
+            )
             answer = m.Refusal(reason, _REFUSED_FOR_S)
         if self._answered is not hello:
             self._answered = hello
@@ -198,7 +221,9 @@ class Reader:
     # -- what goes out
 
     async def _say(self, client: Client) -> None:
-        """Publish what the session hands over, and let it know each second that there is a connection."""
+        """Publish what the session hands over, and let it know each second that there is a
+        connection.
+        """
         beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
         while True:
             await wait(self._woken, _TURN_S)
@@ -209,9 +234,13 @@ class Reader:
                 await self._say_who_trains(client)
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
-                    log.warning("no server gives this engine samples of the run: start it with --server.engine, too")
+                    log.warning(
+                        "no server gives this engine samples of the run: start it with "
+                        "--server.engine, too"
+                    )
             if self._outgoing and client.is_connected:
-                await self._say_who_trains(client)  # a gateway knows it before it hears of a sample that is stored
+                # a gateway knows it before it hears of a sample that is stored
+                await self._say_who_trains(client)
                 await self._say_what_waits(client)
 
     async def _say_who_trains(self, client: Client) -> None:
@@ -224,7 +253,10 @@ class Reader:
         while self._outgoing and client.is_connected:
             message, data = self._outgoing.popleft()
             if isinstance(message, m.PolicyFrame):
-                self._policy, self._policy_at = (message.version, message.published_at_s), time.monotonic()
+                self._policy, self._policy_at = (
+                    (message.version, message.published_at_s),
+                    time.monotonic(),
+                )
                 await client.publish(policy_subject(run), data)
                 continue
             if isinstance(message, m.Dismissal):
@@ -237,7 +269,9 @@ class Reader:
     # -- what comes in
 
     async def _read(self, client: Client, stream: JetStreamContext, samples: str) -> None:
-        """Once this one has its seat, read the stream from its first message on, with one consumer after the other."""
+        """Once this one has its seat, read the stream from its first message on, with one consumer
+        after the other.
+        """
         import nats.errors
 
         while not self._is_seated or self._hello is None:
@@ -257,7 +291,9 @@ class Reader:
             await asyncio.sleep(_AGAIN_S)
 
     async def _hear_directly(self, client: Client, samples: str) -> None:
-        """Until the stream is read again, hear what is on its way to it: nobody may lead it for some seconds."""
+        """Until the stream is read again, hear what is on its way to it: nobody may lead it for
+        some seconds.
+        """
         if self._direct is None:
             self._direct = await hear(client, samples, self._on_published)
 
@@ -271,25 +307,34 @@ class Reader:
         from nats.js.api import DiscardPolicy, StreamConfig
         from nats.js.errors import APIError
 
-        limits = {"subjects": [all_samples(self._options.run)], "max_bytes": self._options.max_bytes}
+        limits = {
+            "subjects": [all_samples(self._options.run)],
+            "max_bytes": self._options.max_bytes,
+        }
         wanted = StreamConfig(name, discard=DiscardPolicy.NEW, **limits)  # type: ignore[arg-type]
         try:
             await in_copies(lambda copies: stream.add_stream(wanted, num_replicas=copies))
         except APIError as error:
             if error.err_code in _NOT_ENABLED:
-                raise ConfigError(f"the engine keeps no streams: enable JetStream for its account ({error})") from None
+                raise ConfigError(
+                    f"the engine keeps no streams: enable JetStream for its account ({error})"
+                ) from None
             if error.err_code != _OTHER_CONFIG:
                 raise
             found, expected = (await stream.stream_info(name)).config.as_dict(), wanted.as_dict()
             differ = [key for key in expected if expected[key] not in (None, found.get(key))]
-            said = "; ".join(f"{key} is {found.get(key)}, expected {expected[key]}" for key in differ)
+            said = "; ".join(
+                f"{key} is {found.get(key)}, expected {expected[key]}" for key in differ
+            )
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
 
     async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
         """Read with one consumer, until it leaves something out."""
         from nats.js.api import AckPolicy, ConsumerConfig
 
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=10)
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=10
+        )
         name = stream_name(self._options.run)
         subscription = await stream.pull_subscribe(samples, stream=name, config=config)
         consumed = 0
@@ -329,11 +374,17 @@ class Reader:
             self._inbox.put(message.data)
 
     def _on_beat(self, message: Msg) -> None:
-        if message.data and self._inbox.qsize() < _MAX_BEATS and isinstance(self._of_worker(message), m.Beat):
+        if (
+            message.data
+            and self._inbox.qsize() < _MAX_BEATS
+            and isinstance(self._of_worker(message), m.Beat)
+        ):
             self._inbox.put(message.data)
 
     def _of_worker(self, message: Msg) -> m.AnyMessage | None:
-        """What a site says of a worker; None: it makes no sense, or is not of the worker that its subject names."""
+        """What a site says of a worker; None: it makes no sense, or is not of the worker that its
+        subject names.
+        """
         site, tokens = message.subject.split(".", 4)[3:]
         try:
             said, _ = m.decode(message.data)
@@ -341,7 +392,9 @@ class Reader:
             if worker_tokens(worker) != tokens:
                 raise DecodingError("it is of another worker")
         except DecodingError as error:
-            self._lines(site, logging.WARNING, "a message of site %s is passed over: %s", site, error)
+            self._lines(
+                site, logging.WARNING, "a message of site %s is passed over: %s", site, error
+            )
             return None
         if len(self._sites) > _MAX_WORKERS:
             self._sites.clear()
@@ -349,7 +402,9 @@ class Reader:
         return said
 
     def _on_state(self, message: Msg) -> None:
-        """What a site's gateway says of itself: where it has another policy than the newest, that goes out again."""
+        """What a site's gateway says of itself: where it has another policy than the newest, that
+        goes out again.
+        """
         try:
             state = _state_decoder.decode(message.data)
         except msgspec.MsgspecError:
@@ -366,5 +421,7 @@ class Reader:
 
         why = one_line(str(getattr(error, "description", None) or error), 200) or "no answer"
         if isinstance(error, ServiceUnavailableError) and error.err_code is None:
-            why = "nothing answers for JetStream: enable it at the nodes, and for this user's account"
+            why = (
+                "nothing answers for JetStream: enable it at the nodes, and for this user's account"
+            )
         self._lines(what, logging.WARNING, "%s is away: %s; trying on", what, why)

@@ -1,6 +1,7 @@
 """The trainer's seat of a run: one trainer at a time, or the ranks of one group, reads its samples.
 
-It is a key in a bucket, whose value is the `Hello` of who has it; it expires unless its trainer writes it again.
+It is a key in a bucket, whose value is the `Hello` of who has it; it expires unless its trainer
+writes it again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _NO_CLUSTER = 10074
 
 def is_of(seat: m.Hello, hello: m.Hello) -> bool:
     """Whether a seat is this trainer's, or that of the group whose rank it is."""
-    return seat.incarnation == hello.incarnation or (hello.rank.number > 0 and seat.rank.group == hello.rank.group)
+    return seat.incarnation == hello.incarnation or (
+        hello.rank.number > 0 and seat.rank.group == hello.rank.group
+    )
 
 
 class SeatKeeper:
@@ -42,7 +45,9 @@ class SeatKeeper:
         self._revision = 0  # of what is there; 0: nothing
 
     async def sitting(self) -> m.Hello | None:
-        """Who has the seat now: this trainer, where it is free or its predecessor's; None: nobody."""
+        """Who has the seat now: this trainer, where it is free or its predecessor's; None:
+        nobody.
+        """
         from nats.js.errors import KeyWrongLastSequenceError
 
         bucket = await self._open()
@@ -50,7 +55,9 @@ class SeatKeeper:
             return await self._look(bucket)
         for _ in range(2):  # as what is there may be another's, and then free
             with contextlib.suppress(KeyWrongLastSequenceError):
-                self._revision = await bucket.update(self._key, m.encode(self._hello), last=self._revision)
+                self._revision = await bucket.update(
+                    self._key, m.encode(self._hello), last=self._revision
+                )
                 return self._hello
             seat = await self._look(bucket)
             if not (seat is None or is_of(seat, self._hello) or self._hello.goes_on_with(seat)):

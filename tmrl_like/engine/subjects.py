@@ -6,12 +6,13 @@
     tmrl.RUN.p                     policies; each second which training takes samples
     tmrl.RUN.g.SITE                the state of a site's gateway
 
-RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's user, so that its
-rights can name it: no site sends or hears what is another's. docs/guide/engine.md has the rights of each role.
+RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's
+user, so that its rights can name it: no site sends or hears what is another's. docs/guide/engine.md
+has the rights of each role.
 
-SHARE says whose the worker is, however many ranks there are: the digits of `share_of(worker, 720720)`, a number that
-each size from 1 to 16 divides. One subject with wildcards holds the workers of a rank, and these are the workers that a
-server would give it.
+SHARE says whose the worker is, however many ranks there are: the digits of `share_of(worker,
+720720)`, a number that each size from 1 to 16 divides. One subject with wildcards holds the workers
+of a rank, and these are the workers that a server would give it.
 """
 
 from __future__ import annotations
@@ -43,16 +44,24 @@ class GatewayState(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(10_000)
 def token(name: str) -> str:
-    """A name as one part of a subject: letters, digits, `_` and `-` as they are, other bytes of its UTF-8 as =XX.
+    """A name as one part of a subject: letters, digits, `_` and `-` as they are, other bytes of its
+    UTF-8 as =XX.
 
-    What would be longer than 64 characters, or empty, is `==` and a hash. Different names have different tokens.
+    What would be longer than 64 characters, or empty, is `==` and a hash. Different names have
+    different tokens.
     """
     text = re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"=%02X" % found[0][0], name.encode()).decode()
-    return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
+    return (
+        text
+        if 0 < len(text) <= _LONGEST_TOKEN
+        else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
+    )
 
 
 def feed_of(training: str) -> int:
-    """The `feed` of a training at all gateways, whichever process goes on with it; 0: it has no name."""
+    """The `feed` of a training at all gateways, whichever process goes on with it; 0: it has no
+    name.
+    """
     return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
@@ -60,7 +69,9 @@ def feed_of(training: str) -> int:
 def worker_tokens(worker: str) -> str:
     """WORKER.SHARE of a worker."""
     share = share_of(worker, _SHARES)
-    places = (str(share // base**place % base) for base, digits in _DIGITS for place in range(digits))
+    places = (
+        str(share // base**place % base) for base, digits in _DIGITS for place in range(digits)
+    )
     return ".".join((token(worker), *places))
 
 

@@ -1,6 +1,8 @@
-"""How far the entries of each worker process are on their way to an engine's stream: bookkeeping of a gateway.
+"""How far the entries of each worker process are on their way to an engine's stream: bookkeeping of
+a gateway.
 
-No thread, no clock and no socket. Nothing is kept but numbers: what the stream does not take, its worker sends again.
+No thread, no clock and no socket. Nothing is kept but numbers: what the stream does not take, its
+worker sends again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ _MAX_PROCESSES = 8192
 
 @dataclass(eq=False, slots=True)
 class _Track:
-    """How far one worker process is. What the trainer has stored, or never gets, counts as confirmed."""
+    """How far one worker process is. What the trainer has stored, or never gets, counts as
+    confirmed.
+    """
 
     process: tuple[str, int]  # worker, incarnation
     sent: int = 0  # up to this entry they are in the stream or on their way to it, without a hole
@@ -36,7 +40,8 @@ class Tracks:
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[str, int], _Track] = {}
-        self._due: dict[_Track, bool] = {}  # whose workers are to hear something; True: send again, please
+        # whose workers are to hear something; True: send again, please
+        self._due: dict[_Track, bool] = {}
 
     def begins(self, packet: m.SamplePacket) -> bool:
         """Whether a packet is to be published: nothing is missing before it."""
@@ -47,7 +52,9 @@ class Tracks:
         return is_next
 
     def ends(self, packet: m.SamplePacket, is_taken: bool) -> None:
-        """The stream has taken a packet, or not; its entries are confirmed where it has all before them."""
+        """The stream has taken a packet, or not; its entries are confirmed where it has all before
+        them.
+        """
         track = self._track_of(packet)
         is_confirmed = is_taken and packet.first <= track.confirmed + 1
         if is_confirmed:
@@ -83,4 +90,6 @@ class Tracks:
     def words(self) -> list[m.Ack]:
         """What is to be said to the workers."""
         due, self._due = self._due, {}
-        return [m.Ack(*t.process, t.stored, t.confirmed, again, t.trained) for t, again in due.items()]
+        return [
+            m.Ack(*t.process, t.stored, t.confirmed, again, t.trained) for t, again in due.items()
+        ]

@@ -1,4 +1,6 @@
-"""Environments: any Gymnasium environment, rtgym's among them, and those that ship, registered with Gymnasium."""
+"""Environments: any Gymnasium environment, rtgym's among them, and those that ship, registered with
+Gymnasium.
+"""
 
 from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.generic import GenericGymEnv

@@ -18,10 +18,12 @@ Inputs = str | Sequence[Any]
 
 
 class ActionTable:
-    """Rows of inputs, so that an integer drives what takes numbers or keys: a Box, MultiDiscrete or MultiBinary.
+    """Rows of inputs, so that an integer drives what takes numbers or keys: a Box, MultiDiscrete or
+    MultiBinary.
 
-    An environment in real time takes the table as its argument `inputs`: its action buffer then holds integers, and
-    nothing but the interface's `send_control` sees the rows. Any other one is wrapped.
+    An environment in real time takes the table as its argument `inputs`: its action buffer then
+    holds integers, and nothing but the interface's `send_control` sees the rows. Any other one is
+    wrapped.
 
     Attributes:
         inputs: the rows.
@@ -41,7 +43,10 @@ class ActionTable:
         if isinstance(inputs, str):
             tables = tables or {}
             if inputs not in tables:
-                raise ConfigError(f"this environment has no table of inputs {inputs!r}; {suggestion(inputs, tables)}")
+                raise ConfigError(
+                    f"this environment has no table of inputs {inputs!r}; "
+                    f"{suggestion(inputs, tables)}"
+                )
             inputs = tables[inputs]
         expect(len(inputs) > 0, "inputs", inputs, "a table of one row or more")
         self.inputs = list(inputs)
@@ -53,17 +58,27 @@ class ActionTable:
 
     def fit(self, space: gymnasium.Space[Any]) -> None:
         """Make actions of `space` of the rows. ConfigError: one of them is none, in one line."""
-        if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise ConfigError(f"no table of inputs fits {space}; expected a Box, MultiDiscrete or MultiBinary")
+        if not isinstance(
+            space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        ):
+            raise ConfigError(
+                f"no table of inputs fits {space}; expected a Box, MultiDiscrete or MultiBinary"
+            )
         for i, row in enumerate(self.inputs):
             try:
                 given = np.asarray(row)
                 action = given.astype(space.dtype)[()]
-                is_action = given.shape == space.shape and bool(np.allclose(given, action)) and space.contains(action)
+                is_action = (
+                    given.shape == space.shape
+                    and bool(np.allclose(given, action))
+                    and space.contains(action)
+                )
             except (TypeError, ValueError):
                 is_action = False
             if not is_action:
-                raise ConfigError(f"row {i} of the table of inputs is {row}; expected an action of {space}")
+                raise ConfigError(
+                    f"row {i} of the table of inputs is {row}; expected an action of {space}"
+                )
             self.inputs[i] = action
 
     def index_of(self, action: Any) -> np.int64:
@@ -71,14 +86,19 @@ class ActionTable:
         nearest = self.nearest(action)
         if not np.array_equal(self.inputs[nearest], np.asarray(action, self.inputs[nearest].dtype)):
             raise ConfigError(
-                f"the table of inputs lacks the default action {np.asarray(action).tolist()}, which resets send; "
-                f"add it: the nearest row is {nearest}, {self.inputs[nearest].tolist()}"
+                f"the table of inputs lacks the default action {np.asarray(action).tolist()}, "
+                f"which resets send; add it: the nearest row is {nearest}, "
+                f"{self.inputs[nearest].tolist()}"
             )
         return nearest
 
     def nearest(self, action: Any) -> np.int64:
         """The number of the row that differs least from this action."""
-        return np.int64(np.argmin([np.abs(np.subtract(row, action, dtype=np.float64)).sum() for row in self.inputs]))
+        return np.int64(
+            np.argmin(
+                [np.abs(np.subtract(row, action, dtype=np.float64)).sum() for row in self.inputs]
+            )
+        )
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         """The environment, driven by integers.
@@ -88,8 +108,9 @@ class ActionTable:
         """
         if held_actions(env):
             raise ConfigError(
-                "its observations end in past actions, which would not be the policy's: give the table to the "
-                "environment itself, as `inputs` (of rtgym's dictionary, where it has one)"
+                "its observations end in past actions, which would not be the policy's: give the "
+                "table to the environment itself, as `inputs` (of rtgym's dictionary, where it has "
+                "one)"
             )
         self.fit(env.action_space)
         return _ByNumber(env, self)

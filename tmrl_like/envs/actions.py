@@ -14,7 +14,9 @@ from tmrl_like.errors import ConfigError
 
 
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
-    """An action for the reset of an environment that has no default: zeros, clipped into the bounds."""
+    """An action for the reset of an environment that has no default: zeros, clipped into the
+    bounds.
+    """
     return tree.map_leaves(_neutral, space)
 
 
@@ -28,12 +30,15 @@ def _neutral(space: gymnasium.Space[Any]) -> Any:
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, space.dtype)
     raise ConfigError(
-        f"the action space {space} has no neutral action; give the environment a `default_action` attribute"
+        f"the action space {space} has no neutral action; give the environment a `default_action` "
+        "attribute"
     )
 
 
 def held_actions(env: Any) -> int | None:
-    """How many past actions an observation ends in, as rtgym's or its own `act_buf_len` says; None: none says."""
+    """How many past actions an observation ends in, as rtgym's or its own `act_buf_len` says; None:
+    none says.
+    """
     inner = getattr(env, "unwrapped", env)
     return getattr(inner, "act_buf_len", None) if getattr(inner, "act_in_obs", True) else 0
 
@@ -41,8 +46,9 @@ def held_actions(env: Any) -> int | None:
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
     """The actions that led to `obs`, the first observation of an episode, oldest first.
 
-    That is the action buffer at its end, as the environment filled it: `env.act_buf_len` says how long, as in rtgym's
-    environments. Where there is none, one action: the environment's own default action, or a neutral one of its space.
+    That is the action buffer at its end, as the environment filled it: `env.act_buf_len` says how
+    long, as in rtgym's environments. Where there is none, one action: the environment's own default
+    action, or a neutral one of its space.
     """
     length = held_actions(env) or 0
     if isinstance(obs, tuple | list) and 0 < length < len(obs):
@@ -59,5 +65,11 @@ def default_action(env: Any) -> Any:
 
 
 def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
-    """An action as policies give it: of a Discrete space numpy's number, not Python's. All samples have one type."""
-    return space.dtype.type(action) if isinstance(space, spaces.Discrete) and type(action) is int else action
+    """An action as policies give it: of a Discrete space numpy's number, not Python's. All samples
+    have one type.
+    """
+    return (
+        space.dtype.type(action)
+        if isinstance(space, spaces.Discrete) and type(action) is int
+        else action
+    )

@@ -20,12 +20,12 @@ _STOPS_WITHIN_S = 1.0  # after that, nobody waits for it any more
 class Brake:
     """Calls an environment's `stop()`, once after each reset, in a thread of its own.
 
-    It may come at any time, also while another thread is in `step` or `reset`, and hangs there. It does not wait for
-    that one, and nothing moves after it before the next reset begins.
+    It may come at any time, also while another thread is in `step` or `reset`, and hangs there. It
+    does not wait for that one, and nothing moves after it before the next reset begins.
 
-    An environment that another process can stop says so in an attribute `stop_from_outside`: the import path of a
-    function, and its arguments (text, numbers). The guard's process makes that call when this process has ended without
-    a `stop`, because it was killed for instance.
+    An environment that another process can stop says so in an attribute `stop_from_outside`: the
+    import path of a function, and its arguments (text, numbers). The guard's process makes that
+    call when this process has ended without a `stop`, because it was killed for instance.
 
     Attributes:
         exists: whether there is a `stop`.
@@ -33,7 +33,9 @@ class Brake:
     """
 
     def __init__(self, env: Any, guard: ProcessGuard, stopping: threading.Event) -> None:
-        """Of this environment, which has not moved yet; while `stopping` is set, no reset may begin."""
+        """Of this environment, which has not moved yet; while `stopping` is set, no reset may
+        begin.
+        """
         inner = getattr(env, "unwrapped", env)
         stop = getattr(env, "stop", None) or getattr(inner, "stop", None)
         self.exists = stop is not None
@@ -61,7 +63,9 @@ class Brake:
             self._thread.start(self._stop_once)
 
     def pull(self) -> None:
-        """Stop what moves, if nobody has; when this returns it is done, or `stop` has hung for a second."""
+        """Stop what moves, if nobody has; when this returns it is done, or `stop` has hung for a
+        second.
+        """
         if self.exists and not self._thread.is_left:
             wait([self._thread.start(self._stop_once)], _STOPS_WITHIN_S)
 

@@ -12,14 +12,16 @@ _FORGETS = 0.01  # each time: of the difference between what was expected and wh
 
 
 class Clock:
-    """Sleeps until shortly before a deadline, and looks at the time without a pause for the rest of the wait.
+    """Sleeps until shortly before a deadline, and looks at the time without a pause for the rest of
+    the wait.
 
-    A sleep comes back late by what the machine's timers and its other work make of it. How late is measured with each
-    wait, and the next sleep ends that much sooner, but never more than `max_spin_s`. What is to be done `while_waiting`
-    has a part of that time.
+    A sleep comes back late by what the machine's timers and its other work make of it. How late is
+    measured with each wait, and the next sleep ends that much sooner, but never more than
+    `max_spin_s`. What is to be done `while_waiting` has a part of that time.
 
     Attributes:
-        max_spin_s: seconds of a wait, at most, in which it computes instead of sleeping; 0: it only sleeps.
+        max_spin_s: seconds of a wait, at most, in which it computes instead of sleeping; 0: it only
+            sleeps.
         now: returns seconds, `time.perf_counter`.
     """
 
@@ -38,9 +40,11 @@ class Clock:
         self._call_s = 0.0  # this long the call takes, when it takes longer than mostly
 
     def while_waiting(self, call: Callable[[], None]) -> None:
-        """Have a call made in each wait after the sleep, where it will be back by the deadline, as far as can be known.
+        """Have a call made in each wait after the sleep, where it will be back by the deadline, as
+        far as can be known.
 
-        For it, sleeps end sooner by as long as it takes, but a wait does not spin for longer than `max_spin_s` either.
+        For it, sleeps end sooner by as long as it takes, but a wait does not spin for longer than
+        `max_spin_s` either.
         """
         self._call = call
         self._call_s = self.max_spin_s / 2
@@ -63,10 +67,14 @@ class Clock:
 
 
 def _expected(expected_s: float, newest_s: float) -> float:
-    """How long something takes that has just taken `newest_s`: what was longer than most is forgotten slowly."""
+    """How long something takes that has just taken `newest_s`: what was longer than most is
+    forgotten slowly.
+    """
     return max(newest_s, expected_s + _FORGETS * (newest_s - expected_s))
 
 
 def bounded_spin_s(time_step_s: float, spin_s: float = SPIN_S) -> float:
-    """For how much of a time-step, at most, a `Clock` may spin: `spin_s`, but never more than a quarter of it."""
+    """For how much of a time-step, at most, a `Clock` may spin: `spin_s`, but never more than a
+    quarter of it.
+    """
     return min(spin_s, _MAX_SPIN_SHARE * time_step_s)

@@ -23,7 +23,9 @@ class ControlThread:
 
     def __init__(self, name: str = "tmrl-control") -> None:
         """Start it; ShortageError: the system gives no more threads."""
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
         self._newest: Future[Any] = Future()
         self._newest.set_result(None)
         self.is_left = False

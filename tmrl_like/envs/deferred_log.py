@@ -11,7 +11,9 @@ _MAX_LINES = 1000
 
 
 class DeferredLog:
-    """Keeps lines, with the time at which they were added, until another thread writes them; the newest 1,000."""
+    """Keeps lines, with the time at which they were added, until another thread writes them; the
+    newest 1,000.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         """`log` is where they go."""

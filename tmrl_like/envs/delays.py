@@ -1,11 +1,12 @@
-"""How long an action takes until the observation shows it, from what an environment did under random actions.
+"""How long an action takes until the observation shows it, from what an environment did under
+random actions.
 
-The model is o[t+1] = M o[t] + sum over lags j of B_j a[t-j] + noise, where a[t] was given to step t and o[t+1]
-came back from it. The actions were drawn at random, each independent of the others and of everything else. So a
-lag that explains nothing beyond o[t] and the younger actions has no effect of its own, and the last one that does
-is how many actions the observation must hold to be a state. o[t] is measured with noise, and noise in a regressor
-would make older actions look as if they acted: it is replaced by what older observations and actions say of it
-(instrumental variables).
+The model is o[t+1] = M o[t] + sum over lags j of B_j a[t-j] + noise, where a[t] was given to step t
+and o[t+1] came back from it. The actions were drawn at random, each independent of the others and
+of everything else. So a lag that explains nothing beyond o[t] and the younger actions has no effect
+of its own, and the last one that does is how many actions the observation must hold to be a state.
+o[t] is measured with noise, and noise in a regressor would make older actions look as if they
+acted: it is replaced by what older observations and actions say of it (instrumental variables).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Trace:
     """One episode, or a part of it from a reset on."""
 
     actions: Array  # [T, A]; actions[t] was given to step t
-    observations: Array  # [T + 1, D]; the first is the reset's, observations[t + 1] came back from step t
+    # [T + 1, D]; the first is the reset's, observations[t + 1] came back from step t
+    observations: Array
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class Response:
     """When actions show in observations. A lag of 0: in the observation that the same step returns.
 
     Attributes:
-        shares: [max_lag + 1], which part of an action's effect shows at which lag; sums to 1, or all 0.
+        shares: [max_lag + 1], which part of an action's effect shows at which lag; sums to 1, or
+            all 0.
         lags: those at which the effect is not chance, in order; empty: no effect was seen.
-        hidden_state: older actions explain more than the last observation does, however old: it lacks
-            something that moves, a speed say. `lags` are then what two observations leave to explain.
+        hidden_state: older actions explain more than the last observation does, however old: it
+            lacks something that moves, a speed say. `lags` are then what two observations leave to
+            explain.
         rows: steps that the result rests on.
     """
 
@@ -70,11 +74,15 @@ class Response:
 
     @property
     def act_buf_len(self) -> int:
-        """How many past actions an observation must hold, so that what was ordered and is not seen is in it."""
+        """How many past actions an observation must hold, so that what was ordered and is not seen
+        is in it.
+        """
         return self.lags[-1] if self.lags else 0
 
 
-def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed: int = 0) -> Response | None:
+def measure_response(
+    traces: Sequence[Trace], targets: slice = slice(None), seed: int = 0
+) -> Response | None:
     """Find the lags at which independent random actions act.
 
     Args:
@@ -83,8 +91,8 @@ def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed
         seed: of the shuffles that say what chance would show.
 
     Returns:
-        The response; None where there are too few steps for so many actions and observations, or episodes of
-        a few steps only.
+        The response; None where there are too few steps for so many actions and observations, or
+        episodes of a few steps only.
     """
     actions, features = traces[0].actions.shape[1], traces[0].observations.shape[1]
 
@@ -96,10 +104,14 @@ def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed
     return None if max_lag is None else _test_lags(traces, max_lag, targets, 1, seed)
 
 
-def _test_lags(traces: Sequence[Trace], max_lag: int, targets: slice, memory: int, seed: int) -> Response:
-    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last two (`memory`)?
+def _test_lags(
+    traces: Sequence[Trace], max_lag: int, targets: slice, memory: int, seed: int
+) -> Response:
+    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last
+    two (`memory`)?
 
-    The last lag is the oldest that adds to all younger ones. Of those up to it, each must add to all others.
+    The last lag is the oldest that adds to all younger ones. Of those up to it, each must add to
+    all others.
     """
     random = np.random.default_rng(seed)
     regression = _Regression(traces, max_lag, targets, memory)
@@ -129,17 +141,25 @@ class _Regression:
             t = np.arange(max(max_lag, memory - 1), len(trace.actions))
             before = [trace.observations[t - i] for i in range(memory)]
             older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
-            older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])  # these tell of those before, too
-            acted = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)  # [rows, lags, A]
+            # these tell of those before, too
+            older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
+            # [rows, lags, A]
+            acted = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
             new = trace.observations[t + 1, targets]
-            parts.append((new, np.concatenate(before, axis=1), acted, np.concatenate(older, axis=1)))
-        new, last, actions, instruments = (np.concatenate(part) for part in zip(*parts, strict=True))
+            parts.append(
+                (new, np.concatenate(before, axis=1), acted, np.concatenate(older, axis=1))
+            )
+        new, last, actions, instruments = (
+            np.concatenate(part) for part in zip(*parts, strict=True)
+        )
         self._new, last, instruments = map(_scaled, (new, last, instruments))
         self._actions = actions - actions.mean(axis=0)
         flat = self._actions.reshape(len(last), -1)
         predicted = _project(_basis(np.concatenate([flat, instruments], axis=1), 1e-6), last)
         self._known = _basis(predicted, 1e-4)
-        coefficients = np.linalg.lstsq(np.concatenate([predicted, flat], axis=1), self._new, rcond=1e-4)[0]
+        coefficients = np.linalg.lstsq(
+            np.concatenate([predicted, flat], axis=1), self._new, rcond=1e-4
+        )[0]
         noise = self._new - np.concatenate([last, flat], axis=1) @ coefficients
         noise -= noise.mean(axis=0)
         self.noise = noise * np.sqrt(len(noise) / (len(noise) - len(coefficients) - 1))
@@ -148,7 +168,8 @@ class _Regression:
     def effects(self, random: np.random.Generator, beside_younger: bool) -> Array:
         """What each lag explains of each component of the observation, where that is not chance.
 
-        `beside_younger`: beside what observations and younger lags explain; else beside all other lags.
+        `beside_younger`: beside what observations and younger lags explain; else beside all other
+        lags.
 
         Returns:
             [lags, D], variance times rows; 0 where it is chance, or too small a part of the whole.
@@ -160,10 +181,14 @@ class _Regression:
 
         def explained(values: Array) -> Array:
             """[lags, D], in units of what noise explains."""
-            total: Array = lag_of @ (together.T @ values) ** 2 / np.maximum(1, widths) / self._noise_variance
+            total: Array = (
+                lag_of @ (together.T @ values) ** 2 / np.maximum(1, widths) / self._noise_variance
+            )
             return total
 
-        chance = [explained(random.permutation(self.noise)).max(initial=0.0) for _ in range(_SHUFFLES)]
+        chance = [
+            explained(random.permutation(self.noise)).max(initial=0.0) for _ in range(_SHUFFLES)
+        ]
         found = explained(self._new)
         variance = np.maximum(0.0, found - 1.0) * widths * self._noise_variance
         is_real = (found > np.quantile(chance, 1.0 - FALSE_ALARMS)) & (
@@ -206,26 +231,32 @@ def _scaled(values: Array) -> Array:
     return scaled
 
 
-# -- observations as vectors ---------------------------------------------------------------------------
+# -- observations as vectors -----------------------------------------------------------------------
 
 
 def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
     """Observations of one structure as rows of a few numbers each.
 
-    Of pictures, averaged over 8 x 8 cells, and of arrays of more than 32 numbers, the 8 directions in which
-    they vary most are kept. All else stays as it is, but for text and the like, which is left out.
+    Of pictures, averaged over 8 x 8 cells, and of arrays of more than 32 numbers, the 8 directions
+    in which they vary most are kept. All else stays as it is, but for text and the like, which is
+    left out.
 
     Returns:
         [len(observations), D], D from 0 to 32, and how many of the D are whole: they come first.
     """
-    rows = ([leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"] for obs in observations)
+    rows = (
+        [leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"]
+        for obs in observations
+    )
     stacked = (np.stack(values).astype(np.float64) for values in zip(*rows, strict=True))
     leaves = [np.clip(np.nan_to_num(values), -_LARGEST, _LARGEST) for values in stacked]
     none = np.empty((len(observations), 0))
     exact = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf[0].size <= _MAX_FEATURES]
     reduced = [_reduce(leaf) for leaf in leaves if leaf[0].size > _MAX_FEATURES]
     whole = _principal(_scaled(np.concatenate([none, *exact], axis=1)), _MAX_FEATURES)
-    rest = _principal(_scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1])
+    rest = _principal(
+        _scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1]
+    )
     return np.concatenate([whole, rest], axis=1), whole.shape[1]
 
 
@@ -241,7 +272,9 @@ def _reduce(leaf: Array) -> Array:
 
 
 def _principal(centred: Array, number: int) -> Array:
-    """At most `number` columns: the columns themselves, or the directions in which they vary most."""
+    """At most `number` columns: the columns themselves, or the directions in which they vary
+    most.
+    """
     if centred.shape[1] <= number:
         return centred
     directions, sizes, _ = np.linalg.svd(centred, full_matrices=False)

@@ -11,7 +11,9 @@ from tmrl_like.errors import ConfigError, MissingExtraError
 
 def has_display() -> bool:
     """Whether a window can be shown; taken for granted anywhere but on Linux."""
-    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return not sys.platform.startswith("linux") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
 def require_display() -> None:
@@ -29,7 +31,9 @@ def open_x11() -> Any:
     try:
         from Xlib import display, error
     except ImportError:
-        raise MissingExtraError("windows and keys need python-xlib: pip install 'tmrl_like[desktop]'") from None
+        raise MissingExtraError(
+            "windows and keys need python-xlib: pip install 'tmrl_like[desktop]'"
+        ) from None
     try:
         return display.Display()
     except (error.DisplayError, OSError) as failed:

@@ -16,26 +16,34 @@ _FLOATS = (float, np.float32, np.float64, np.float16)
 
 
 class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wraps an environment: float64 observations become float32, rewards floats (numpy's stay), ends of episodes bools.
+    """Wraps an environment: float64 observations become float32, rewards floats (numpy's stay),
+    ends of episodes bools.
 
     Attributes:
-        default_action: of a reset: the environment's own, or a neutral one (zeros, where the space has them).
+        default_action: of a reset: the environment's own, or a neutral one (zeros, where the space
+            has them).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._converts = any(space.dtype == np.float64 for space in tree.leaves(env.observation_space))
+        self._converts = any(
+            space.dtype == np.float64 for space in tree.leaves(env.observation_space)
+        )
         if self._converts:
             self.observation_space = _space_to_float32(env.observation_space)
         self.default_action = typed_action(default_action(env), env.action_space)
 
     @property
     def time_step_s(self) -> float | None:
-        """Nominal duration of a time-step in seconds; None where the environment does not run in real time."""
+        """Nominal duration of a time-step in seconds; None where the environment does not run in
+        real time.
+        """
         duration = getattr(self.env.unwrapped, "time_step_duration", None)
         return float(duration) if duration else None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
         obs, info = self.env.reset(seed=seed, options=options)
         return self._convert(obs), info
@@ -49,9 +57,17 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, rew, terminated, truncated, info = self.env.step(action)
         if type(rew) not in _FLOATS:
             if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
-                raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+                raise EnvironmentFaultError(
+                    f"the environment's reward is {rew!r:.80}; expected a number"
+                )
             rew = float(rew)
-        return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
+        return (
+            self._convert(obs),
+            rew,
+            bool(terminated),
+            bool(truncated),
+            {} if info is None else info,
+        )
 
     def _convert(self, obs: Any) -> Any:
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
@@ -63,7 +79,9 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _space_to_float32(s) for key, s in space.spaces.items()})
     if isinstance(space, spaces.Box) and space.dtype == np.float64:
-        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+        return spaces.Box(
+            space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
+        )
     return space
 
 

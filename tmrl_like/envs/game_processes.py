@@ -19,21 +19,24 @@ log = logging.getLogger("tmrl_like.envs")
 _LOOK_S = 1.0
 _TERM_WITHIN_S = 1.0
 _KILL_WITHIN_S = 1.0
-_PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # one per process, not per user
+# one per process, not per user
+_PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _TASKS = Path("/proc/self/task")
 
 
 class EnvProcesses:
-    """Knows which processes one environment started. Make it in the environment's thread, right before it.
+    """Knows which processes one environment started. Make it in the environment's thread, right
+    before it.
 
-    On Linux these are the children of the environment's thread and of the threads that it started while it
-    was made, whenever they were started. Elsewhere, or in a thread that others use too, they are the
-    children that appeared while it was made; so it is everywhere with those of multiprocessing's fork server.
-    With them count all their descendants.
+    On Linux these are the children of the environment's thread and of the threads that it started
+    while it was made, whenever they were started. Elsewhere, or in a thread that others use too,
+    they are the children that appeared while it was made; so it is everywhere with those of
+    multiprocessing's fork server. With them count all their descendants.
     """
 
     def __init__(self, guard: ProcessGuard, in_own_thread: bool) -> None:
-        """Remember what was there before the environment; `guard` ends the processes when this process is killed.
+        """Remember what was there before the environment; `guard` ends the processes when this
+        process is killed.
 
         `in_own_thread`: the calling thread works for the environment alone.
         """
@@ -64,7 +67,10 @@ class EnvProcesses:
         self._look()
         alive = end_processes(list(self._seen.values()), _TERM_WITHIN_S, _KILL_WITHIN_S)
         if alive:
-            log.error("processes of the environment cannot be ended: %s", ", ".join(str(p.pid) for p in alive))
+            log.error(
+                "processes of the environment cannot be ended: %s",
+                ", ".join(str(p.pid) for p in alive),
+            )
 
     def _look(self) -> None:
         self._seen = {pid: process for pid, process in self._seen.items() if process.is_running()}
@@ -89,7 +95,9 @@ class EnvProcesses:
     def _add(self, pid: int) -> None:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            if process.ppid() != os.getpid() or not any(name in " ".join(process.cmdline()) for name in _PYTHONS_OWN):
+            if process.ppid() != os.getpid() or not any(
+                name in " ".join(process.cmdline()) for name in _PYTHONS_OWN
+            ):
                 self._seen[pid] = process
                 self._guard.add(pid)
 
@@ -99,8 +107,12 @@ def _threads() -> set[int]:
 
 
 def _forked_elsewhere() -> set[int]:
-    """Processes that multiprocessing started for this one, and that are children of its fork server."""
-    started = {process.pid for process in multiprocessing.active_children() if process.pid is not None}
+    """Processes that multiprocessing started for this one, and that are children of its fork
+    server.
+    """
+    started = {
+        process.pid for process in multiprocessing.active_children() if process.pid is not None
+    }
     return started - _children(os.getpid()) if started else set()
 
 
@@ -108,7 +120,11 @@ def _children(pid: int) -> set[int]:
     tasks = Path("/proc", str(pid), "task")
     if (tasks / str(pid) / "children").exists():
         with contextlib.suppress(OSError):
-            return {child for name in os.listdir(tasks) for child in _children_of_thread(int(name), tasks)}
+            return {
+                child
+                for name in os.listdir(tasks)
+                for child in _children_of_thread(int(name), tasks)
+            }
     with contextlib.suppress(psutil.Error):
         return {child.pid for child in psutil.Process(pid).children()}
     return set()

@@ -22,7 +22,8 @@ _RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 class GenericGymEnv(Float32Env):
     """Wraps a registered Gymnasium environment; float64 observations become float32.
 
-    Under rtgym's ids it is `ClockedGym`, which does what rtgym's environments do, in the thread that calls.
+    Under rtgym's ids it is `ClockedGym`, which does what rtgym's environments do, in the thread
+    that calls.
     """
 
     @staticmethod
@@ -34,30 +35,48 @@ class GenericGymEnv(Float32Env):
         return said_to_memory(arguments)
 
     def __init__(
-        self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None, inputs: Sequence[Any] | None = None
+        self,
+        id: str = "Pendulum-v1",
+        gym_kwargs: dict[str, Any] | None = None,
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         """Make the environment.
 
         Args:
             id: "real-time-gym-ts-v1", "Pendulum-v1", …
-            gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's dictionary}.
-            inputs: rows of an `ActionTable`: actions are their numbers; rtgym's dictionary has a key of its own.
+            gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's
+                dictionary}.
+            inputs: rows of an `ActionTable`: actions are their numbers; rtgym's dictionary has a
+                key of its own.
 
         Raises:
-            ConfigError: no environment of that id, it does not take these arguments, or the table does not fit.
+            ConfigError: no environment of that id, it does not take these arguments, or the table
+                does not fit.
             EnvironmentFaultError: the environment raised while it was made.
         """
-        make = ClockedGym if id in _RTGYM_IDS else partial(gymnasium.make, id, disable_env_checker=True)
+        make = (
+            ClockedGym
+            if id in _RTGYM_IDS
+            else partial(gymnasium.make, id, disable_env_checker=True)
+        )
         try:
             env: gymnasium.Env[Any, Any] = make(**(gym_kwargs or {}))
         except gymnasium.error.Error as error:
-            named = "; pip install ale-py, and name its package as well: ale_py:" + id if id.startswith("ALE/") else ""
+            named = (
+                "; pip install ale-py, and name its package as well: ale_py:" + id
+                if id.startswith("ALE/")
+                else ""
+            )
             raise ConfigError(f"no environment {id!r}: {error}{named}") from None
         except TypeError as error:
-            raise ConfigError(f"environment {id!r} does not take these arguments: {error}") from None
+            raise ConfigError(
+                f"environment {id!r} does not take these arguments: {error}"
+            ) from None
         except TmrlLikeError:
             raise
         except Exception as error:
             what = f"{one_line(error)}{place_of(error)}"
-            raise EnvironmentFaultError(f"environment {id!r} raised while it was made: {what}") from error
+            raise EnvironmentFaultError(
+                f"environment {id!r} raised while it was made: {what}"
+            ) from error
         super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))

@@ -74,7 +74,9 @@ class Keyboard:
             try:
                 self._port.press(wanted[name])
             except Exception as error:  # each platform has its own
-                raise EnvironmentAwayError(f"keys cannot be pressed: {error.with_traceback(None)}") from None
+                raise EnvironmentAwayError(
+                    f"keys cannot be pressed: {error.with_traceback(None)}"
+                ) from None
 
     def tap(self, key: str, seconds: float = TAP_S) -> None:
         """Press a key and release it after that time."""
@@ -121,7 +123,11 @@ class X11Keyboard:
 
     def key(self, name: str) -> Any:
         """The key of a name, for the other methods; raises ConfigError where there is none."""
-        keysym = ord(name) if len(name) == 1 else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
+        keysym = (
+            ord(name)
+            if len(name) == 1
+            else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
+        )
         code = self._display.keysym_to_keycode(keysym) if keysym else 0
         if not code:
             raise _no_key(name)
@@ -155,7 +161,9 @@ class PynputKeyboard:
             from pynput import keyboard
         except ImportError as error:
             if getattr(error, "name", None) == "pynput":
-                raise MissingExtraError("keys need pynput: pip install 'tmrl_like[desktop]'") from None
+                raise MissingExtraError(
+                    "keys need pynput: pip install 'tmrl_like[desktop]'"
+                ) from None
             raise ConfigError(f"there is no keyboard: {str(error).splitlines()[0]}") from None
         self._pynput: Any = keyboard
         self._controller = keyboard.Controller()
@@ -178,7 +186,9 @@ class PynputKeyboard:
 
     def is_down(self, key: Any) -> bool:
         if self._listener is None:
-            self._listener = self._pynput.Listener(on_press=self._down.add, on_release=self._down.discard)
+            self._listener = self._pynput.Listener(
+                on_press=self._down.add, on_release=self._down.discard
+            )
             self._listener.start()
         return key in self._down
 
@@ -188,7 +198,9 @@ class PynputKeyboard:
 
 
 def _no_key(name: str) -> ConfigError:
-    return ConfigError(f"there is no key {name!r}; expected one character, or a name such as left, space, enter")
+    return ConfigError(
+        f"there is no key {name!r}; expected one character, or a name such as left, space, enter"
+    )
 
 
 _Port = X11Keyboard | PynputKeyboard

@@ -1,4 +1,6 @@
-"""An rtgym interface as an environment with a clock of its own: rtgym's semantics, without rtgym's threads."""
+"""An rtgym interface as an environment with a clock of its own: rtgym's semantics, without rtgym's
+threads.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ _SENDS_WITHIN_S = 0.01  # else it hangs, and a `stop` does not wait for it
 
 
 def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
-    """Decorate a constructor whose `**arguments` are those of `interface_cls`, so that its signature shows them.
+    """Decorate a constructor whose `**arguments` are those of `interface_cls`, so that its
+    signature shows them.
 
     Experiments are checked against signatures, and pages of the documentation are made from them.
     """
 
     def decorate(init: _Init) -> _Init:
-        own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        theirs = [p.replace(kind=p.KEYWORD_ONLY) for p in signature_of(interface_cls).parameters.values()]
+        own = [
+            p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD
+        ]
+        theirs = [
+            p.replace(kind=p.KEYWORD_ONLY) for p in signature_of(interface_cls).parameters.values()
+        ]
         init.__signature__ = inspect.Signature([*own, *theirs])  # type: ignore[attr-defined]
         return init
 
@@ -44,19 +51,22 @@ def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
 
 
 class ClockedGym(gymnasium.Env[Any, Any]):
-    """What rtgym's `RealTimeEnvTS` does with an interface, in the thread that calls and with absolute deadlines.
+    """What rtgym's `RealTimeEnvTS` does with an interface, in the thread that calls and with
+    absolute deadlines.
 
-    Each time-step: the action is sent, the observation is taken `start_obs_capture` seconds after the time-step's
-    beginning, and the time-step ends `time_step_duration` seconds after it. `step(action)` waits for that end, sends
-    `action`, which begins the next time-step, and returns the observation that was taken. A time-step begins when the
-    one before was due to end, even if `step` comes later; beyond `time_step_timeout_factor` time-steps it begins when
-    `step` comes, with the warning "Time-step timed out".
+    Each time-step: the action is sent, the observation is taken `start_obs_capture` seconds after
+    the time-step's beginning, and the time-step ends `time_step_duration` seconds after it.
+    `step(action)` waits for that end, sends `action`, which begins the next time-step, and returns
+    the observation that was taken. A time-step begins when the one before was due to end, even if
+    `step` comes later; beyond `time_step_timeout_factor` time-steps it begins when `step` comes,
+    with the warning "Time-step timed out".
 
-    Spaces, observations, rewards, `info`, warnings, and what is called of the interface with which arguments, in which
-    order and when, are rtgym's. What differs follows from there being one thread:
+    Spaces, observations, rewards, `info`, warnings, and what is called of the interface with which
+    arguments, in which order and when, are rtgym's. What differs follows from there being one
+    thread:
 
-    - An observation that falls due while the policy computes is taken when the policy is done. With the default, the
-      observation at the end of the time-step, that makes no difference.
+    - An observation that falls due while the policy computes is taken when the policy is done. With
+      the default, the observation at the end of the time-step, that makes no difference.
     - The policy waits while the interface sends an action. Let `send_control` hand over and return.
     - `stop` stops what moves, see `envs.brake.Brake`; rtgym's waits for its thread.
     - An exception in the interface passes through to the caller; the episode has ended then.
@@ -103,14 +113,16 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Make the interface.
 
         Args:
-            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys are attributes afterwards. Two are
-                more: `spin_s`, how many seconds before a deadline, at most, it stops sleeping and looks at the time
-                instead (0.0002; at most a quarter of a time-step); and `inputs`, an `ActionTable`'s rows, or the name
-                of one of the interface's `input_tables` (None).
+            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys are attributes
+                afterwards. Two are more: `spin_s`, how many seconds before a deadline, at most, it
+                stops sleeping and looks at the time instead (0.0002; at most a quarter of a
+                time-step); and `inputs`, an `ActionTable`'s rows, or the name of one of the
+                interface's `input_tables` (None).
             clock: keeps the time; None: one that does that.
 
         Raises:
-            ConfigError: there is no interface, a number that makes no sense, or a table that does not fit.
+            ConfigError: there is no interface, a number that makes no sense, or a table that does
+                not fit.
         """
         self._check(config)
         vars(self).update(config)
@@ -123,13 +135,18 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             if self.inputs is not None:
                 self.table = ActionTable(self.inputs, getattr(self.interface, "input_tables", None))
                 self.table.fit(self.action_space)
-                self.action_space, default_action = self.table.space, self.table.index_of(default_action)
+                self.action_space, default_action = (
+                    self.table.space,
+                    self.table.index_of(default_action),
+                )
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
             undo.pop_all()
         self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
         actions = (self.action_space,) * self.act_buf_len
-        self.observation_space = spaces.Tuple((*observation_space, *actions)) if self.act_in_obs else observation_space
+        self.observation_space = (
+            spaces.Tuple((*observation_space, *actions)) if self.act_in_obs else observation_space
+        )
         if self.benchmark:
             from rtgym.envs.utils.benchmark import Benchmark, TraceBenchmark
 
@@ -146,10 +163,14 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._capture_at = 0.0
         self._end_at = math.nan  # of the newest time-step; before the first: of none
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """End the time-step under way, reset the interface, and begin a time-step with the default action.
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """End the time-step under way, reset the interface, and begin a time-step with the default
+        action.
 
-        With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the episode before.
+        With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the
+        episode before.
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
@@ -172,9 +193,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         return tuple(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Wait for the end of the time-step under way, begin the next one with `action`; see the class.
+        """Wait for the end of the time-step under way, begin the next one with `action`; see the
+        class.
 
-        At the end of an episode no time-step begins, and with `wait_on_done` the interface's `wait` is called.
+        At the end of an episode no time-step begins, and with `wait_on_done` the interface's `wait`
+        is called.
 
         Raises:
             RuntimeError: no episode is under way.
@@ -199,7 +222,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         return obs, rew, terminated, truncated, info
 
     def wait(self) -> None:
-        """Pause: end the time-step under way, call the interface's `wait`, and let the next one begin when it may."""
+        """Pause: end the time-step under way, call the interface's `wait`, and let the next one
+        begin when it may.
+        """
         self._end_time_step()
         self.is_waiting = True
         self.interface.wait()
@@ -210,7 +235,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
     @property
     def stop(self) -> Callable[[], None] | None:
-        """Begins no time-step before the next reset, and calls the interface's `stop`; None: it has none."""
+        """Begins no time-step before the next reset, and calls the interface's `stop`; None: it has
+        none.
+        """
         return self._stop if hasattr(self.interface, "stop") else None
 
     def _stop(self) -> None:
@@ -228,12 +255,20 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.interface.close()
 
     def _check(self, config: dict[str, Any]) -> None:
-        """Raise ConfigError where there is no interface, or a number with which rtgym fails, or never comes back."""
+        """Raise ConfigError where there is no interface, or a number with which rtgym fails, or
+        never comes back.
+        """
         if not callable(config.get("interface")):
             raise ConfigError(
-                f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class"
+                f"rtgym's config: interface is {config.get('interface')!r}; expected the "
+                "interface's class"
             )
-        for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):
+        for name in (
+            "time_step_duration",
+            "start_obs_capture",
+            "time_step_timeout_factor",
+            "spin_s",
+        ):
             if not 0 <= config.get(name, 0) < math.inf:
                 raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
         for name, least in (("act_buf_len", self._least_actions), ("ep_max_length", 1)):
@@ -253,7 +288,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         begins_at = self._end_at
         if now >= begins_at + self.time_step_duration * self.time_step_timeout_factor:
             if not self.is_waiting:
-                warnings.warn(f"Time-step timed out. Elapsed since last time-step: {now - begins_at}", stacklevel=2)
+                warnings.warn(
+                    f"Time-step timed out. Elapsed since last time-step: {now - begins_at}",
+                    stacklevel=2,
+                )
             self.is_waiting = False
             begins_at = now
         self._capture_at = begins_at + self.start_obs_capture
@@ -275,7 +313,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     def _capture(self) -> None:
         self._note("start_get_obs_time")
         obs, rew, terminated, info = self.interface.get_obs_rew_terminated_info()
-        self._captured = tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs), rew, terminated, info
+        self._captured = (
+            tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs),
+            rew,
+            terminated,
+            info,
+        )
         self._is_captured = True
         self._note("end_get_obs_time")
 
@@ -285,8 +328,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             getattr(self.bench, event)()
 
     def benchmarks(self) -> dict[str, Any]:
-        """What rtgym's benchmark measured: of each duration (average, average deviation) in seconds, or its trace."""
-        assert self.benchmark, "The benchmark option is not set. Set benchmark=True in the configuration dictionary"
+        """What rtgym's benchmark measured: of each duration (average, average deviation) in
+        seconds, or its trace.
+        """
+        assert self.benchmark, (
+            "The benchmark option is not set. Set benchmark=True in the configuration dictionary"
+        )
         benchmarks: dict[str, Any] = self.bench.get_benchmark_dict()
         return benchmarks
 
@@ -296,17 +343,20 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
 
 class RealTimeEnv(Float32Env):
-    """An rtgym interface in real time (`ClockedGym`), with the last `act_buf_len` actions in its observation.
+    """An rtgym interface in real time (`ClockedGym`), with the last `act_buf_len` actions in its
+    observation.
 
-    A step is an overrun when it takes more than two time-steps. By default each reset also resets the
-    action buffer.
+    A step is an overrun when it takes more than two time-steps. By default each reset also resets
+    the action buffer.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What a memory must know, by the names of its arguments, of an environment that has these arguments.
+        """What a memory must know, by the names of its arguments, of an environment that has these
+        arguments.
 
-        A subclass whose constructor has others, or whose observations hold stacks of frames, says it in its own.
+        A subclass whose constructor has others, or whose observations hold stacks of frames, says
+        it in its own.
         """
         return said_to_memory(arguments)
 
@@ -325,17 +375,21 @@ class RealTimeEnv(Float32Env):
         """Make the interface, and the environment around it.
 
         Args:
-            interface: makes the interface without further arguments: its class, or a `partial` of it.
+            interface: makes the interface without further arguments: its class, or a `partial` of
+                it.
             time_step_duration: seconds between two decisions.
             ep_max_length: steps.
             act_buf_len: past actions in the observation; they should cover the delay.
-            start_obs_capture: seconds into a time-step at which the observation is taken; None: at its end.
-            wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock until the reset.
+            start_obs_capture: seconds into a time-step at which the observation is taken; None: at
+                its end.
+            wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock
+                until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-            spin_s: seconds before a deadline, at most, from which on it looks at the time instead of sleeping; never
-                more than a quarter of a time-step.
-            inputs: rows of an `ActionTable`, the interface's default action among them, or the name of one of its
-                `input_tables`: actions are then the rows' numbers; None: actions are the interface's.
+            spin_s: seconds before a deadline, at most, from which on it looks at the time instead
+                of sleeping; never more than a quarter of a time-step.
+            inputs: rows of an `ActionTable`, the interface's default action among them, or the name
+                of one of its `input_tables`: actions are then the rows' numbers; None: actions are
+                the interface's.
 
         Raises:
             ConfigError: a number that makes no sense, or a table that does not fit.
@@ -343,7 +397,9 @@ class RealTimeEnv(Float32Env):
         config = {
             "interface": interface,
             "time_step_duration": time_step_duration,
-            "start_obs_capture": time_step_duration if start_obs_capture is None else start_obs_capture,
+            "start_obs_capture": time_step_duration
+            if start_obs_capture is None
+            else start_obs_capture,
             "time_step_timeout_factor": 1.0,
             "ep_max_length": ep_max_length,
             "act_buf_len": act_buf_len,

@@ -1,7 +1,8 @@
-"""The environments that ship, by ids of Gymnasium: `gymnasium.make("tmrl_like.envs:tmrl_like/Drone-v0")`.
+"""The environments that ship, by ids of Gymnasium:
+`gymnasium.make("tmrl_like.envs:tmrl_like/Drone-v0")`.
 
-Gymnasium 1 finds no plugins by itself: an id is known once the package that registers it has been imported, which the
-part before the colon does.
+Gymnasium 1 finds no plugins by itself: an id is known once the package that registers it has been
+imported, which the part before the colon does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _METADATA: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
 
 def make(env_cls: str, render_mode: str | None = None, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """What Gymnasium calls: the class, by its place, with the id's arguments and those of `gymnasium.make`."""
+    """What Gymnasium calls: the class, by its place, with the id's arguments and those of
+    `gymnasium.make`.
+    """
     module, name = env_cls.split(":")
     env: gymnasium.Env[Any, Any] = getattr(importlib.import_module(module), name)(**arguments)
     inner: Any = env.unwrapped
@@ -37,7 +40,8 @@ make.metadata = _METADATA  # type: ignore[attr-defined]  # gymnasium.make looks 
 def register_all() -> None:
     """Make the ids known to Gymnasium: tmrl_like/Drone-v0, ….
 
-    They run in real time, so that two episodes of one seed are as alike as real time allows: `nondeterministic`.
+    They run in real time, so that two episodes of one seed are as alike as real time allows:
+    `nondeterministic`.
     """
     for name, (env_cls, arguments) in IDS.items():
         if (env_id := f"tmrl_like/{name}-v0") not in gymnasium.registry:

@@ -1,8 +1,9 @@
 """An agent that corrects a base controller: any environment, whose actions become corrections.
 
-Silver et al., "Residual Policy Learning", 2018 (arXiv:1812.06298), and Johannink et al., "Residual Reinforcement
-Learning for Robot Control", 2018 (arXiv:1812.03201). With the base in the environment it is an environment like any
-other: memory, agents, policies and chains of actions need not know of it, and who trains never runs the base.
+Silver et al., "Residual Policy Learning", 2018 (arXiv:1812.06298), and Johannink et al., "Residual
+Reinforcement Learning for Robot Control", 2018 (arXiv:1812.03201). With the base in the environment
+it is an environment like any other: memory, agents, policies and chains of actions need not know of
+it, and who trains never runs the base.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class ResidualEnv(Float32Env):
     For each observation o the base chooses an action, and the environment gets
     clip(base(o) + correction).
 
-    An action is a correction, in the unit of the environment's actions: `scale` times half of their range, to either
-    side; the default action is none. An observation is `(*o, base(o), *corrections)`: the parts of the environment's
-    own observation, whose action buffer holds what it got; what the base wants to do now; and as many of the last
-    corrections as there are actions in that buffer. What is no Tuple is one part.
+    An action is a correction, in the unit of the environment's actions: `scale` times half of their
+    range, to either side; the default action is none. An observation is `(*o, base(o),
+    *corrections)`: the parts of the environment's own observation, whose action buffer holds what
+    it got; what the base wants to do now; and as many of the last corrections as there are actions
+    in that buffer. What is no Tuple is one part.
     """
 
     @staticmethod
@@ -38,30 +40,42 @@ class ResidualEnv(Float32Env):
         """As `RealTimeEnv.memory_arguments`."""
         return known_from_env(arguments["env"])
 
-    def __init__(self, env: Callable[[], Any], base: Callable[..., Any], scale: float | Sequence[float] = 0.3) -> None:
+    def __init__(
+        self, env: Callable[[], Any], base: Callable[..., Any], scale: float | Sequence[float] = 0.3
+    ) -> None:
         """Make the environment and its base.
 
         Args:
             env: makes the environment, whose actions are a Box of floats with bounds.
-            base: a function of the environment's observation; or a class, of which a `Driver` is made with those of
-                `observation_space`, `action_space` and `default_action` that it takes, and whose method `reset`, if it
-                has one, is called before each episode. It is asked in the control loop, once a step: let it be fast.
-                Where it gives None, the base is the environment's default action.
-            scale: how far corrections reach, more than 0: at 1 half of the range to either side, at 2 all of it from
-                anywhere. One number, or one for each of an action.
+            base: a function of the environment's observation; or a class, of which a `Driver` is
+                made with those of `observation_space`, `action_space` and `default_action` that it
+                takes, and whose method `reset`, if it has one, is called before each episode. It is
+                asked in the control loop, once a step: let it be fast. Where it gives None, the
+                base is the environment's default action.
+            scale: how far corrections reach, more than 0: at 1 half of the range to either side, at
+                2 all of it from anywhere. One number, or one for each of an action.
 
         Raises:
-            ConfigError: actions are no bounded Box, the scale does not fit, or what the base raises.
+            ConfigError: actions are no bounded Box, the scale does not fit, or what the base
+                raises.
         """
         super().__init__(env())
         space = self.env.action_space
-        is_box = isinstance(space, spaces.Box) and space.is_bounded() and np.issubdtype(space.dtype, np.floating)
-        expect(is_box, "the space of actions", space, "for a ResidualEnv a Box of floats with bounds")
+        is_box = (
+            isinstance(space, spaces.Box)
+            and space.is_bounded()
+            and np.issubdtype(space.dtype, np.floating)
+        )
+        expect(
+            is_box, "the space of actions", space, "for a ResidualEnv a Box of floats with bounds"
+        )
         assert isinstance(space, spaces.Box)
         self._space, self._rest = space, self.default_action
         reach = np.atleast_1d(np.asarray(scale, space.dtype))
         fits = reach.size in (1, np.prod(space.shape)) and bool(((reach > 0) & (reach <= 2)).all())
-        expect(fits, "scale", scale, f"more than 0, at most 2: one number, or one for each of {space}")
+        expect(
+            fits, "scale", scale, f"more than 0, at most 2: one number, or one for each of {space}"
+        )
         reach = reach.reshape(space.shape if reach.size > 1 else ()) * (space.high - space.low) / 2
         self.action_space = spaces.Box(-reach, reach, space.shape, space.dtype.type)
         self.default_action = np.zeros(space.shape, space.dtype)
@@ -74,7 +88,9 @@ class ResidualEnv(Float32Env):
         known = {"observation_space": inner, "action_space": space, "default_action": self._rest}
         self._base, self._wanted = instance_or_function(base, **known), self._rest
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode, in which nothing was corrected so far."""
         reset_base = getattr(self._base, "reset", None)
         if reset_base is not None:
@@ -84,13 +100,16 @@ class ResidualEnv(Float32Env):
         return self._with_base(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Give the environment what the base chose for the newest observation, corrected by `action`.
+        """Give the environment what the base chose for the newest observation, corrected by
+        `action`.
 
         Raises:
             EnvironmentFaultError: the base gave no action for the observation that follows.
         """
         correction = np.array(action, self._space.dtype)
-        obs, *results = super().step(np.clip(self._wanted + correction, self._space.low, self._space.high))
+        obs, *results = super().step(
+            np.clip(self._wanted + correction, self._space.low, self._space.high)
+        )
         self._corrections.append(correction)
         return self._with_base(obs), *results
 
@@ -102,7 +121,9 @@ class ResidualEnv(Float32Env):
         answer = self._base(obs)
         action = np.asarray(self._rest if answer is None else answer, self._space.dtype)
         if action.shape != self._space.shape or not np.isfinite(action).all():
-            raise EnvironmentFaultError(f"the base gave {answer!r:.80}; expected an action of {self._space}")
+            raise EnvironmentFaultError(
+                f"the base gave {answer!r:.80}; expected an action of {self._space}"
+            )
         within: NDArray[Any] = np.clip(action, self._space.low, self._space.high)
         return within
 

@@ -24,10 +24,12 @@ class _Reading(NamedTuple, Generic[Value]):
 
 
 class Sensor(Generic[Value]):
-    """Reads a device in a thread of its own, however long that takes, and has its newest value ready.
+    """Reads a device in a thread of its own, however long that takes, and has its newest value
+    ready.
 
-    Who asks never waits. An environment, or its interface, that has its sensors in an attribute `sensors` has the age
-    of the slowest one's value among the metrics of its worker, and `tmrl-like check` say how often each one reads.
+    Who asks never waits. An environment, or its interface, that has its sensors in an attribute
+    `sensors` has the age of the slowest one's value among the metrics of its worker, and `tmrl-like
+    check` say how often each one reads.
 
     Attributes:
         name: for what goes wrong with it: "the wrist camera".
@@ -35,14 +37,20 @@ class Sensor(Generic[Value]):
 
     @in_ranges
     def __init__(
-        self, name: str, read: Callable[[], Value], silent_after_s: AboveZero = 1.0, first_within_s: AboveZero = 10.0
+        self,
+        name: str,
+        read: Callable[[], Value],
+        silent_after_s: AboveZero = 1.0,
+        first_within_s: AboveZero = 10.0,
     ) -> None:
         """Begin to read, and wait for the first value.
 
         Args:
             name: of the device.
-            read: waits for the next value, and returns it: a new one each time, which nobody changes.
-            silent_after_s: without a new value for so long it is silent, which is a fault of the environment.
+            read: waits for the next value, and returns it: a new one each time, which nobody
+                changes.
+            silent_after_s: without a new value for so long it is silent, which is a fault of the
+                environment.
             first_within_s: the first value is there after so long.
 
         Raises:
@@ -57,7 +65,9 @@ class Sensor(Generic[Value]):
         self._thread = start_thread(self._run, "tmrl-sensor")
         if not self._has_said.wait(first_within_s):
             self.close()
-            raise EnvironmentFaultError(f"{name} gave no value within {first_within_s:g} s of its start")
+            raise EnvironmentFaultError(
+                f"{name} gave no value within {first_within_s:g} s of its start"
+            )
         if self._failure is not None:
             self.newest()
 
@@ -69,7 +79,9 @@ class Sensor(Generic[Value]):
         """
         failure = self._failure
         if failure is not None:
-            raise EnvironmentFaultError(f"{self.name} cannot be read: {one_line(failure)}") from failure
+            raise EnvironmentFaultError(
+                f"{self.name} cannot be read: {one_line(failure)}"
+            ) from failure
         age_s = self.age_s
         if age_s > self._silent_after_s:
             raise EnvironmentFaultError(f"{self.name} has been silent for {age_s:.1f} s")
@@ -84,7 +96,9 @@ class Sensor(Generic[Value]):
 
     @property
     def period_s(self) -> float:
-        """Seconds between the two newest values; of the first one how long it has been the newest."""
+        """Seconds between the two newest values; of the first one how long it has been the
+        newest.
+        """
         assert self._newest is not None
         return self._newest.period_s or self.age_s
 

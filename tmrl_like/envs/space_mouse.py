@@ -31,19 +31,22 @@ class SpaceMouseDriver(AxesDriver):
         Args:
             action_space: of the environment.
             default_action: sent where no axis is moved.
-            axes: of the mouse, for each component of the action: x to the right, y ahead, z up, and roll, pitch and yaw
-                around them.
+            axes: of the mouse, for each component of the action: x to the right, y ahead, z up, and
+                roll, pitch and yaw around them.
             scale: by what each is multiplied: -1 turns it round.
             dead_zone: an axis that is moved less is not moved; 1 is as far as it goes.
             give_back_after_s: after so long with nothing moved.
 
         Raises:
-            ConfigError: actions are no bounded Box, there is no such axis, or not as many axes as scales.
+            ConfigError: actions are no bounded Box, there is no such axis, or not as many axes as
+                scales.
             MissingExtraError: pyspacemouse is not installed.
         """
         for axis in axes:
             expect(axis in AXES, "axes", list(axes), f"some of {', '.join(AXES)}")
-        expect(len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes")
+        expect(
+            len(scale) >= len(axes), "scale", list(scale), f"a number for each of {len(axes)} axes"
+        )
         super().__init__(action_space, default_action, scale, dead_zone, give_back_after_s)
         try:
             import pyspacemouse
@@ -55,7 +58,9 @@ class SpaceMouseDriver(AxesDriver):
         self._mouse: Any = None
 
     def __call__(self, obs: Any) -> Any:
-        """The action of the axes; None: nobody moves them. EnvironmentAwayError: there is no SpaceMouse."""
+        """The action of the axes; None: nobody moves them. EnvironmentAwayError: there is no
+        SpaceMouse.
+        """
         state = self._look()
         return self.drive([getattr(state, axis) for axis in self._axes])
 
@@ -71,7 +76,8 @@ class SpaceMouseDriver(AxesDriver):
                 state = self._mouse.read()
                 if state.t == before:
                     break
-        except (RuntimeError, OSError) as error:  # of the library, and of what it reads devices with
+        except (RuntimeError, OSError) as error:
+            # of the library, and of what it reads devices with
             self.close()
             raise EnvironmentAwayError(f"there is no SpaceMouse: plug one in ({error})") from None
         return state

@@ -15,8 +15,8 @@ from tmrl_like.envs.float32 import Float32Env
 class SuccessEnv(Float32Env):
     """An environment whose episodes terminate, with a reward, where a model sees success.
 
-    The reward is added to the environment's own. Success is seen where several observations in a row show it, since a
-    single one may mislead the model.
+    The reward is added to the environment's own. Success is seen where several observations in a
+    row show it, since a single one may mislead the model.
     """
 
     @staticmethod
@@ -37,9 +37,10 @@ class SuccessEnv(Float32Env):
 
         Args:
             env: makes the environment.
-            model: a function of the environment's observation that gives a probability of success; or a class, of which
-                one is made, with `observation_space` if it takes that: `tmrl_like.policies.success_model.SuccessModel`.
-                It is asked in the control loop, once a step: let it be fast.
+            model: a function of the environment's observation that gives a probability of success;
+                or a class, of which one is made, with `observation_space` if it takes that:
+                `tmrl_like.policies.success_model.SuccessModel`. It is asked in the control loop,
+                once a step: let it be fast.
             reward: what success adds to the reward of its step.
             threshold: an observation shows success where its probability is at least this.
             frames: success is seen where so many observations in a row show it.
@@ -52,7 +53,9 @@ class SuccessEnv(Float32Env):
         self._reward, self._threshold, self._frames = reward, threshold, frames
         self._in_a_row = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode, in which nothing was seen so far."""
         self._in_a_row = 0
         return super().reset(seed=seed, options=options)

@@ -1,8 +1,9 @@
-"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is rebuilt.
+"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is
+rebuilt.
 
-The environment lives in a thread of its own, the control thread: it is made there, and whatever uses it runs
-there while the caller waits. So the caller can leave a call that does not come back, thread and all, and go
-on with a new thread and a new environment.
+The environment lives in a thread of its own, the control thread: it is made there, and whatever
+uses it runs there while the caller waits. So the caller can leave a call that does not come back,
+thread and all, and go on with a new thread and a new environment.
 """
 
 from __future__ import annotations
@@ -76,15 +77,17 @@ class SupervisedEnv:
 
     Attributes:
         env: the environment now; another one after `rebuild`.
-        time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
+        time_step_s: nominal duration of a time-step; 0 where the environment does not run in real
+            time.
         sensors: those of the environment, see `Sensor`.
         brake: stops what the environment moves whenever nobody drives it.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
-        stopping: set it to end what `run` runs; what moves is stopped at once, what hangs is left after a second.
+        stopping: set it to end what `run` runs; what moves is stopped at once, what hangs is left
+            after a second.
         faults: how often it broke off an episode, or could not be rebuilt, since construction.
         rebuilds: how often it was rebuilt since construction.
-        log: for lines of the control thread; who waits in `run` writes them, four times a second. Without a control
-            thread they are written between episodes.
+        log: for lines of the control thread; who waits in `run` writes them, four times a second.
+            Without a control thread they are written between episodes.
     """
 
     def __init__(
@@ -99,10 +102,10 @@ class SupervisedEnv:
         Args:
             make_env: makes it, now and after each fault.
             hang_timeout_s: a call that takes longer is a fault.
-            own_thread: let the environment live in a thread of its own; without, it lives in those that
-                call, and a hang is waited for.
-            seed: of the first reset of each environment that is made, if its `reset` takes one: this one, and the next
-                number after each fault. None: no seed is given.
+            own_thread: let the environment live in a thread of its own; without, it lives in those
+                that call, and a hang is waited for.
+            seed: of the first reset of each environment that is made, if its `reset` takes one:
+                this one, and the next number after each fault. None: no seed is given.
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
@@ -113,7 +116,8 @@ class SupervisedEnv:
         self._thread = ControlThread() if own_thread else None
         self._left: set[int] = set()  # threads that nobody waits for
         self._call_while_waiting: Callable[[], None] | None = None
-        self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
+        # start and, until somebody takes it, the call that is under way
+        self._call_token: list[Any] = [0.0]
         self.faults = self.rebuilds = 0
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
         self._closed = False
@@ -138,20 +142,25 @@ class SupervisedEnv:
         self._is_new = True
         self._is_open, self._is_lost = True, False
         inner = getattr(env, "unwrapped", env)
-        time_step_s = getattr(env, "time_step_s", None) or getattr(inner, "time_step_duration", None)
+        time_step_s = getattr(env, "time_step_s", None) or getattr(
+            inner, "time_step_duration", None
+        )
         self.time_step_s = float(time_step_s or 0.0)
-        overrun_after_s = self.time_step_s * (1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0)))
+        overrun_after_s = self.time_step_s * (
+            1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
+        )
         self.sensors = sensors_of(env)
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
-        self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
+        # 1 %: the clock's own noise
+        self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
         if self._call_while_waiting is not None:
             self.while_waiting(self._call_while_waiting)
 
     def while_waiting(self, call: Callable[[], None]) -> None:
         """Have a call made where the environment waits for its clock and has time for it.
 
-        That is what an environment's own method `while_waiting` is for, of each one that is made from now on, too; most
-        have none, see `ClockedGym`.
+        That is what an environment's own method `while_waiting` is for, of each one that is made
+        from now on, too; most have none, see `ClockedGym`.
         """
         self._call_while_waiting = call
         inner = getattr(self.env, "unwrapped", self.env)
@@ -172,17 +181,20 @@ class SupervisedEnv:
 
     @property
     def thread_id(self) -> int:
-        """Native id of the control thread, another one after a hang; without one, of the calling thread."""
+        """Native id of the control thread, another one after a hang; without one, of the calling
+        thread.
+        """
         return threading.get_native_id() if self._thread is None else self._thread.native_id
 
-    # -- in the control thread -----------------------------------------------------------------------
+    # -- in the control thread ---------------------------------------------------------------------
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
         """As the environment's.
 
         Raises:
             EnvironmentFaultError: it raised.
-            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
+            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not
+                mend.
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
@@ -195,7 +207,9 @@ class SupervisedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's; raises as `reset`, and StoppedError where what moves was stopped since the reset."""
+        """As the environment's; raises as `reset`, and StoppedError where what moves was stopped
+        since the reset.
+        """
         if self.brake.is_on:
             raise StoppedError
         result: tuple[Any, Any, bool, bool, dict[str, Any]] = self._call(self.env.step, action)
@@ -208,11 +222,13 @@ class SupervisedEnv:
         try:
             return call(*args, **options)
         except (Exception, SystemExit) as error:
-            if self.brake.is_on and self.stopping.is_set():  # it was stopped within the call, and says so
+            # it was stopped within the call, and says so
+            if self.brake.is_on and self.stopping.is_set():
                 raise StoppedError from error
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
                 raise
-            if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
+            # in the main thread, of a signal
+            if self._thread is None and isinstance(error, SystemExit):
                 raise
             what = f"{one_line(error)}{place_of(error)}"
             fault = _fault(error, f"the environment raised in {call.__name__}(): {what}")
@@ -223,7 +239,7 @@ class SupervisedEnv:
             except IndexError:
                 raise _LeftBehindError from None
 
-    # -- in the caller's thread ----------------------------------------------------------------------
+    # -- in the caller's thread --------------------------------------------------------------------
 
     def run(self, call: Callable[[], _T]) -> _T:
         """Make a call that uses the environment in the control thread; returns what the call does.
@@ -311,9 +327,12 @@ class SupervisedEnv:
             self._renew_thread()
 
     def _renew_thread(self) -> None:
-        """Go on with a new control thread; ShortageError: the system gives none, or the interpreter exits."""
+        """Go on with a new control thread; ShortageError: the system gives none, or the interpreter
+        exits.
+        """
         self._thread = ControlThread()
-        self._left.discard(self._thread.ident)  # the ident of a thread that has ended may come again
+        # the ident of a thread that has ended may come again
+        self._left.discard(self._thread.ident)
 
     def episode_ended_well(self) -> None:
         """Faults before this are forgiven."""
@@ -322,16 +341,20 @@ class SupervisedEnv:
             self.log.write()
 
     def revive(self) -> None:
-        """Make the environment again if it was left in an earlier call; raises EnvironmentFaultError if that fails."""
+        """Make the environment again if it was left in an earlier call; raises
+        EnvironmentFaultError if that fails.
+        """
         if self._is_lost and not self._closed:
             self._dispose(_CLOSE_WITHIN_S)
             self._make_again()
 
     def rebuild(self, error: EnvironmentFaultError) -> None:
-        """End what is left of the environment and make a new one, a little later after each fault in a row.
+        """End what is left of the environment and make a new one, a little later after each fault
+        in a row.
 
         Raises:
-            EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of them.
+            EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of
+                them.
             StoppedError: `stopping` was set; there is no new environment.
         """
         said = ""
@@ -342,11 +365,17 @@ class SupervisedEnv:
             self._faults_in_a_row += not is_away
             is_known, said = is_away and str(error) == said, str(error)
             if not is_known:
-                log.error("%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None)
+                log.error(
+                    "%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None
+                )
             self._dispose(_CLOSE_WITHIN_S)
             if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
-                raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error
-            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10))
+                raise EnvironmentFaultError(
+                    f"{error} ({self._faults_in_a_row} faults in a row; giving up)"
+                ) from error
+            backoff_s = min(
+                _MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10)
+            )
             if not is_known:
                 log.warning("rebuilding the environment in %.1f s", backoff_s)
             if self.stopping.wait(backoff_s):
@@ -365,7 +394,9 @@ class SupervisedEnv:
         self.rebuilds += 1
 
     def close(self) -> None:
-        """Close the environment, and end what it started; what it raises is logged. Twice is fine."""
+        """Close the environment, and end what it started; what it raises is logged. Twice is
+        fine.
+        """
         if self._closed:
             return
         self._closed = True
@@ -379,7 +410,8 @@ class SupervisedEnv:
         """Make the environment in the control thread.
 
         Raises:
-            EnvironmentFaultError: it is not there after `within_s`; if it comes later, it is closed.
+            EnvironmentFaultError: it is not there after `within_s`; if it comes later, it is
+                closed.
             StoppedError: `stopping` was set before it was there.
         """
         token: list[Any] = [time.monotonic(), self._make_env]
@@ -417,8 +449,8 @@ class SupervisedEnv:
     def _dispose(self, within_s: float) -> None:
         """Close the environment if it is open, and end the processes that it started.
 
-        After a hang in the other order: what it waits for is perhaps one of them, and its `close` would wait as well,
-        in the worst case with the interpreter's lock held.
+        After a hang in the other order: what it waits for is perhaps one of them, and its `close`
+        would wait as well, in the worst case with the interpreter's lock held.
         """
         if self._is_open:
             self.brake.close()
@@ -458,7 +490,9 @@ def _fault(error: BaseException, line: str) -> EnvironmentFaultError:
 
 
 def _not_made(error: Exception) -> EnvironmentFaultError:
-    return _fault(error, f"the environment raised while it was made: {one_line(error)}{place_of(error)}")
+    return _fault(
+        error, f"the environment raised while it was made: {one_line(error)}{place_of(error)}"
+    )
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:
@@ -466,7 +500,10 @@ def _takes_seed(reset: Callable[..., Any]) -> bool:
         parameters = inspect.signature(reset).parameters.values()
     except (TypeError, ValueError):  # built-ins without a signature
         return False
-    return any(parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return any(
+        parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in parameters
+    )
 
 
 def _take(token: list[Any]) -> Any:
@@ -478,5 +515,7 @@ def _take(token: list[Any]) -> Any:
 
 
 def _describe_hang(call: Any, waited_s: float) -> str:
-    name = getattr(call, "__name__", None) or getattr(getattr(call, "func", None), "__name__", "its constructor")
+    name = getattr(call, "__name__", None) or getattr(
+        getattr(call, "func", None), "__name__", "its constructor"
+    )
     return f"the environment hangs: {name}() has not come back for {waited_s:.3g} s"

@@ -1,4 +1,6 @@
-"""What the environments that ship are made of: an rtgym interface that says what is done, seen and rewarded."""
+"""What the environments that ship are made of: an rtgym interface that says what is done, seen and
+rewarded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ State = TypeVar("State")
 
 
 class TaskInterface(RealTimeGymInterface, Generic[State]):  # type: ignore[misc]
-    """An rtgym interface whose `reset` and step are made of `begin`, `look`, `judge`, `observe` and `describe`.
+    """An rtgym interface whose `reset` and step are made of `begin`, `look`, `judge`, `observe` and
+    `describe`.
 
     Nothing is touched before the first reset: a trainer makes an interface, too, to see its spaces.
 
@@ -48,7 +51,9 @@ class TaskInterface(RealTimeGymInterface, Generic[State]):  # type: ignore[misc]
         """A neutral one."""
         return neutral_action(self.get_action_space())
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Begin an episode."""
         if seed is not None:
             self.random = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
 """A demonstration of the way around a track, and the reward that it makes.
 
-The demonstration is cut into equally spaced points. The reward of a step is how many of them were passed.
+The demonstration is cut into equally spaced points. The reward of a step is how many of them were
+passed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def resample(positions: Any, spacing: float) -> Points:
 
     Args:
         positions: [T, D], in the order in which they were passed; standing still is fine.
-        spacing: length of a piece, in the unit of the positions; the last point of the way is kept, so that
-            pieces are a little longer or shorter than that.
+        spacing: length of a piece, in the unit of the positions; the last point of the way is kept,
+            so that pieces are a little longer or shorter than that.
 
     Returns:
         The points, float32 [N, D].
@@ -40,10 +41,12 @@ def resample(positions: Any, spacing: float) -> Points:
     way = Way(positions)
     if not 0.5 * spacing < way.length < _MOST_PIECES * spacing:
         raise ConfigError(
-            f"the recorded way is {way.length:.3g} long; expected 1 to {_MOST_PIECES:g} pieces of {spacing:g}: choose "
-            "another spacing, or record more"
+            f"the recorded way is {way.length:.3g} long; expected 1 to {_MOST_PIECES:g} pieces of "
+            f"{spacing:g}: choose another spacing, or record more"
         )
-    return way.ahead(np.linspace(0.0, way.length, round(way.length / spacing) + 1)).astype(np.float32)
+    return way.ahead(np.linspace(0.0, way.length, round(way.length / spacing) + 1)).astype(
+        np.float32
+    )
 
 
 def save_trajectory(file: str | Path, points: Any) -> None:
@@ -57,27 +60,35 @@ def save_trajectory(file: str | Path, points: Any) -> None:
     try:
         write_atomically(Path(file), content.getvalue())
     except OSError as error:
-        raise ConfigError(f"the trajectory cannot be written to {file}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"the trajectory cannot be written to {file}: {error.strerror or error}"
+        ) from None
 
 
 def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     """Read what `save_trajectory` wrote. Nothing in the file is code.
 
     Raises:
-        ConfigError: there is no such file, no trajectory in it, or one with other `dimensions` (None: 2 or 3).
+        ConfigError: there is no such file, no trajectory in it, or one with other `dimensions`
+            (None: 2 or 3).
     """
     try:
         with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
             points = content["points"]
     except FileNotFoundError:
-        raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record --lap`") from None
+        raise ConfigError(
+            f"there is no trajectory at {file}: record one with `tmrl-like record --lap`"
+        ) from None
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{file} is not an .npz file with `points` ({reason}): record it again") from None
+        raise ConfigError(
+            f"{file} is not an .npz file with `points` ({reason}): record it again"
+        ) from None
     points = checked_points(points, f"{file}: ")
     if dimensions not in (None, points.shape[1]):
         raise ConfigError(
-            f"{file}: its positions have {points.shape[1]} coordinates, this environment's {dimensions}: record it here"
+            f"{file}: its positions have {points.shape[1]} coordinates, this environment's "
+            f"{dimensions}: record it here"
         )
     return points
 
@@ -110,9 +121,9 @@ class RewardOptions(Options):
 class TrajectoryReward(Way):
     """Rewards progress along a demonstration, which is its `Way`.
 
-    Reward is `reward_per_point` times the points passed; what going back loses, going there again regains, so
-    driving to and fro is worth nothing. An episode terminates at the last point, or after `failure_countdown`
-    steps in a row that did not get beyond the furthest point so far.
+    Reward is `reward_per_point` times the points passed; what going back loses, going there again
+    regains, so driving to and fro is worth nothing. An episode terminates at the last point, or
+    after `failure_countdown` steps in a row that did not get beyond the furthest point so far.
     """
 
     def __init__(
@@ -132,7 +143,9 @@ class TrajectoryReward(Way):
             ConfigError: the points are not a way.
         """
         self._options, self._half_width = options, half_width
-        super().__init__(points, options.forward_limit, options.backward_limit, options.max_distance)
+        super().__init__(
+            points, options.forward_limit, options.backward_limit, options.max_distance
+        )
 
     def reset(self) -> None:
         """Begin at the first point again."""
@@ -150,11 +163,15 @@ class TrajectoryReward(Way):
         return self.index == self.last
 
     def info(self, position: Any) -> dict[str, Any]:
-        """Where on the track `position`, [D], is, after the call that judged it; see `Way.where`."""
+        """Where on the track `position`, [D], is, after the call that judged it; see
+        `Way.where`.
+        """
         return self.where(position, self.progress, self._half_width)
 
     def __call__(self, position: Any) -> tuple[float, bool]:
-        """The reward of a step that ended at `position`, [D], and whether the episode terminates."""
+        """The reward of a step that ended at `position`, [D], and whether the episode
+        terminates.
+        """
         options, before, furthest = self._options, self.index, self.furthest
         self.follow(position)
         self._steps += 1
@@ -167,12 +184,14 @@ class TrajectoryReward(Way):
 
 
 class Lap:
-    """In the place of a `TrajectoryReward` while a demonstration is driven: nothing is worth anything.
+    """In the place of a `TrajectoryReward` while a demonstration is driven: nothing is worth
+    anything.
 
     Attributes:
         is_at_end: no demonstration says where that is.
 
-    A lap is over when he who was `away` from where it began is `back` within so much, in the unit of the positions.
+    A lap is over when he who was `away` from where it began is `back` within so much, in the unit
+    of the positions.
     """
 
     is_at_end = False

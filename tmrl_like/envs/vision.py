@@ -23,13 +23,17 @@ class Shrink:
     """
 
     def __init__(
-        self, size: tuple[int, int] = (64, 64), crop: tuple[int, int, int, int] | None = None, grey: bool = True
+        self,
+        size: tuple[int, int] = (64, 64),
+        crop: tuple[int, int, int, int] | None = None,
+        grey: bool = True,
     ) -> None:
         """Prepare.
 
         Args:
             size: height and width in pixels.
-            crop: first row, row after the last, first column, column after the last; None keeps everything.
+            crop: first row, row after the last, first column, column after the last; None keeps
+                everything.
             grey: one value per pixel instead of three.
 
         Raises:
@@ -38,7 +42,12 @@ class Shrink:
         """
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
-        expect(min(size) >= 1 and max(size) <= _LARGEST_PX, "size", size, f"1 to {_LARGEST_PX} pixels each way")
+        expect(
+            min(size) >= 1 and max(size) <= _LARGEST_PX,
+            "size",
+            size,
+            f"1 to {_LARGEST_PX} pixels each way",
+        )
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey
@@ -51,7 +60,9 @@ class Shrink:
             image = self._cv2.cvtColor(image, self._cv2.COLOR_RGB2GRAY)
         if image.shape[:2] == self._size[::-1]:
             return np.array(image)
-        small: NDArray[np.uint8] = self._cv2.resize(image, self._size, interpolation=self._cv2.INTER_AREA)
+        small: NDArray[np.uint8] = self._cv2.resize(
+            image, self._size, interpolation=self._cv2.INTER_AREA
+        )
         return small
 
 
@@ -74,18 +85,22 @@ class History:
 
 
 def stack_of(item: int, length: int) -> dict[int, int] | int:
-    """What a memory is told (`frame_stack`) of observations whose item is a `History` of so many."""
+    """What a memory is told (`frame_stack`) of observations whose item is a `History` of so
+    many.
+    """
     return {item: length} if length > 1 else 0
 
 
 class RangeFinder:
     """Measures how far the road goes in several directions.
 
-    A ray goes in steps of a pixel from `origin` to the first pixel that is not road, or to the edge of the
-    picture, or as far as `max_range`.
+    A ray goes in steps of a pixel from `origin` to the first pixel that is not road, or to the edge
+    of the picture, or as far as `max_range`.
     """
 
-    def __init__(self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float) -> None:
+    def __init__(
+        self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float
+    ) -> None:
         """Work out which pixels each ray meets.
 
         Args:
@@ -100,19 +115,28 @@ class RangeFinder:
         height, width = shape
         directions = np.deg2rad(np.asarray(angles, np.float64)).reshape(-1, 1)
         is_inside = 0 <= origin[0] < height and 0 <= origin[1] < width
-        expect(is_inside, "the origin of a range finder", origin, f"a row and a column of a picture {tuple(shape)}")
+        expect(
+            is_inside,
+            "the origin of a range finder",
+            origin,
+            f"a row and a column of a picture {tuple(shape)}",
+        )
         way = np.arange(int(max_range) + 1)
         rows = np.floor(origin[0] - np.cos(directions) * way + 0.5).astype(np.intp)
         columns = np.floor(origin[1] + np.sin(directions) * way + 0.5).astype(np.intp)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         self._outside = height * width  # the pixel after the last is never road
         self._pixels = np.where(inside, rows * width + columns, self._outside)
-        self._pixels = np.concatenate([self._pixels, np.full((len(directions), 1), self._outside)], axis=1)
+        self._pixels = np.concatenate(
+            [self._pixels, np.full((len(directions), 1), self._outside)], axis=1
+        )
         self._road = np.zeros(height * width + 1, np.bool_)
         self._max_range = np.float32(max_range)
 
     def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Pixels of road along each ray, float32 [R], 0 to `max_range`; `road` [H, W] says which pixels are road."""
+        """Pixels of road along each ray, float32 [R], 0 to `max_range`; `road` [H, W] says which
+        pixels are road.
+        """
         self._road[: self._outside] = road.reshape(-1)
         pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
         return np.minimum(pixels, self._max_range, out=pixels)

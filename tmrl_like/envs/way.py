@@ -18,19 +18,22 @@ Points = NDArray[np.float32]  # [N, D]; D = 2 or 3
 class Way:
     """How far somebody got along a line through points.
 
-    He is *at* one of the points, at first the first one. Each position that is followed brings him to the nearest of
-    those from `backward` behind to `forward` ahead, the furthest of several. So a short cut past more than that gains
-    nothing, and a way that crosses itself has none.
+    He is *at* one of the points, at first the first one. Each position that is followed brings him
+    to the nearest of those from `backward` behind to `forward` ahead, the furthest of several. So a
+    short cut past more than that gains nothing, and a way that crosses itself has none.
 
     Attributes:
         index: the point at which he is, 0 to `last`.
         furthest: the furthest one since `reset`.
         last: the last point.
         length: from the first point to the last, in the unit of the points.
-        distance: how far along he is: the place nearest to him on the two lines that meet at that point.
+        distance: how far along he is: the place nearest to him on the two lines that meet at that
+            point.
     """
 
-    def __init__(self, points: Any, forward: int = 1, backward: int = 0, max_distance: float = math.inf) -> None:
+    def __init__(
+        self, points: Any, forward: int = 1, backward: int = 0, max_distance: float = math.inf
+    ) -> None:
         """Begin at the first of the points, [N, 2] or [N, 3].
 
         Whoever is further than `max_distance` from all of them stays where he was.
@@ -53,7 +56,9 @@ class Way:
         self.distance = 0.0
 
     def follow(self, position: Any) -> float:
-        """Look for him at `position`, [D]; returns how much further along he is, negative if he went back."""
+        """Look for him at `position`, [D]; returns how much further along he is, negative if he
+        went back.
+        """
         here = np.asarray(position, np.float64)
         first = max(0, self.index - self._backward)
         ways = self._points[first : self.index + self._forward + 1] - here
@@ -81,7 +86,9 @@ class Way:
         return float(np.linalg.norm(np.asarray(position, np.float64) - self.ahead([0.0])[0]))
 
     def ahead(self, distances: Any) -> NDArray[np.float64]:
-        """The places so far ahead of him, [len(distances), D]; the last point where the way ends before."""
+        """The places so far ahead of him, [len(distances), D]; the last point where the way ends
+        before.
+        """
         along = self.distance + np.asarray(distances)
         return np.stack([np.interp(along, self._along, axis) for axis in self._points.T], axis=1)
 
@@ -96,8 +103,8 @@ class Way:
         Returns:
             progress: float32 [].
             distance: float32 [], along the way, in its unit.
-            potential: float32 [], minus the distance from the way, in half widths of the road: 0 on it.
-            position: float32 [D].
+            potential: float32 [], minus the distance from the way, in half widths of the road: 0 on
+            it. position: float32 [D].
         """
         return {
             "progress": np.float32(progress),
@@ -108,12 +115,19 @@ class Way:
 
 
 def checked_points(points: Any, whose: str = "") -> Points:
-    """The points of a way, [N, 2] or [N, 3]; ConfigError: they are none, and `whose` begins the line."""
+    """The points of a way, [N, 2] or [N, 3]; ConfigError: they are none, and `whose` begins the
+    line.
+    """
     found: NDArray[Any] = np.asarray(points)
-    is_way = found.ndim == 2 and found.shape[1] in (2, 3) and len(found) > 1 and found.dtype.kind in "fiu"
+    is_way = (
+        found.ndim == 2
+        and found.shape[1] in (2, 3)
+        and len(found) > 1
+        and found.dtype.kind in "fiu"
+    )
     if not is_way or not np.isfinite(found).all():
         raise ConfigError(
-            f"{whose}the points of a way must be finite numbers [N, 2] or [N, 3] with N of 2 or more, not "
-            f"{found.dtype} {list(found.shape)}: record them again"
+            f"{whose}the points of a way must be finite numbers [N, 2] or [N, 3] with N of 2 or "
+            f"more, not {found.dtype} {list(found.shape)}: record them again"
         )
     return found.astype(np.float32)

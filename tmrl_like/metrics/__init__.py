@@ -1,1 +1,3 @@
-"""Numbers about a run: collected per round (`rounds`), written to where they are wanted (`sinks`)."""
+"""Numbers about a run: collected per round (`rounds`), written to where they are wanted
+(`sinks`).
+"""

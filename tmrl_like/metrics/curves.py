@@ -31,7 +31,8 @@ class Curve(NamedTuple):
 def curve_of(folder: Path) -> Curve:
     """The test episodes of the run in a folder, or its training episodes where there were no tests.
 
-    What a trainer did that was killed, after the checkpoint that the next one went on from, is left out.
+    What a trainer did that was killed, after the checkpoint that the next one went on from, is left
+    out.
     """
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     for record in read_records(folder / "metrics.jsonl"):
@@ -40,12 +41,16 @@ def curve_of(folder: Path) -> Curve:
             while points and points[-1][0] > minutes:
                 points.pop()
         if record.get("kind") == "episode" and record.get("return") is not None:
-            found[record["test"]].append((minutes, record.get("env_steps_total") or 0, record["return"]))
+            found[record["test"]].append(
+                (minutes, record.get("env_steps_total") or 0, record["return"])
+            )
     return Curve(*np.array(found[True] or found[False]).reshape(-1, 3).T)
 
 
 def recent(episodes: int) -> int:
-    """Over how many episodes returns are averaged where there are so many: a fifth of them, ten at most."""
+    """Over how many episodes returns are averaged where there are so many: a fifth of them, ten at
+    most.
+    """
     return min(10, 1 + episodes // 5)
 
 
@@ -62,12 +67,15 @@ def plot_returns(
     runs: Mapping[str, Sequence[Path]],
     levels: Mapping[str, tuple[float, float]] | None = None,
 ) -> bool:
-    """Draw the returns of runs over minutes and over samples, averaged over a fifth of the episodes, ten at most.
+    """Draw the returns of runs over minutes and over samples, averaged over a fifth of the
+    episodes, ten at most.
 
     Args:
         picture: a PNG file, or another one that matplotlib writes.
-        runs: run folders by what to call them. Of several it draws the mean, and a band from the lowest to the highest.
-        levels: means and standard deviations of returns, drawn as horizontal lines, by what to call them.
+        runs: run folders by what to call them. Of several it draws the mean, and a band from the
+            lowest to the highest.
+        levels: means and standard deviations of returns, drawn as horizontal lines, by what to call
+            them.
 
     Returns:
         False, with a line in the log: matplotlib is not installed.
@@ -87,7 +95,9 @@ def plot_returns(
         for number, (label, (mean, std)) in enumerate((levels or {}).items()):
             colour = ("tab:gray", "tab:green")[number % 2]
             axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)
-            axes.axhline(mean, color=colour, linestyle="--", label=f"{label}: {mean:.2f} ± {std:.2f}")
+            axes.axhline(
+                mean, color=colour, linestyle="--", label=f"{label}: {mean:.2f} ± {std:.2f}"
+            )
         axes.set(xlabel=over)
     panels[0].set(ylabel="return of an episode")
     panels[0].legend(loc="best", fontsize="small")
@@ -97,7 +107,9 @@ def plot_returns(
 
 
 def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label: str) -> None:
-    """One run as its episodes and a line, several as a line in a band, where all of them have been."""
+    """One run as its episodes and a line, several as a line in a band, where all of them have
+    been.
+    """
     if len(curves) == 1:
         x, returns = curves[0]
         axes.plot(x, returns, ".", color=colour, alpha=0.25)
@@ -106,11 +118,15 @@ def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label
         grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), _GRID)
         lines = np.array([np.interp(grid, x, averaged(returns)) for x, returns in curves])
         axes.fill_between(grid, lines.min(axis=0), lines.max(axis=0), color=colour, alpha=0.2)
-        axes.plot(grid, lines.mean(axis=0), color=colour, label=f"{label}: mean of {len(curves)} runs")
+        axes.plot(
+            grid, lines.mean(axis=0), color=colour, label=f"{label}: mean of {len(curves)} runs"
+        )
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not installed."""
+    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not
+    installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

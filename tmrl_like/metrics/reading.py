@@ -11,12 +11,16 @@ from typing import Any
 import msgspec
 
 Record = dict[str, Any]
-"""A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is in it."""
+"""A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is
+in it.
+"""
 
 
 def numbers_of(record: Record) -> dict[str, float]:
     """What of a record are numbers."""
-    return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {
+        k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }
 
 
 def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
@@ -37,7 +41,9 @@ class Tail:
         self._position = size - int(min(last_bytes, size))
 
     def records(self) -> Iterator[Record]:
-        """The whole lines written since the last call; what of a line is left that was cut off is left out."""
+        """The whole lines written since the last call; what of a line is left that was cut off is
+        left out.
+        """
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._position)
             for line in file:

@@ -37,16 +37,25 @@ SHOWN_IF_ANY = {
 }
 
 
-_GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an agent returns and is no loss: agent
+# of TensorBoard's tags, by how a metric's name begins; what an agent returns and is no loss: agent
+_GROUPS = {
     group: tuple(begins.split())
     for group, begins in {
         "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
         "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
         "takeover_ demonstration_ action_change_",
-        "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
-        "fleet": " ".join(figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed)
-        + " workers deadline_miss_ lost_samples_ policy_lag_ refused_packets_ rejected_workers_ log_fails",
-        "diagnosis": "learning observation_ action_spread policy_change critic_ reward_low reward_high value_",
+        "schedule": (
+            "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions"
+        ),
+        "fleet": " ".join(
+            figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed
+        )
+        + " workers deadline_miss_ lost_samples_ policy_lag_ refused_packets_ rejected_workers_"
+        " log_fails",
+        "diagnosis": (
+            "learning observation_ action_spread policy_change critic_ reward_low reward_high "
+            "value_"
+        ),
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",
     }.items()
@@ -54,7 +63,8 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
 DOES_IT_LEARN = "does it learn?"
 
 _COMPARED_EPISODES = 10  # the first ones of a run beside the last ones
-COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # beside the hyper-parameters of each run
+# beside the hyper-parameters of each run
+COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")
 
 
 class Sink(Protocol):
@@ -68,7 +78,8 @@ class Sink(Protocol):
 
 
 class JsonLinesSink:
-    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last line.
+    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last
+    line.
 
     Values that are not finite become null.
     """
@@ -86,7 +97,11 @@ class JsonLinesSink:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                log.error("cannot write metrics to %s: %s; training goes on without them", self.path, error)
+                log.error(
+                    "cannot write metrics to %s: %s; training goes on without them",
+                    self.path,
+                    error,
+                )
             self._failed = True
 
     def close(self) -> None:
@@ -98,7 +113,9 @@ class JsonLinesSink:
 
 def as_line(record: Record) -> str:
     """A record as a JSON object; values that are not finite become null."""
-    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    finite = {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
+    }
     return json.dumps(finite, separators=(",", ":"))
 
 
@@ -130,22 +147,25 @@ class ConsoleSink:
         n = min(_COMPARED_EPISODES, (len(returns) + 1) // 2)
         before, after = sum(returns[:n]) / n, sum(returns[-n:]) / n
         self._console.print(
-            f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return {before:.2f} at first, "
-            f"{after:.2f} in the end (means of {counted(n, 'episode')}); {len(tests):,} test and {len(others):,} "
-            "training episodes",
+            f"trained for {clock(self._time_s)}: {'test' if tests else 'training'} return "
+            f"{before:.2f} at first, {after:.2f} in the end (means of {counted(n, 'episode')}); "
+            f"{len(tests):,} test and {len(others):,} training episodes",
             soft_wrap=True,
         )
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`, `losses/loss_critic`, …."""
+    """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`,
+    `losses/loss_critic`, ….
+    """
 
     def __init__(self, folder: Path, hyper_parameters: dict[str, object] | None = None) -> None:
         """Write to `folder`.
 
         Args:
             folder: made if it is not there.
-            hyper_parameters: numbers, bools and texts by name, for the tab HPARAMS, where runs are compared.
+            hyper_parameters: numbers, bools and texts by name, for the tab HPARAMS, where runs are
+                compared.
 
         Raises:
             MissingExtraError: TensorBoard is not installed.
@@ -154,7 +174,9 @@ class TensorBoardSink:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
         except ImportError:
-            raise MissingExtraError("TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'") from None
+            raise MissingExtraError(
+                "TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'"
+            ) from None
         self._writer: Any = SummaryWriter(str(folder))
         for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
             self._writer.file_writer.add_summary(summary)
@@ -175,8 +197,9 @@ class TensorBoardSink:
 class WandbSink:
     """Weights & Biases, in a thread of its own.
 
-    Whatever wandb does (no key, no network, an exception), training does not notice: records wait in a
-    bounded queue, the oldest give way. Without a key or a network the run is kept offline in its folder.
+    Whatever wandb does (no key, no network, an exception), training does not notice: records wait
+    in a bounded queue, the oldest give way. Without a key or a network the run is kept offline in
+    its folder.
     """
 
     MAX_WAITING = 10_000
@@ -191,7 +214,9 @@ class WandbSink:
         key: str | None = None,
         config: object = None,
     ) -> None:
-        """Start wandb in the background, with its files in `folder`; the rest is as in `Trainer.run_with_wandb`."""
+        """Start wandb in the background, with its files in `folder`; the rest is as in
+        `Trainer.run_with_wandb`.
+        """
         settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
         self._init: dict[str, Any] = {"dir": str(folder), "resume": "allow", **settings}
         self._key = key
@@ -233,25 +258,43 @@ class WandbSink:
         try:
             return wandb.init(settings=settings, **self._init)
         except Exception as error:
-            log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._init["dir"])
+            log.warning(
+                "wandb is not reachable (%s): keeping the run offline in %s",
+                error,
+                self._init["dir"],
+            )
         return wandb.init(mode="offline", settings=settings, **self._init)
 
 
 def describe_round(record: Record) -> str:
     """One readable line about a round."""
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
-    never = "terminated_test_share" if not record.get("terminated_test_share") else ""  # it may have no such state
-    parts += [text.format(record[name]) for name, text in SHOWN.items() if name in record and name != never]
+    # it may have no such state
+    never = "terminated_test_share" if not record.get("terminated_test_share") else ""
+    parts += [
+        text.format(record[name])
+        for name, text in SHOWN.items()
+        if name in record and name != never
+    ]
     parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
     if learns := learns_in_words(record):
-        parts.append(f"{DOES_IT_LEARN} " + (f"[red]{learns}[/red]" if learns.startswith("no") else learns))
-    parts += [f"[red]{text.format(record[name])}[/red]" for name, text in SHOWN_IF_ANY.items() if record.get(name)]
+        parts.append(
+            f"{DOES_IT_LEARN} " + (f"[red]{learns}[/red]" if learns.startswith("no") else learns)
+        )
+    parts += [
+        f"[red]{text.format(record[name])}[/red]"
+        for name, text in SHOWN_IF_ANY.items()
+        if record.get(name)
+    ]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
 
 def describe_warm_up(record: Record) -> str:
     """How many of the samples have come that training waits for."""
-    return f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} (start_training)"
+    return (
+        f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} "
+        "(start_training)"
+    )
 
 
 def learns_in_words(record: Record) -> str:
@@ -271,4 +314,5 @@ def loss_in_words(record: Record) -> str:
 
 def tag_of(name: str) -> str:
     """A metric's name with its group before it, as TensorBoard shows it."""
-    return f"{next((group for group, begins in _GROUPS.items() if name.startswith(begins)), 'agent')}/{name}"
+    groups = (group for group, begins in _GROUPS.items() if name.startswith(begins))
+    return f"{next(groups, 'agent')}/{name}"

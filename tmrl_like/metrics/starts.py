@@ -78,7 +78,9 @@ def describe_start(**known: object) -> Start:
 @functools.cache
 def _here(folder: str) -> Start:
     commit = _git("rev-parse", "HEAD")
-    installed = [info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")]
+    installed = [
+        info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")
+    ]
     return Start(
         command=shlex.join(sys.orig_argv),
         folder=folder,
@@ -93,7 +95,9 @@ def _here(folder: str) -> Start:
 
 
 def read_starts(folder: Path) -> list[Start]:
-    """What the run in a folder says of its starts, newest last; none where it says nothing that can be read."""
+    """What the run in a folder says of its starts, newest last; none where it says nothing that can
+    be read.
+    """
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Start])
     except (OSError, msgspec.MsgspecError):
@@ -102,14 +106,16 @@ def read_starts(folder: Path) -> list[Start]:
 
 def write_starts(folder: Path, starts: list[Start]) -> None:
     """Keep the newest hundred; OSError: they cannot be written."""
-    write_atomically(folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1))
+    write_atomically(
+        folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1)
+    )
 
 
 def _git(*arguments: str, empty: Sequence[str] = ()) -> str:
     """What git says of the working folder; empty: there is no git, or it is in no repository.
 
-    The repository may be anyone's: nothing is written to it, and none of its programs is started; filters are those
-    whose keys of its configuration are `empty`.
+    The repository may be anyone's: nothing is written to it, and none of its programs is started;
+    filters are those whose keys of its configuration are `empty`.
     """
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
@@ -131,5 +137,7 @@ def _git(*arguments: str, empty: Sequence[str] = ()) -> str:
 def _cpu() -> str:
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+        return (
+            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+        )
     return platform.processor() or platform.machine()

@@ -16,14 +16,23 @@ from tmrl_like.wire.messages import Beat
 Incident: TypeAlias = tuple[float, str, str]
 """Unix time, "good", "note" or "bad", a sentence."""
 
-DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
+DRAWN = (
+    "return",
+    "training_steps_per_env_step",
+    "loss_",
+    "q_",
+    "entropy_",
+    "sample_age_p",
+    "demonstration_share",
+)
 """How metrics begin that have a curve."""
 
 _MAX_BINS = 300
 _MAX_INCIDENTS = 300
 _MAX_CURVES = 100
 _NAMED = 5  # workers in one line
-_PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)  # and programs, as a condition names them
+# and programs, as a condition names them
+_PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)
 
 
 class BinnedCurve:
@@ -31,7 +40,8 @@ class BinnedCurve:
 
     def __init__(self) -> None:
         self._width_s = 1.0
-        self._bins: dict[int, tuple[int, float, float]] = {}  # by number: count, sum, sum of squares
+        # by number: count, sum, sum of squares
+        self._bins: dict[int, tuple[int, float, float]] = {}
 
     def add(self, time_s: float, value: float) -> None:
         """Add a value; times do not fall."""
@@ -48,13 +58,17 @@ class BinnedCurve:
 
     def cut(self, time_s: float) -> None:
         """Forget what came at that time or later."""
-        self._bins = {number: sums for number, sums in self._bins.items() if number * self._width_s < time_s}
+        self._bins = {
+            number: sums for number, sums in self._bins.items() if number * self._width_s < time_s
+        }
 
     def columns(self) -> tuple[list[float], list[float], list[float]]:
         """The middle of each bin in seconds, mean, standard deviation."""
         times = [(number + 0.5) * self._width_s for number in self._bins]
         means = [total / count for count, total, _ in self._bins.values()]
-        variances = [squares / count - (total / count) ** 2 for count, total, squares in self._bins.values()]
+        variances = [
+            squares / count - (total / count) ** 2 for count, total, squares in self._bins.values()
+        ]
         return times, means, [math.sqrt(max(0.0, variance)) for variance in variances]
 
 
@@ -62,7 +76,8 @@ class RunHistory:
     """Collects records of the metrics, and workers' signs of life.
 
     Attributes:
-        curves: over the time of training: of numbers of the rounds by their names, and "return" and "return_test".
+        curves: over the time of training: of numbers of the rounds by their names, and "return" and
+            "return_test".
         round: the newest round's record; empty: there was none.
         time_s: of the newest record.
         incidents: the newest, oldest first.
@@ -79,7 +94,9 @@ class RunHistory:
         self._trainers: list[str] | None = None
 
     def add_record(self, record: Record) -> None:
-        """Add a record. One that is earlier than the last stands for it and all since: training began again there."""
+        """Add a record. One that is earlier than the last stands for it and all since: training
+        began again there.
+        """
         time_s = float(record.get("time_s") or 0.0)
         if time_s < self.time_s:
             for curve in self.curves.values():
@@ -96,15 +113,21 @@ class RunHistory:
     def _add(self, name: str, value: float) -> None:
         if not name.startswith(DRAWN):
             return
-        if name in self.curves or len(self.curves) < _MAX_CURVES:  # a trainer may send whatever names it likes
+        # a trainer may send whatever names it likes
+        if name in self.curves or len(self.curves) < _MAX_CURVES:
             self.curves.setdefault(name, BinnedCurve()).add(self.time_s, value)
 
     def _tell_of_round(self, now: Record, before: Record) -> None:
         learning = now.get("learning")
         if learning and learning != before.get("learning"):
             self.tell("bad" if learning.startswith("not") else "good", learning)
-        if before and (now.get("rejected_workers_total") or 0) > (before.get("rejected_workers_total") or 0):
-            self.tell("bad", "the trainer takes no samples of a worker any more: they do not fit its memory")
+        if before and (now.get("rejected_workers_total") or 0) > (
+            before.get("rejected_workers_total") or 0
+        ):
+            self.tell(
+                "bad",
+                "the trainer takes no samples of a worker any more: they do not fit its memory",
+            )
         if now.get("log_fails") and not before.get("log_fails"):
             self.tell("bad", "the trainer's disk takes no samples")
 
@@ -113,9 +136,14 @@ class RunHistory:
         self.incidents.append((self._clock(), kind, text))
 
     def see(self, trainers: list[str], beats: Iterable[Beat]) -> None:
-        """Note what has changed since the last look, from the names of the trainers and the workers' newest beats."""
+        """Note what has changed since the last look, from the names of the trainers and the
+        workers' newest beats.
+        """
         if self._trainers is not None and trainers != self._trainers:
-            self.tell("note" if trainers else "bad", f"training: {', '.join(trainers)}" if trainers else "no trainer")
+            self.tell(
+                "note" if trainers else "bad",
+                f"training: {', '.join(trainers)}" if trainers else "no trainer",
+            )
         self._trainers = trainers
         known, self._workers = self._workers, {beat.worker: beat.condition for beat in beats}
         for name, now in self._workers.items():

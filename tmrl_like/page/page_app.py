@@ -1,4 +1,6 @@
-"""The page's own server: a page, its figures as they change, and Prometheus' metrics. It answers questions only."""
+"""The page's own server: a page, its figures as they change, and Prometheus' metrics. It answers
+questions only.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ class Page:
         self.address: tuple[str, int] = self._server.socket.getsockname()[:2]
         self._thread = start_thread(self._server.serve_forever, "tmrl-page")
         if not ipaddress.ip_address(self.address[0]).is_loopback:
-            line = "without a key and unencrypted, anybody who can reach %s sees the workers' names, state and returns"
+            line = (
+                "without a key and unencrypted, anybody who can reach %s sees the workers' names, "
+                "state and returns"
+            )
             log.warning(line, self.url)
 
     @property
@@ -98,7 +103,9 @@ def _listening(watcher: Watcher, bind: str, port: int | None) -> _Server:
         if port is None:
             return _listening(watcher, bind, 0)
         if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(f"port {port} on {bind} is taken: give the page another one (--port)") from None
+            raise AddressInUseError(
+                f"port {port} on {bind} is taken: give the page another one (--port)"
+            ) from None
         raise TransportError(f"the page cannot listen on {bind}:{port}: {error.strerror}") from None
 
 
@@ -120,7 +127,9 @@ class _Server(ThreadingTCPServer):
             self.shutdown_request(request)
             return
         try:
-            start_thread(partial(self.process_request_thread, request, client_address), "tmrl-page-answer")
+            start_thread(
+                partial(self.process_request_thread, request, client_address), "tmrl-page-answer"
+            )
         except ShortageError as error:
             log.warning("%s", error)
             self._connections.release()
@@ -144,7 +153,9 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = _SLOW_S
 
     def do_GET(self) -> None:
-        """Answer where Host is an address or this machine's own name, not one that a site has given to it."""
+        """Answer where Host is an address or this machine's own name, not one that a site has given
+        to it.
+        """
         path = self.path.partition("?")[0]
         if not _is_ours(self.headers.get("host", "")):
             self._say(421, "this page answers to localhost, this machine's name or an address\n")
@@ -195,7 +206,9 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 def _is_ours(host: str) -> bool:
-    """Whether a Host is an address or a name of this machine; else another site had a browser ask (DNS rebinding)."""
+    """Whether a Host is an address or a name of this machine; else another site had a browser ask
+    (DNS rebinding).
+    """
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:
         ipaddress.ip_address(name)

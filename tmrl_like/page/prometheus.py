@@ -17,7 +17,10 @@ _EDGES = (*LATENESS_EDGES_S, "+Inf")
 
 def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
     """All figures: what was seen so many seconds ago, and the newest round's record."""
-    lines = [f"{re.sub(r'[^a-zA-Z0-9_]', '_', name)} {value}" for name, value in numbers_of(record).items()]
+    lines = [
+        f"{re.sub(r'[^a-zA-Z0-9_]', '_', name)} {value}"
+        for name, value in numbers_of(record).items()
+    ]
     if sight is not None:
         lines.append(f"page_view_age_s {silent_s}")
         lines.append(f"trainers {len(sight.trainers)}")
@@ -40,4 +43,7 @@ def _of_worker(age_s: float, beat: Beat) -> Iterator[str]:
             for edge, count in zip(_EDGES, itertools.accumulate(value), strict=False):
                 yield f'{metric}{{{label},le="{edge}"}} {count}'
         else:  # of a text, whether there is one
-            yield f"{metric}{{{label}}} {int(bool(value)) if isinstance(value, str | bool) else value}"
+            yield (
+                f"{metric}{{{label}}} "
+                f"{int(bool(value)) if isinstance(value, str | bool) else value}"
+            )

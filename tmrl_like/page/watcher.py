@@ -26,7 +26,9 @@ _decoder = msgspec.msgpack.Decoder(m.Sight)
 
 
 class Browser:
-    """What waits for one browser, of each kind the newest; an iterator of server-sent events, until `end`."""
+    """What waits for one browser, of each kind the newest; an iterator of server-sent events, until
+    `end`.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, bytes] = {}
@@ -59,7 +61,8 @@ class Browser:
 class Watcher:
     """Looks at a server, often while somebody looks at the page (see `conversation.Role`).
 
-    Browsers are told, in JSON, of the "workers" a few times a second, and of the "run" every few seconds.
+    Browsers are told, in JSON, of the "workers" a few times a second, and of the "run" every few
+    seconds.
 
     Attributes:
         session: keeps the connection; raises what ended it.
@@ -70,13 +73,19 @@ class Watcher:
     """
 
     def __init__(self, ring: Ring, title: dict[str, Any], records: Iterable[Record]) -> None:
-        """Connect, without waiting for the server; `title` is for browsers, `records` what is known of the run."""
+        """Connect, without waiting for the server; `title` is for browsers, `records` what is known
+        of the run.
+        """
         self.history = RunHistory()
         for record in records:
             self.history.add_record(record)
         self.sight: m.Sight | None = None
         self.browsers: set[Browser] = set()
-        self._title = {**title, "server": ", ".join(ring.addresses), "late_edges_s": LATENESS_EDGES_S}
+        self._title = {
+            **title,
+            "server": ", ".join(ring.addresses),
+            "late_edges_s": LATENESS_EDGES_S,
+        }
         self._view = self._report = 0
         self.seen_at = self._asked_at = self._told_at = -math.inf
         self._was_connected = False
@@ -95,7 +104,7 @@ class Watcher:
             for browser in list(self.browsers):
                 browser.put(kind, data)
 
-    # -- the connection's thread ---------------------------------------------------------------------
+    # -- the connection's thread -------------------------------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """Another server counts its reports from 1."""
@@ -110,7 +119,9 @@ class Watcher:
         sight = self.sight = _decoder.decode(body)
         self.seen_at = time.monotonic()
         for report in sight.reports:
-            with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):  # an odd one
+            with contextlib.suppress(
+                ValueError, TypeError, AttributeError, KeyError, OverflowError
+            ):  # an odd one
                 self.history.add_record(msgspec.json.decode(report))
         self.history.see(sight.trainers, [beat for _, beat in sight.workers])
         self._tell("workers", [described(age_s, beat) for age_s, beat in sight.workers])
@@ -129,7 +140,11 @@ class Watcher:
             self._told_at = now
             self._tell("run", self._run(connected))
         every_s = _LOOKS_EVERY_S if self.browsers else _KEEPS_UP_EVERY_S
-        if connected and now - self._asked_at >= every_s and send(m.encode(m.Look(self._view, self._report))):
+        if (
+            connected
+            and now - self._asked_at >= every_s
+            and send(m.encode(m.Look(self._view, self._report)))
+        ):
             self._asked_at = now
         return max(0.01, min(every_s, self._asked_at + every_s - now))
 
@@ -153,4 +168,9 @@ class Watcher:
 
 def described(age_s: float, beat: m.Beat) -> dict[str, Any]:
     """A worker, for browsers."""
-    return {"worker": beat.worker, "age_s": age_s, "at_s": beat.at_s, **msgspec.structs.asdict(beat.condition)}
+    return {
+        "worker": beat.worker,
+        "age_s": age_s,
+        "at_s": beat.at_s,
+        **msgspec.structs.asdict(beat.condition),
+    }

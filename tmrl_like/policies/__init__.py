@@ -1,1 +1,3 @@
-"""Policies: the actor that acts, its parameters as bytes, and what a worker checks before one drives."""
+"""Policies: the actor that acts, its parameters as bytes, and what a worker checks before one
+drives.
+"""

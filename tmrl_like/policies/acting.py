@@ -54,7 +54,9 @@ class NetworkActor(Actor, Protocol):
     network: Network
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
+        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the
+        manifest's.
+        """
 
     def flatten(self, obs: Observation) -> Floats:
         """A raw observation as the network sees it, float32 [R]."""
@@ -64,7 +66,9 @@ class OnDisk:
     """What an actor has beside `weights`, `load_weights` and `to_device`: weights in a file."""
 
     def save(self: Actor, path: str | os.PathLike[str]) -> None:
-        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
+        """Write the weights atomically: after a kill the file is the old one or the new one,
+        whole.
+        """
         write_weights(Path(path), self.weights())
 
     def load(self: Actor, path: str | os.PathLike[str], device: str = "cpu") -> Actor:

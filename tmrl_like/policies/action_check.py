@@ -19,7 +19,9 @@ _ROUNDING = 1e-5  # of an action's size, and at least that much
 
 
 def is_finite(value: object) -> bool:
-    """Whether no number in an action, or an observation, is NaN or infinite. Of one space: `finite_check`."""
+    """Whether no number in an action, or an observation, is NaN or infinite. Of one space:
+    `finite_check`.
+    """
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fc":
             return True
@@ -32,7 +34,9 @@ def is_finite(value: object) -> bool:
 
 
 def finite_check(space: Space) -> Callable[[Action], bool]:
-    """`is_finite`; of a space that is a short vector, or a Tuple of these as most are, several times as fast."""
+    """`is_finite`; of a space that is a short vector, or a Tuple of these as most are, several
+    times as fast.
+    """
     is_tuple = isinstance(space, spaces.Tuple)
     for part in space.spaces if isinstance(space, spaces.Tuple) else (space,):
         if not (isinstance(part, spaces.Box) and len(part.shape) == 1 and part.shape[0] <= _SHORT):
@@ -50,8 +54,12 @@ def finite_check(space: Space) -> Callable[[Action], bool]:
 
 
 def action_problem(action: Action, space: Space) -> str:
-    """Why an action is not one of a space; empty: it is. Bounds of a Box may be missed by rounding."""
-    return next(filter(None, (_leaf_problem(part, of) for _, of, part in tree.walk(space, action))), "")
+    """Why an action is not one of a space; empty: it is. Bounds of a Box may be missed by
+    rounding.
+    """
+    return next(
+        filter(None, (_leaf_problem(part, of) for _, of, part in tree.walk(space, action))), ""
+    )
 
 
 def _leaf_problem(action: Action, space: Space) -> str:
@@ -66,7 +74,10 @@ def _leaf_problem(action: Action, space: Space) -> str:
     if values.shape != space.shape:
         return f"it has the shape {values.shape}, the space {space.shape}"
     if not is_finite(values):
-        return f"it holds values that are not finite: {one_line(np.array2string(values, threshold=8, precision=3))}"
+        return (
+            "it holds values that are not finite: "
+            f"{one_line(np.array2string(values, threshold=8, precision=3))}"
+        )
     low, high, exact = (array.astype(np.float64) for array in (space.low, space.high, values))
     outside = np.maximum(low - exact, exact - high) > _ROUNDING * np.maximum(np.abs(exact), 1.0)
     for at in np.argwhere(outside):

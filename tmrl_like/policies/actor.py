@@ -27,23 +27,29 @@ _SPACES = "observation_space", "action_space"
 class ActorModule(OnDisk, torch.nn.Module, ABC):
     """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
 
-    The trainer's and the worker's instance are built from the same class with the same arguments; what
-    travels is what `state_dict()` holds, never code.
+    The trainer's and the worker's instance are built from the same class with the same arguments;
+    what travels is what `state_dict()` holds, never code.
     """
 
     made_with: dict[str, Any]
     """The arguments that its class was called with, by name, the two spaces apart."""
 
     extras: Mapping[str, Any] = MappingProxyType({})
-    """What it says about its newest action beside it: numbers and arrays, always of one form. They become items of the
-    sample's `info`. An actor that says something sets this in its constructor, to values of that form, and to a new
-    dict in each `act`."""
+    """What it says about its newest action beside it: numbers and arrays, always of one form. They
+    become items of the sample's `info`. An actor that says something sets this in its constructor,
+    to values of that form, and to a new dict in each `act`."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Make it, and keep the arguments: a policy file says them."""
         self = super().__new__(cls)
-        given = dict(zip(signature_of(cls).parameters, args, strict=False)) | options if args or options else {}
-        self.__dict__["made_with"] = {name: value for name, value in given.items() if name not in _SPACES}
+        given = (
+            dict(zip(signature_of(cls).parameters, args, strict=False)) | options
+            if args or options
+            else {}
+        )
+        self.__dict__["made_with"] = {
+            name: value for name, value in given.items() if name not in _SPACES
+        }
         return self
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -62,11 +68,13 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
             test: True asks for the best action, False for one to explore with.
 
         Returns:
-            The action as a numpy array of the action space's shape (a leading dimension of 1 is fine).
+            The action as a numpy array of the action space's shape (a leading dimension of 1 is
+            fine).
         """
 
     def best_actions(self, obs: Observation) -> torch.Tensor:
-        """What `act` does with `test=True`, for a batch and in torch alone: what is written as ONNX. Optional.
+        """What `act` does with `test=True`, for a batch and in torch alone: what is written as
+        ONNX. Optional.
 
         Args:
             obs: the observation's structure with tensors [N, ...] as leaves.
@@ -101,16 +109,21 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         return fit_action(action, self.action_space)
 
     def reset(self) -> None:
-        """An episode begins: forget recurrent state. The worker calls it before it resets the environment."""
+        """An episode begins: forget recurrent state. The worker calls it before it resets the
+        environment.
+        """
 
     def carry_over(self, previous: ActorModule) -> None:
-        """Take over recurrent state from the instance that acted until now (weights swap in mid-episode).
+        """Take over recurrent state from the instance that acted until now (weights swap in
+        mid-episode).
 
         Before, `act(obs, test=True)` was called on this instance with a few probe observations.
         """
 
     def to_device(self, device: str) -> ActorModule:
-        """Move parameters and future observations to `device`; returns self. ConfigError: torch has none like it."""
+        """Move parameters and future observations to `device`; returns self. ConfigError: torch has
+        none like it.
+        """
         refuse_device(device)
         self.device = device
         return self.to(device)
@@ -141,7 +154,8 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         refuse_misfit(type(self).__name__, self.manifest(), weights.manifest)
         own, new = self.state_dict(), tensors_of(weights)
         if own:
-            with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
+            # one call for all: each torch call may hand the interpreter to another thread
+            with torch.no_grad():
                 torch._foreach_copy_(list(own.values()), [new[name] for name in own])
 
 
@@ -151,7 +165,9 @@ def refuse_device(device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         problem = one_line(str(error).partition("\n")[0], 200)
-        raise ConfigError(f"device is {device!r}; torch has no such device on this machine: {problem}") from None
+        raise ConfigError(
+            f"device is {device!r}; torch has no such device on this machine: {problem}"
+        ) from None
 
 
 def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
@@ -180,6 +196,12 @@ def fit_action(action: Action, space: Space) -> Action:
     if shape is None or not isinstance(action, np.ndarray) or (shape and action.shape == shape):
         return action
     try:
-        return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
+        return (
+            action.reshape(shape)[()]
+            if isinstance(space, gymnasium.spaces.Discrete)
+            else action.reshape(shape)
+        )
     except ValueError:
-        raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
+        raise PolicyError(
+            f"act() returned an array of shape {action.shape}; the action space wants {shape}"
+        ) from None

@@ -1,4 +1,6 @@
-"""A policy as ONNX, for machines without tmrl_like: what it does with `test=True`, from observations to actions."""
+"""A policy as ONNX, for machines without tmrl_like: what it does with `test=True`, from
+observations to actions.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ INPUT, OUTPUT = "observation", "action"
 def write_onnx(policy: Policy, path: Path) -> None:
     """Write a policy's best actions as a graph, with all that its actor does to observations.
 
-    Its inputs are the parts of N observations as the actor sees them, [N, …] in the dtypes that they have:
-    `observation` where there is one, `observation.KEY` for each part of a Tuple or Dict. Its output `action` is [N, …],
-    in the action space's shape. What an `obs_preprocessor` does is not in it.
+    Its inputs are the parts of N observations as the actor sees them, [N, …] in the dtypes that
+    they have: `observation` where there is one, `observation.KEY` for each part of a Tuple or Dict.
+    Its output `action` is [N, …], in the action space's shape. What an `obs_preprocessor` does is
+    not in it.
 
     Raises:
         MissingExtraError: ONNX is not installed.
@@ -32,7 +35,9 @@ def write_onnx(policy: Policy, path: Path) -> None:
         OSError: the file cannot be written.
     """
     if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise MissingExtraError('writing ONNX needs the extra "onnx": pip install "tmrl_like[onnx]"')
+        raise MissingExtraError(
+            'writing ONNX needs the extra "onnx": pip install "tmrl_like[onnx]"'
+        )
     import torch
 
     from tmrl_like.policies.actor import ActorModule, to_batch_of_one
@@ -40,8 +45,8 @@ def write_onnx(policy: Policy, path: Path) -> None:
     actor: ActorModule = policy.actor.in_torch()
     if type(actor).best_actions is ActorModule.best_actions:
         raise PolicyError(
-            f"a {type(actor).__name__} cannot be written as ONNX: give it a method best_actions(obs), which makes "
-            "actions [N, …] of tensors [N, …] in torch alone"
+            f"a {type(actor).__name__} cannot be written as ONNX: give it a method "
+            "best_actions(obs), which makes actions [N, …] of tensors [N, …] in torch alone"
         )
     probe = PolicyProbe(policy.observation_space, policy.action_space, policy.obs_preprocessor)
     obs = to_batch_of_one(probe.sampled[0])
@@ -55,7 +60,8 @@ def write_onnx(policy: Policy, path: Path) -> None:
         def forward(self, *leaves: torch.Tensor) -> torch.Tensor:
             return actor.best_actions(tree.fill(obs, iter(leaves)))
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of other packages that are not installed
+    # of other packages that are not installed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     rows = {0: torch.export.Dim("N")}
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
@@ -70,8 +76,11 @@ def write_onnx(policy: Policy, path: Path) -> None:
             )
     except Exception as error:  # whatever it does not know
         raise PolicyError(
-            f"torch cannot write {type(actor).__name__}.best_actions as ONNX: {one_line(error, 300)}"
+            f"torch cannot write {type(actor).__name__}.best_actions as ONNX: "
+            f"{one_line(error, 300)}"
         ) from error
     card, model = policy.metadata, program.model_proto
-    model.doc_string = f"{card.run} version {card.version}: {policy.observation_space} -> {policy.action_space}"
+    model.doc_string = (
+        f"{card.run} version {card.version}: {policy.observation_space} -> {policy.action_space}"
+    )
     write_atomically(path, model.SerializeToString())

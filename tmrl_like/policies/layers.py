@@ -17,7 +17,9 @@ Floats: TypeAlias = NDArray[np.float32]
 class WeightAndBias(NamedTuple):
     """A linear layer, a convolution or a normalisation."""
 
-    weight: Floats  # [width, width before], of a convolution [channels, channels before, kernel, kernel]; or [width]
+    # [width, width before], of a convolution [channels, channels before, kernel, kernel]; or
+    # [width]
+    weight: Floats
     bias: Floats  # [width]
 
 
@@ -27,7 +29,9 @@ def layer_of(parameters: Mapping[str, Floats], name: str) -> WeightAndBias:
 
 
 def normalise(x: Floats, norm: WeightAndBias) -> None:
-    """Layer normalisation of x, [width], in place: Ba, Kiros and Hinton 2016 (arXiv:1607.06450), eq. 4."""
+    """Layer normalisation of x, [width], in place: Ba, Kiros and Hinton 2016 (arXiv:1607.06450),
+    eq. 4.
+    """
     x -= np.add.reduce(x) / len(x)
     x *= norm.weight / math.sqrt(x.dot(x) / len(x) + EPS)
     x += norm.bias

@@ -1,4 +1,6 @@
-"""Act with a policy file: without server and environment, and without torch where the actor is one that ships."""
+"""Act with a policy file: without server and environment, and without torch where the actor is one
+that ships.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _OURS = __name__.partition(".")[0]
 
 
 def without_torch(class_path: str) -> str:
-    """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without torch: that one's path.
+    """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without
+    torch: that one's path.
 
-    Else the path itself, as it is where there is no such package: whoever imports the class says so.
+    Else the path itself, as it is where there is no such package: whoever imports the class says
+    so.
     """
     package, _, name = class_path.rpartition(".")
     try:
@@ -57,7 +61,9 @@ class Policy:
         return self.metadata.version
 
     def act(self, obs: Observation, test: bool = True) -> Action:
-        """The action for one raw observation, as the environment gives and takes them; `test`: the best one."""
+        """The action for one raw observation, as the environment gives and takes them; `test`: the
+        best one.
+        """
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
         return self.actor.act_(obs, test)
@@ -77,26 +83,33 @@ def load_policy(
     """Load a policy; it has passed the checks that a worker makes before one drives.
 
     Args:
-        where: a policy file; a run by its name or folder (its newest policy); `RUN@TAG` or `RUN@VERSION`.
-        allow: packages of yours that the file may name code of, e.g. `("my_arm",)`. It is imported and called, so allow
-            only what you know. Without it a file may name the actors that ship, and parts of the environments that do.
-        actor: makes the actor, from `observation_space` and `action_space`, in place of what the file names.
+        where: a policy file; a run by its name or folder (its newest policy); `RUN@TAG` or
+            `RUN@VERSION`.
+        allow: packages of yours that the file may name code of, e.g. `("my_arm",)`. It is imported
+            and called, so allow only what you know. Without it a file may name the actors that
+            ship, and parts of the environments that do.
+        actor: makes the actor, from `observation_space` and `action_space`, in place of what the
+            file names.
         obs_preprocessor: in place of what the file names.
 
     Raises:
-        PolicyError: there is none, or it cannot be what its file says: unknown code, parameters that do not fit or are
-            not finite, another format.
+        PolicyError: there is none, or it cannot be what its file says: unknown code, parameters
+            that do not fit or are not finite, another format.
     """
     path = find_policy(where)
     try:
         card, weights = read_policy(path)
         if card is None:
-            raise PolicyError("it holds weights, and does not say of what: take a file of the run's `policies`")
+            raise PolicyError(
+                "it holds weights, and does not say of what: take a file of the run's `policies`"
+            )
         spaces = [_described(spec, "space") for spec in (card.observation_space, card.action_space)]
         observation_space, action_space = map(make_space, spaces)
         make_actor = actor or _actor_of(_described(card.actor, "actor"), allow)
         if obs_preprocessor is None and card.obs_preprocessor is not None:
-            obs_preprocessor = _preprocessor_of(_described(card.obs_preprocessor, "obs_preprocessor"), allow)
+            obs_preprocessor = _preprocessor_of(
+                _described(card.obs_preprocessor, "obs_preprocessor"), allow
+            )
         made = make_actor(observation_space=observation_space, action_space=action_space)
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
@@ -108,13 +121,17 @@ def load_policy(
 
 def _described(part: Any, name: str) -> Any:
     if isinstance(part, str):
-        raise PolicyError(f"the {name} could not be written down ({part}); give load_policy that argument")
+        raise PolicyError(
+            f"the {name} could not be written down ({part}); give load_policy that argument"
+        )
     return part
 
 
 def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Actor]:
     factory, target = _factory_of(code, allow, without_torch)
-    if not (isinstance(target, type) and hasattr(target, "act_") and hasattr(target, "load_weights")):
+    if not (
+        isinstance(target, type) and hasattr(target, "act_") and hasattr(target, "load_weights")
+    ):
         raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
     return factory
 
@@ -127,10 +144,13 @@ def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
 def _factory_of(
     code: Code, allow: Sequence[str], instead: Callable[[str], str] = str
 ) -> tuple[Callable[..., Any], Any]:
-    """What a file names, if it may, with its arguments and without; `instead` of its import path it may be another."""
+    """What a file names, if it may, with its arguments and without; `instead` of its import path it
+    may be another.
+    """
     _refuse_strangers(code.class_path, code.class_path, allow)
     target = import_object(instead(code.class_path))
-    _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)  # what a module has imported
+    # what a module has imported
+    _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
     arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}
     return functools.partial(target, **arguments) if arguments else target, target
 

@@ -1,9 +1,11 @@
-"""A shipped actor as plain data, and what it computes in numpy: from a flat observation to an action, in microseconds.
+"""A shipped actor as plain data, and what it computes in numpy: from a flat observation to an
+action, in microseconds.
 
-The data (`NetworkSpec`) says all but the parameters, so that another process can act without the environment's spaces.
+The data (`NetworkSpec`) says all but the parameters, so that another process can act without the
+environment's spaces.
 
-Shape names: R numbers of an observation, P pixels of its images, V entries that stand for the numbers, A flat action, K
-categorical variables.
+Shape names: R numbers of an observation, P pixels of its images, V entries that stand for the
+numbers, A flat action, K categorical variables.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, Pictur
 from tmrl_like.policies.weight_file import Manifest
 from tmrl_like.types import Action
 
-OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
+# torch initialises layers small: inputs of this size give a first layer that resolves them
+OBS_RANGE = 3.0
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _ZERO = np.zeros((), np.float32)  # as an array, which numpy need not convert
 SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
@@ -42,8 +45,10 @@ class NetworkOptions:
     Attributes:
         hidden_sizes: width of each hidden layer.
         layer_norm: normalise each hidden layer before its ReLU.
-        obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-        normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent keeps.
+        obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they
+            are.
+        normalize_obs: normalise observed numbers without useful bounds by the running statistics
+            that the agent keeps.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -61,10 +66,11 @@ class GaussianOptions(NetworkOptions, Options):
     Attributes:
         log_std_min: lower bound of the logarithm of u's standard deviation.
         log_std_max: its upper bound.
-        noise_beta: what it explores with while it acts: 0 draws each action's noise independently; above, up to 2, an
-            episode's noise has the power spectral density 1 / f^noise_beta, so that it moves smoothly. See
-            `ColouredNoise`. Training draws as it was.
-        noise_steps: the lowest frequency is 1 / noise_steps: about the number of steps of an episode, or fewer.
+        noise_beta: what it explores with while it acts: 0 draws each action's noise independently;
+            above, up to 2, an episode's noise has the power spectral density 1 / f^noise_beta, so
+            that it moves smoothly. See `ColouredNoise`. Training draws as it was.
+        noise_steps: the lowest frequency is 1 / noise_steps: about the number of steps of an
+            episode, or fewer.
     """
 
     log_std_min: float = -10.0
@@ -85,8 +91,8 @@ class Numbers(msgspec.Struct, frozen=True):
         """What brings bounded numbers to [-limit, limit]; a limit of 0 leaves all as they are.
 
         Returns:
-            Of each number, [R]: scale, shift, and whether it has no useful bounds, but infinite, absurdly wide or equal
-            ones, and is no category.
+            Of each number, [R]: scale, shift, and whether it has no useful bounds, but infinite,
+            absurdly wide or equal ones, and is no category.
         """
         low = np.array(self.low)
         half = np.array(self.high) / 2 - low / 2
@@ -98,10 +104,12 @@ class Numbers(msgspec.Struct, frozen=True):
         return scale.astype(np.float32), shift.astype(np.float32), is_unbounded
 
     def entries(self) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
-        """What stands for the numbers: each category becomes one entry per value, of which one is 1; [V] each.
+        """What stands for the numbers: each category becomes one entry per value, of which one is
+        1; [V] each.
 
         Returns:
-            Of each entry: which number it is made of, which category it stands for, whether it stands for one.
+            Of each entry: which number it is made of, which category it stands for, whether it
+            stands for one.
         """
         rows = [
             (place, low + i, size > 0)
@@ -169,7 +177,8 @@ class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
         return sum(self.sizes)
 
     def action(self, outputs: Floats, random: np.random.Generator | None) -> Action:
-        """Logits [V] -> a new array, or a number where the space is Discrete; NaN where a chosen one is not finite.
+        """Logits [V] -> a new array, or a number where the space is Discrete; NaN where a chosen
+        one is not finite.
 
         Without `random` each variable's likeliest category, else Gumbel noise decides.
         """
@@ -192,17 +201,24 @@ NetworkSpec: TypeAlias = GaussianSpec | CategoricalSpec
 
 def input_size(spec: NetworkSpec | None) -> int:
     """R + P; 0 without a network."""
-    return 0 if spec is None else len(spec.numbers.low) + sum(picture.num_pixels for picture in spec.pictures)
+    return (
+        0
+        if spec is None
+        else len(spec.numbers.low) + sum(picture.num_pixels for picture in spec.pictures)
+    )
 
 
 class Network:
     """A network with its parameters. One thread at a time.
 
     Attributes:
-        manifest: names, dtypes and shapes of the parameters, which are those of the torch actor's `state_dict`.
+        manifest: names, dtypes and shapes of the parameters, which are those of the torch actor's
+            `state_dict`.
         parameters: by these names.
-        input: float32 [R + P], the flat observation that `act` answers; may be replaced by a view of other memory.
-        random: draws what `act` explores with, a Generator or `ColouredNoise`; seeded from numpy's global generator.
+        input: float32 [R + P], the flat observation that `act` answers; may be replaced by a view
+            of other memory.
+        random: draws what `act` explores with, a Generator or `ColouredNoise`; seeded from numpy's
+            global generator.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
@@ -215,8 +231,14 @@ class Network:
         self._source, self._value, self._is_category = numbers.entries()
         self._has_categories = bool(self._is_category.any())
         self._pictures = [PictureNetwork(picture) for picture in spec.pictures]
-        self._ends = np.cumsum([len(numbers.low), *(picture.num_pixels for picture in spec.pictures)])
-        widths = [len(self._source) + PICTURE_FEATURES * len(spec.pictures), *options.hidden_sizes, spec.num_outputs]
+        self._ends = np.cumsum(
+            [len(numbers.low), *(picture.num_pixels for picture in spec.pictures)]
+        )
+        widths = [
+            len(self._source) + PICTURE_FEATURES * len(spec.pictures),
+            *options.hidden_sizes,
+            spec.num_outputs,
+        ]
         *hidden, head = ((width, width_in) for width_in, width in itertools.pairwise(widths))
         shapes = {
             f"encoder.images.{i}.{name}": shape
@@ -228,15 +250,24 @@ class Network:
         is_normalised = options.normalize_obs and is_unbounded.any()
         parameters = {SCALE: self._scale, SHIFT: self._shift} if is_normalised else {}
         for name, shape in (shapes | {"head": head}).items():
-            parameters |= zip((f"{name}.weight", f"{name}.bias"), _untrained(shape, random), strict=True)
-        self.manifest: Manifest = {name: ("F32", values.shape) for name, values in parameters.items()}
+            parameters |= zip(
+                (f"{name}.weight", f"{name}.bias"), _untrained(shape, random), strict=True
+            )
+        self.manifest: Manifest = {
+            name: ("F32", values.shape) for name, values in parameters.items()
+        }
         self.bind(parameters)
         self.random: Any = spec.noise(random) or random
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
+        """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the
+        manifest's.
+        """
         self.parameters = {name: parameters[name] for name in self.manifest}
-        self._scale, self._shift = parameters.get(SCALE, self._scale), parameters.get(SHIFT, self._shift)
+        self._scale, self._shift = (
+            parameters.get(SCALE, self._scale),
+            parameters.get(SHIFT, self._shift),
+        )
 
         for i, picture in enumerate(self._pictures):
             picture.bind(parameters, f"encoder.images.{i}")
@@ -285,15 +316,19 @@ class Network:
             if not np.isfinite(answer).all():
                 text = one_line(np.array2string(answer, threshold=8, precision=3))
                 raise PolicyError(
-                    "its action on a probe observation is not in the action space: it holds values that are not "
-                    f"finite: {text}"
+                    "its action on a probe observation is not in the action space: it holds values "
+                    f"that are not finite: {text}"
                 )
 
 
 def _untrained(shape: tuple[int, ...], random: np.random.Generator) -> tuple[Floats, Floats]:
-    """As torch begins: a linear layer's weights and biases uniform, a normalisation without effect."""
+    """As torch begins: a linear layer's weights and biases uniform, a normalisation without
+    effect.
+    """
     if len(shape) == 1:
         return np.ones(shape, np.float32), np.zeros(shape, np.float32)
     bound = 1 / math.sqrt(math.prod(shape[1:]))
-    weight, bias = (random.uniform(-bound, bound, form).astype(np.float32) for form in (shape, shape[:1]))
+    weight, bias = (
+        random.uniform(-bound, bound, form).astype(np.float32) for form in (shape, shape[:1])
+    )
     return weight, bias

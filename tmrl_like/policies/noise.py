@@ -1,4 +1,6 @@
-"""Noise that is correlated over time: what a policy explores with where independent draws would shake a robot."""
+"""Noise that is correlated over time: what a policy explores with where independent draws would
+shake a robot.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,22 @@ _BLOCK = 1024  # numbers that are made at a time, or as many as the filter has t
 
 
 class ColouredNoise:
-    """Standard normal numbers whose power spectral density over time is proportional to 1 / f^beta, down to f = 1 / K.
+    """Standard normal numbers whose power spectral density over time is proportional to 1 / f^beta,
+    down to f = 1 / K.
 
-    Eberhard et al., "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning", 2023. They
-    draw as many numbers as an episode is long, by their spectrum (Timmer and König, 1995). Here white noise w goes
-    through the filter of Kasdin, "Discrete Simulation of Colored Noise and Stochastic Processes and 1/f^alpha Power Law
-    Noise Generation", 1995, cut off behind K terms, so that a sequence has no end:
+    Eberhard et al., "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
+    Learning", 2023. They draw as many numbers as an episode is long, by their spectrum (Timmer and
+    König, 1995). Here white noise w goes through the filter of Kasdin, "Discrete Simulation of
+    Colored Noise and Stochastic Processes and 1/f^alpha Power Law Noise Generation", 1995, cut off
+    behind K terms, so that a sequence has no end:
 
         x[t] = sum_k h[k] w[t - k] / |h|,  k < K
         h[0] = 1,  h[k] = h[k - 1] (k - 1 + beta / 2) / k
     """
 
     def __init__(self, beta: float, steps: int, size: int, random: np.random.Generator) -> None:
-        """Make `size` independent sequences of what `random` draws; `steps` is K. White noise has a `beta` of 0, pink
-        noise of 1, red noise of 2.
+        """Make `size` independent sequences of what `random` draws; `steps` is K. White noise has a
+        `beta` of 0, pink noise of 1, red noise of 2.
         """
         k = np.arange(1, steps)
         h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
@@ -37,8 +41,12 @@ class ColouredNoise:
         self._white = self._random.standard_normal(self._form)
         self._go_on()
 
-    def standard_normal(self, size: int | None = None, dtype: type = np.float32) -> NDArray[np.float32]:
-        """The next number of each sequence, float32 [size]; called as the method of `numpy.random.Generator` is."""
+    def standard_normal(
+        self, size: int | None = None, dtype: type = np.float32
+    ) -> NDArray[np.float32]:
+        """The next number of each sequence, float32 [size]; called as the method of
+        `numpy.random.Generator` is.
+        """
         for row in self._rows:
             return row
         self._go_on()

@@ -36,10 +36,11 @@ Kernel: TypeAlias = tuple[Convolution, Floats, Floats]
 
 
 class PictureSpec(msgspec.Struct, frozen=True):
-    """An encoder of a picture, or of a history of pictures: averaged down to sides of about 16, two layers of
-    convolutions, each with a ReLU, a linear layer, layer normalisation and tanh.
+    """An encoder of a picture, or of a history of pictures: averaged down to sides of about 16, two
+    layers of convolutions, each with a ReLU, a linear layer, layer normalisation and tanh.
 
-    So it is in Almuzairee and Christensen, "Squint: Fast Visual Reinforcement Learning", 2026 (arXiv:2602.21203).
+    So it is in Almuzairee and Christensen, "Squint: Fast Visual Reinforcement Learning", 2026
+    (arXiv:2602.21203).
 
     Attributes:
         shape: of the Box.
@@ -71,7 +72,9 @@ class PictureSpec(msgspec.Struct, frozen=True):
 
     @property
     def largest_shift(self) -> int:
-        """By so many pixels each way a picture may be shifted in training: 4, fewer with sides below 64."""
+        """By so many pixels each way a picture may be shifted in training: 4, fewer with sides
+        below 64.
+        """
         return min(4, min(self.form[1:]) // _SIDE)
 
     def scaling(self) -> tuple[float, float]:
@@ -98,13 +101,20 @@ class PictureSpec(msgspec.Struct, frozen=True):
         for channels_out, stride in _LAYERS:
             kernel = min(_KERNEL, height, width)
             layers.append(Convolution(channels, channels_out, kernel, stride))
-            channels, height, width = channels_out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            channels, height, width = (
+                channels_out,
+                (height - kernel) // stride + 1,
+                (width - kernel) // stride + 1,
+            )
         return layers, channels * height * width
 
     def shapes(self) -> Shapes:
         """Of the parameters' weights, by the names of the torch module's layers."""
         layers, num_convolved = self.convolutions()
-        return shapes_of(layers) | {"project": (PICTURE_FEATURES, num_convolved), "norm": (PICTURE_FEATURES,)}
+        return shapes_of(layers) | {
+            "project": (PICTURE_FEATURES, num_convolved),
+            "norm": (PICTURE_FEATURES,),
+        }
 
 
 class PictureNetwork:
@@ -122,7 +132,9 @@ class PictureNetwork:
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
         """Compute with these arrays from now on, without a copy; their names begin with `name`."""
         self._kernels = kernels_of(parameters, self._layers, f"{name}.")
-        self._project, self._norm = (layer_of(parameters, f"{name}.{part}") for part in ("project", "norm"))
+        self._project, self._norm = (
+            layer_of(parameters, f"{name}.{part}") for part in ("project", "norm")
+        )
 
     def __call__(self, pixels: Floats) -> Floats:
         """float32 [P], as the environment gives them -> [F]."""
@@ -146,7 +158,9 @@ def channels_first(pixels: Floats, spec: PictureSpec) -> Floats:
 def _averaging(side: int, averaged: int, factor: int) -> Floats:
     """The matrix [averaged, side] that averages `factor` neighbours."""
     matrix = np.zeros((averaged, side), np.float32)
-    matrix[:, : averaged * factor] = np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
+    matrix[:, : averaged * factor] = (
+        np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
+    )
     return matrix
 
 
@@ -158,7 +172,9 @@ def shapes_of(layers: Sequence[Convolution]) -> Shapes:
     }
 
 
-def kernels_of(parameters: Mapping[str, Floats], layers: Sequence[Convolution], prefix: str = "") -> list[Kernel]:
+def kernels_of(
+    parameters: Mapping[str, Floats], layers: Sequence[Convolution], prefix: str = ""
+) -> list[Kernel]:
     """The layers with their parameters, whose names begin with `prefix`, without a copy."""
     kernels: list[Kernel] = []
     for i, layer in enumerate(layers):
@@ -177,7 +193,9 @@ def convolved(x: Floats, kernels: Sequence[Kernel]) -> Floats:
 def _convolved(x: Floats, layer: Convolution, weight: Floats, bias: Floats) -> Floats:
     """One layer, as one product with all patches side by side."""
     sides = layer.kernel, layer.kernel
-    patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[:, :: layer.stride, :: layer.stride]
+    patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[
+        :, :: layer.stride, :: layer.stride
+    ]
     _, height, width, *_ = patches.shape
     columns = patches.transpose(0, 3, 4, 1, 2).reshape(-1, height * width)
     answers: Floats = weight.dot(columns) + bias

@@ -1,4 +1,6 @@
-"""A policy as one file: a safetensors file whose metadata say which actor it is, for which spaces, and how good."""
+"""A policy as one file: a safetensors file whose metadata say which actor it is, for which spaces,
+and how good.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import numpy as np
 from tmrl_like.base.factories import signature_of, taken_apart
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weight_file import Weights, read_card_text, read_weights, refuse_not_finite, write_weights
+from tmrl_like.policies.weight_file import (
+    Weights,
+    read_card_text,
+    read_weights,
+    refuse_not_finite,
+    write_weights,
+)
 from tmrl_like.types import ObsPreprocessor
 from tmrl_like.wire.spaces import SpaceSpec, spec_of
 
@@ -31,14 +39,17 @@ _T = TypeVar("_T")
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A class or function by its import path, and what it is called with, as an experiment names them."""
+    """A class or function by its import path, and what it is called with, as an experiment names
+    them.
+    """
 
     class_path: str
     init_args: Arguments = {}
 
 
 class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "return"}):
-    """What a policy file says of its policy. Text in the place of a part says why that cannot be written down.
+    """What a policy file says of its policy. Text in the place of a part says why that cannot be
+    written down.
 
     Attributes:
         actor: what makes it, from the spaces and these arguments.
@@ -75,7 +86,9 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def describe(actor: ActorModule, obs_preprocessor: ObsPreprocessor | None = None, run: str = "") -> PolicyCard:
+def describe(
+    actor: ActorModule, obs_preprocessor: ObsPreprocessor | None = None, run: str = ""
+) -> PolicyCard:
     """The card of an actor, as it was made."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
@@ -87,12 +100,16 @@ def describe(actor: ActorModule, obs_preprocessor: ObsPreprocessor | None = None
 
 
 def code_of(value: object) -> Code | str:
-    """What a function, a partial of one, or an object is made of; text says why that cannot be written down."""
+    """What a function, a partial of one, or an object is made of; text says why that cannot be
+    written down.
+    """
     return _said(_code_of_object, value)
 
 
 def write_policy(path: Path, weights: Weights, card: PolicyCard) -> None:
-    """Write weights with a card: after a kill the file is the old one or the new one, whole. OSError: it cannot be."""
+    """Write weights with a card: after a kill the file is the old one or the new one, whole.
+    OSError: it cannot be.
+    """
     write_weights(path, weights, msgspec.json.encode(card).decode())
 
 
@@ -107,7 +124,8 @@ def read_card(path: Path) -> PolicyCard | None:
 
 
 def read_policy(path: Path) -> tuple[PolicyCard | None, Weights]:
-    """The card in a file, as `read_card`, and the weights in the same file, whatever happens to its name meanwhile.
+    """The card in a file, as `read_card`, and the weights in the same file, whatever happens to its
+    name meanwhile.
 
     Raises:
         PolicyError: no policy, one of another format, damaged, or with values that are not finite.
@@ -127,10 +145,14 @@ def _card(path: Path, text: str) -> PolicyCard | None:
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != FORMAT:
-            raise PolicyError(f"{path} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
+            raise PolicyError(
+                f"{path} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like"
+            )
         return msgspec.json.decode(text, type=PolicyCard)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PolicyError(f"{path} does not say what it is in a way that can be read: {error}") from None
+        raise PolicyError(
+            f"{path} does not say what it is in a way that can be read: {error}"
+        ) from None
 
 
 def _said(call: Callable[..., _T], *arguments: object) -> _T | str:
@@ -141,7 +163,9 @@ def _said(call: Callable[..., _T], *arguments: object) -> _T | str:
 
 
 def _code_of(target: Any, arguments: Arguments) -> Code:
-    return Code(_import_path(target), {name: _plain(name, value) for name, value in arguments.items()})
+    return Code(
+        _import_path(target), {name: _plain(name, value) for name, value in arguments.items()}
+    )
 
 
 def _code_of_object(value: Any) -> Code:
@@ -150,11 +174,15 @@ def _code_of_object(value: Any) -> Code:
     if not hasattr(target, "__qualname__"):
         target, given = type(value), {}
         if dataclasses.is_dataclass(value):
-            given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+            given = {
+                field.name: getattr(value, field.name)
+                for field in dataclasses.fields(value)
+                if field.init
+            }
         elif signature_of(target).parameters:
             raise PolicyError(
-                f"with which arguments {one_line(value, 80)} was made is not known: a function, a partial of one or a "
-                "dataclass says so"
+                f"with which arguments {one_line(value, 80)} was made is not known: a function, a "
+                "partial of one or a dataclass says so"
             )
     return _code_of(target, given)
 
@@ -163,7 +191,9 @@ def _import_path(target: Any) -> str:
     """The shortest one."""
     module, name = target.__module__ or "", target.__qualname__
     if "<" in name:
-        raise PolicyError(f"{one_line(target, 80)} has no import path: define it at the top of a module")
+        raise PolicyError(
+            f"{one_line(target, 80)} has no import path: define it at the top of a module"
+        )
     parts = module.split(".")
     prefixes = [".".join(parts[:depth]) for depth in range(1, len(parts))]
     found = next((p for p in prefixes if getattr(sys.modules.get(p), name, None) is target), module)
@@ -174,7 +204,11 @@ def _plain(name: str, value: object) -> object:
     """An argument as JSON has it; code by its path."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, bool | int | str)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     if isinstance(value, list | tuple):
         return [_plain(name, part) for part in value]

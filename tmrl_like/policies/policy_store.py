@@ -4,8 +4,9 @@
       1200.safetensors    version 1200
       best.safetensors    the tag `best`, a name of its own for the same file
 
-Each is a whole policy file (`policy_file`), which is never changed: another one takes its name, in one step. So anybody
-may read at any time, and what one process removes stays whole for another one that has it open.
+Each is a whole policy file (`policy_file`), which is never changed: another one takes its name, in
+one step. So anybody may read at any time, and what one process removes stays whole for another one
+that has it open.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ class PolicyStore:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
-        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name[0] != "."]
+        return [
+            name.removesuffix(_SUFFIX)
+            for name in names
+            if name.endswith(_SUFFIX) and name[0] != "."
+        ]
 
     def versions(self) -> list[int]:
         """Those that are kept for a while, oldest first."""
@@ -100,13 +105,18 @@ class PolicyStore:
             if which == str(card.version):
                 return self.path(name)
         kept = f"versions {versions[0]} to {versions[-1]}" if versions else "no versions"
-        more = suggestion(which, tags) if tags and not which.isdecimal() else f"tags: {', '.join(tags) or 'none'}"
+        more = (
+            suggestion(which, tags)
+            if tags and not which.isdecimal()
+            else f"tags: {', '.join(tags) or 'none'}"
+        )
         raise PolicyError(
-            f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the trainer's machine: there "
-            "`tmrl-like policies export` writes a file, which can be copied"
+            f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the "
+            "trainer's machine: there `tmrl-like policies export` writes a file, which can be "
+            "copied"
         )
 
-    # -- the trainer ---------------------------------------------------------------------------------
+    # -- the trainer -------------------------------------------------------------------------------
 
     def add(self, weights: Weights, card: PolicyCard) -> Path:
         """Keep a version. OSError: it cannot be written."""
@@ -117,9 +127,10 @@ class PolicyStore:
     def add_return(self, version: int, return_: float) -> bool:
         """A version's test episode ended. Whether `best` is another one now.
 
-        That is the version whose worst test episode is best, of those that were tested `TESTS` times (TD7's rule:
-        Fujimoto et al., "For SALE: State-Action Representation Learning for Deep Reinforcement Learning", 2023). The
-        first that is tested at all has the name until there is one; of equal ones who has it keeps it.
+        That is the version whose worst test episode is best, of those that were tested `TESTS`
+        times (TD7's rule: Fujimoto et al., "For SALE: State-Action Representation Learning for Deep
+        Reinforcement Learning", 2023). The first that is tested at all has the name until there is
+        one; of equal ones who has it keeps it.
 
         Raises:
             PolicyError: the version is not kept any more.
@@ -132,7 +143,8 @@ class PolicyStore:
         write_policy(path, weights, _with_return(card, return_))
         self._tested.append(version)
         cards = {name: card for name, card in self.cards() if card.episodes}
-        names = {card.version: name for name, card in reversed(cards.items())}  # the version's name rather than a tag
+        # the version's name rather than a tag
+        names = {card.version: name for name, card in reversed(cards.items())}
         before = cards[BEST].version if BEST in cards else version
         best = max((before, *sorted(names)), key=lambda one: _worst_if_retested(cards[names[one]]))
         if names[best] != BEST:
@@ -140,7 +152,9 @@ class PolicyStore:
         return BEST not in cards or best != before
 
     def collect(self, at_most: int) -> int:
-        """Remove all versions but the newest, one at least, and those tested last; how many were removed."""
+        """Remove all versions but the newest, one at least, and those tested last; how many were
+        removed.
+        """
         removed = 0
         remove_drafts(self.folder)
         for version in self.versions()[: -max(1, at_most)]:
@@ -153,7 +167,7 @@ class PolicyStore:
                 continue
         return removed
 
-    # -- anybody -------------------------------------------------------------------------------------
+    # -- anybody -----------------------------------------------------------------------------------
 
     def tag(self, which: str, name: str) -> Path:
         """Keep a policy for good, under a name of its own; one that has the name loses it.
@@ -164,7 +178,9 @@ class PolicyStore:
             OSError: it cannot be written.
         """
         if not _TAG.fullmatch(name) or name == NEWEST:
-            raise ConfigError(f"the tag is {name!r}; expected a letter, then letters, digits, '.', '_' and '-'")
+            raise ConfigError(
+                f"the tag is {name!r}; expected a letter, then letters, digits, '.', '_' and '-'"
+            )
         link_atomically(self.find(which), self.path(name))
         disk.sync_folder(self.folder)
         return self.path(name)
@@ -186,19 +202,24 @@ def _worst_if_retested(card: PolicyCard) -> float:
 
 
 def split_place(where: str | Path) -> tuple[Path, str]:
-    """`RUN`, `RUN@TAG`, `RUN@1200`, the same with a folder -> the folder of the policies, and which one.
+    """`RUN`, `RUN@TAG`, `RUN@1200`, the same with a folder -> the folder of the policies, and which
+    one.
 
     Raises:
         PolicyError: there is no such run.
     """
     place, _, which = (str(where), "", "") if Path(where).is_dir() else str(where).rpartition("@")
     place, which = (place, which) if place else (which, "")
-    folders = [folder for run in (Path(place), data_folder() / "runs" / place) for folder in (run / FOLDER, run)]
+    folders = [
+        folder
+        for run in (Path(place), data_folder() / "runs" / place)
+        for folder in (run / FOLDER, run)
+    ]
     folder = next((folder for folder in folders if next(folder.glob(f"*{_SUFFIX}"), None)), None)
     if folder is None:
         raise PolicyError(
-            f"there are no policies at {where}: expected a policy file, a run's folder or its name, with @TAG or "
-            f"@VERSION behind it; looked for {folders[0]} and {folders[2]}"
+            f"there are no policies at {where}: expected a policy file, a run's folder or its "
+            f"name, with @TAG or @VERSION behind it; looked for {folders[0]} and {folders[2]}"
         )
     return folder, which or NEWEST
 

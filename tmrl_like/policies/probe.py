@@ -22,7 +22,8 @@ log = logging.getLogger("tmrl_like.policies")
 
 _SAMPLED = 3
 _SEED = 0
-_LARGEST = 1e3  # where a space is wider, its samples are kept to what a network can be expected to bear
+# where a space is wider, its samples are kept to what a network can be expected to bear
+_LARGEST = 1e3
 
 
 class PolicyProbe:
@@ -30,8 +31,8 @@ class PolicyProbe:
 
     Attributes:
         sampled: observations sampled from the space, as an actor gets them.
-        newest: the newest observation that an actor got; None: there was none yet. The environment's
-            thread sets it.
+        newest: the newest observation that an actor got; None: there was none yet. The
+            environment's thread sets it.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class PolicyProbe:
         Raises:
             PolicyError: they do not fit it, or it does not pass `check` with them.
         """
-        if not self._calibrated:  # leave out what even an untrained actor has no answer to: it would be unfair
+        # leave out what even an untrained actor has no answer to: it would be unfair
+        if not self._calibrated:
             self._calibrated = True
             self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
         actor.load_weights(weights)
@@ -76,10 +78,14 @@ class PolicyProbe:
             try:
                 action = actor.act_(obs, test=True)
             except Exception as error:
-                raise PolicyError(f"act() raised {one_line(error, 200)} on a probe observation") from error
+                raise PolicyError(
+                    f"act() raised {one_line(error, 200)} on a probe observation"
+                ) from error
             problem = action_problem(action, self._action_space)
             if problem:
-                raise PolicyError(f"its action on a probe observation is not in the action space: {problem}")
+                raise PolicyError(
+                    f"its action on a probe observation is not in the action space: {problem}"
+                )
 
 
 def _samples(space: Space, obs_preprocessor: ObsPreprocessor | None) -> Iterator[Observation]:
@@ -91,7 +97,8 @@ def _samples(space: Space, obs_preprocessor: ObsPreprocessor | None) -> Iterator
             yield obs if obs_preprocessor is None else obs_preprocessor(obs)
         except Exception as error:
             log.debug(
-                "a sampled observation is left out of the probe: obs_preprocessor raised %s", one_line(error, 200)
+                "a sampled observation is left out of the probe: obs_preprocessor raised %s",
+                one_line(error, 200),
             )
 
 
@@ -105,5 +112,7 @@ def _has_answer(actor: Actor, obs: Observation) -> bool:
     try:
         return is_finite(actor.act_(obs, test=True))
     except Exception as error:
-        log.debug("a sampled observation is left out of the probe: act() raised %s", one_line(error, 200))
+        log.debug(
+            "a sampled observation is left out of the probe: act() raised %s", one_line(error, 200)
+        )
         return False

@@ -15,11 +15,12 @@ from tmrl_like.wire.spaces import Space
 
 
 class StableBaselinesActor(ActorModule):
-    """Acts as a loaded model of Stable-Baselines3 does, without exploring: for `worker --expert`, `record --expert`.
+    """Acts as a loaded model of Stable-Baselines3 does, without exploring: for `worker --expert`,
+    `record --expert`.
 
-    Where the model was trained on a Box, what an observation holds is put side by side, in its space's order, as by
-    `gymnasium.wrappers.FlattenObservation`; an `obs_preprocessor` may leave out what the policy never knew, an action
-    buffer, say.
+    Where the model was trained on a Box, what an observation holds is put side by side, in its
+    space's order, as by `gymnasium.wrappers.FlattenObservation`; an `obs_preprocessor` may leave
+    out what the policy never knew, an action buffer, say.
     """
 
     def __init__(self, observation_space: Space, action_space: Space, *, model: Any) -> None:

@@ -14,7 +14,14 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.layers import Floats, layer_of
-from tmrl_like.policies.pictures import Convolution, PictureSpec, channels_first, convolved, kernels_of, shapes_of
+from tmrl_like.policies.pictures import (
+    Convolution,
+    PictureSpec,
+    channels_first,
+    convolved,
+    kernels_of,
+    shapes_of,
+)
 from tmrl_like.policies.weight_file import (
     Manifest,
     Weights,
@@ -32,8 +39,8 @@ log = logging.getLogger("tmrl_like.policies")
 
 
 class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network that looks for success in a picture: two layers of convolutions, each with a ReLU, the largest answer
-    of each channel, wherever it is, and a linear layer.
+    """A network that looks for success in a picture: two layers of convolutions, each with a ReLU,
+    the largest answer of each channel, wherever it is, and a linear layer.
 
     Attributes:
         picture: what it looks at.
@@ -83,8 +90,8 @@ class SuccessModel:
 
         Args:
             file: its path.
-            observation_space: of the environment. The first pictures in it that are as those it has learnt from, or a
-                history of such, are what it looks at.
+            observation_space: of the environment. The first pictures in it that are as those it has
+                learnt from, or a history of such, are what it looks at.
 
         Raises:
             ConfigError: there is no such file, or the environment has no such pictures.
@@ -96,7 +103,9 @@ class SuccessModel:
         except OSError as error:
             raise ConfigError(f"the model of success {file} cannot be read: {error}") from None
         except msgspec.DecodeError:
-            raise PolicyError(f"{file} is no model of success: `tmrl-like success-model` makes one") from None
+            raise PolicyError(
+                f"{file} is no model of success: `tmrl-like success-model` makes one"
+            ) from None
         refuse_misfit("this model of success", self.spec.manifest(), weights.manifest)
         refuse_not_finite(weights)
         self._place = _place_of(self.spec.picture.shape, observation_space, file)
@@ -106,7 +115,9 @@ class SuccessModel:
         log.info("%s: %s", file, self.spec.note)
 
     def __call__(self, obs: Observation) -> float:
-        """How likely this observation shows success, 0 to 1; of a history of pictures the newest."""
+        """How likely this observation shows success, 0 to 1; of a history of pictures the
+        newest.
+        """
         picture = np.asarray(tree.part_at(obs, self._place))
         if picture.shape != self.spec.picture.shape:
             picture = picture[-1]
@@ -126,6 +137,12 @@ class SuccessModel:
 
 def _place_of(shape: tuple[int, ...], space: Space, file: str) -> tree.Path:
     for path, leaf in tree.walk(space):
-        if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 and shape in (leaf.shape, leaf.shape[1:]):
+        if (
+            isinstance(leaf, spaces.Box)
+            and leaf.dtype == np.uint8
+            and shape in (leaf.shape, leaf.shape[1:])
+        ):
             return tuple(path)
-    raise ConfigError(f"the observation space is {one_line(space)}; {file} looks at pictures, uint8 {list(shape)}")
+    raise ConfigError(
+        f"the observation space is {one_line(space)}; {file} looks at pictures, uint8 {list(shape)}"
+    )

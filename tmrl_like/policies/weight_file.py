@@ -1,4 +1,6 @@
-"""A policy's parameters, without torch: what they are, where they lie, and the safetensors file that keeps them."""
+"""A policy's parameters, without torch: what they are, where they lie, and the safetensors file
+that keeps them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ DTYPES: dict[DtypeName, str] = {
 _NUMPY = {name: np.dtype(usual.replace("bfloat16", "uint16")) for name, usual in DTYPES.items()}
 _EXPONENT = 0x7F80  # of a bfloat16: all ones in NaN and infinity
 _LISTED = 3
-_CARD, _CHECKSUMS = "tmrl_like", "checksums"  # of the metadata; CRC-32 of card and manifest, and of the parameters
+# of the metadata; CRC-32 of card and manifest, and of the parameters
+_CARD, _CHECKSUMS = "tmrl_like", "checksums"
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -65,14 +68,16 @@ def size_of(manifest: Manifest) -> int:
     return sum(math.prod(shape) * _NUMPY[dtype].itemsize for dtype, shape in manifest.values())
 
 
-# -- files -------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def write_weights(path: Path, weights: Weights, card: str = "") -> None:
-    """Write a safetensors file, whose metadata hold `card`: after a kill it is the old one or the new one, whole.
+    """Write a safetensors file, whose metadata hold `card`: after a kill it is the old one or the
+    new one, whole.
 
-    The library's own `serialize` copies all parameters while it holds the interpreter, and its `serialize_file` knows
-    neither our modes and names of drafts nor OSError; so its header is written here. OSError: it cannot be written.
+    The library's own `serialize` copies all parameters while it holds the interpreter, and its
+    `serialize_file` knows neither our modes and names of drafts nor OSError; so its header is
+    written here. OSError: it cannot be written.
     """
     manifest, data = weights
     header: dict[str, object] = {
@@ -88,7 +93,8 @@ def write_weights(path: Path, weights: Weights, card: str = "") -> None:
 
 
 def read_weights(path: Path) -> tuple[str, Weights]:
-    """The card in a file, and the parameters in the same file, whatever happens to its name meanwhile.
+    """The card in a file, and the parameters in the same file, whatever happens to its name
+    meanwhile.
 
     Raises:
         DamagedPolicyError: not a safetensors file, or not as it was written.
@@ -103,7 +109,9 @@ def read_weights(path: Path) -> tuple[str, Weights]:
             file.seek(-len(data), os.SEEK_END)
             file.readinto(data)
         if checksum not in ("", _crc(data)):
-            raise DamagedPolicyError(f"{path} is damaged: its parameters do not match their checksum")
+            raise DamagedPolicyError(
+                f"{path} is damaged: its parameters do not match their checksum"
+            )
         return card, Weights(manifest, data)
 
 
@@ -113,12 +121,16 @@ def read_card_text(path: Path) -> str:
 
 
 def _read_header(path: Path) -> tuple[str, Manifest, str]:
-    """Card, manifest, and the checksum of the parameters; text is empty where the file says nothing."""
+    """Card, manifest, and the checksum of the parameters; text is empty where the file says
+    nothing.
+    """
     try:
         with safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            manifest = msgspec.convert({k: (s.get_dtype(), s.get_shape()) for k, s in slices.items()}, Manifest)
+            manifest = msgspec.convert(
+                {k: (s.get_dtype(), s.get_shape()) for k, s in slices.items()}, Manifest
+            )
     except (SafetensorError, msgspec.ValidationError) as error:
         raise DamagedPolicyError(f"{path} is not a safetensors file: {error}") from None
     card, checksums = metadata.get(_CARD, ""), metadata.get(_CHECKSUMS, "")
@@ -135,7 +147,7 @@ def _crc(data: bytes | memoryview) -> str:
     return f"{zlib.crc32(data):08x}"
 
 
-# -- checks ------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
@@ -151,11 +163,14 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
     parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
     for name in changed[:_LISTED]:
         (dtype, shape), (own_dtype, own_shape) = other[name], own[name]
-        found, expected = (shape, own_shape) if shape != own_shape else (DTYPES[dtype], DTYPES[own_dtype])
+        found, expected = (
+            (shape, own_shape) if shape != own_shape else (DTYPES[dtype], DTYPES[own_dtype])
+        )
         parts.append(f"{name} is {found} instead of {expected}")
     if parts:
         raise PolicyError(
-            f"weights do not fit {actor}: {'; '.join(parts)}; they are of another environment, actor class or arguments"
+            f"weights do not fit {actor}: {'; '.join(parts)}; they are of another environment, "
+            "actor class or arguments"
         )
 
 
@@ -167,6 +182,10 @@ def refuse_not_finite(weights: Weights) -> None:
         if flat.dtype == np.uint16:  # bfloat16
             is_finite = not bool(((flat & _EXPONENT) == _EXPONENT).any())
         else:  # nan and inf survive the product, which is quick; large numbers overflow in it
-            is_finite = flat.dtype.kind != "f" or math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())
+            is_finite = (
+                flat.dtype.kind != "f"
+                or math.isfinite(flat.dot(flat))
+                or bool(np.isfinite(flat).all())
+            )
         if not is_finite:
             raise PolicyError(f"{name} holds values that are not finite")

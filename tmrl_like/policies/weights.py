@@ -26,11 +26,15 @@ def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
     manifest, data = weights
     writable = memoryview(bytearray(data) if memoryview(data).readonly else data)
     arrays = Weights(manifest, writable).arrays()
-    return {name: torch.from_numpy(array).view(_DTYPES[manifest[name][0]]) for name, array in arrays.items()}
+    return {
+        name: torch.from_numpy(array).view(_DTYPES[manifest[name][0]])
+        for name, array in arrays.items()
+    }
 
 
 class WeightsCopy:
-    """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer than to copy.
+    """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer
+    than to copy.
 
     Attributes:
         content: the copy.
@@ -53,10 +57,14 @@ class WeightsCopy:
     def fits(self, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Whether it has the memory that these need."""
         gpus = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
-        return gpus == self._gpus and [*manifest_of(tensors).items()] == [*self.content.manifest.items()]
+        return gpus == self._gpus and [*manifest_of(tensors).items()] == [
+            *self.content.manifest.items()
+        ]
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy tensors that fit, without waiting for a GPU: it does so in its turn, before it changes them."""
+        """Copy tensors that fit, without waiting for a GPU: it does so in its turn, before it
+        changes them.
+        """
         if tensors:
             own, others = list(self.tensors.values()), list(tensors.values())
             torch._foreach_copy_(own, others, non_blocking=bool(self._gpus))
@@ -68,7 +76,8 @@ class WeightsCopy:
             filled.synchronize()
 
     def __del__(self) -> None:
-        self.wait()  # torch, which sees only views of the memory filled, may give it to somebody else
+        # torch, which sees only views of the memory filled, may give it to somebody else
+        self.wait()
 
 
 def copied(tensors: Mapping[str, torch.Tensor]) -> WeightsCopy:
@@ -86,11 +95,14 @@ def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:
         DivergedError: one of them holds NaN or infinity.
     """
     floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
-    if not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(list(floats.values())))).all()):
+    if not floats or bool(
+        torch.isfinite(torch.stack(torch._foreach_norm(list(floats.values())))).all()
+    ):
         return  # nan and inf survive a norm
     for name, tensor in floats.items():
         if not bool(torch.isfinite(tensor).all()):
             raise DivergedError(
-                f"training has diverged: {name} holds values that are not finite; the last checkpoint and the policy "
-                "published last are kept: look for a learning rate that is too high, and for extreme rewards"
+                f"training has diverged: {name} holds values that are not finite; the last "
+                "checkpoint and the policy published last are kept: look for a learning rate that "
+                "is too high, and for extreme rewards"
             )

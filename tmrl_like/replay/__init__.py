@@ -1,6 +1,7 @@
 """Memories that ship, and what memories are built from.
 
-Each name is loaded from its module when first used, so that a worker that only wants the compressor imports no torch.
+Each name is loaded from its module when first used, so that a worker that only wants the compressor
+imports no torch.
 """
 
 from typing import TYPE_CHECKING

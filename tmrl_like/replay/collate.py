@@ -50,19 +50,27 @@ def stack(values: Sequence[Observation], device: str, name: str = "value") -> Ob
     Raises:
         MemoryContractError: they do not share one structure; the message names the leaf.
     """
-    tensors = [_stacked(parts, device, f"{name}{tree.name_of(path)}") for path, *parts in tree.walk(*values)]
+    tensors = [
+        _stacked(parts, device, f"{name}{tree.name_of(path)}")
+        for path, *parts in tree.walk(*values)
+    ]
     return tree.fill(values[0], iter(tensors))
 
 
 def _stacked(values: Sequence[Observation], device: str, name: str) -> torch.Tensor:
     if not tree.is_leaf(values[0]):
-        raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
+        raise MemoryContractError(
+            f"{name} has not the same structure in all transitions of a batch"
+        )
     import torch
 
     try:
         if isinstance(values[0], torch.Tensor):
             return torch.stack(list(values)).to(device)
-        return to_tensor(_stack_arrays(values) if isinstance(values[0], np.ndarray) else np.asarray(values), device)
+        return to_tensor(
+            _stack_arrays(values) if isinstance(values[0], np.ndarray) else np.asarray(values),
+            device,
+        )
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise MemoryContractError(f"{name} cannot be stacked into a tensor: {error}") from None
 
@@ -76,15 +84,21 @@ def _stack_arrays(values: Sequence[Array]) -> Array:
 
 
 def float_vector(values: Sequence[object], device: str, name: str) -> torch.Tensor:
-    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else MemoryContractError."""
+    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else
+    MemoryContractError.
+    """
     try:
         return to_tensor(np.array(values, np.float32).reshape(len(values)), device)
     except (ValueError, TypeError):
-        raise MemoryContractError(f"{name} is not one number per transition: {values[0]!r:.80}") from None
+        raise MemoryContractError(
+            f"{name} is not one number per transition: {values[0]!r:.80}"
+        ) from None
 
 
 def to_tensor(array: Array, device: str) -> torch.Tensor:
-    """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has no such dtype."""
+    """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has
+    no such dtype.
+    """
     import torch
 
     if not array.dtype.isnative:

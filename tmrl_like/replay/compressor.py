@@ -1,4 +1,6 @@
-"""What an environment repeats in its observations: described once, for the compressor and for the memory."""
+"""What an environment repeats in its observations: described once, for the compressor and for the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.types import Action, Observation, SampleCompressor
 
 FrameStack: TypeAlias = int | Mapping[str | int, int]
-"""How many frames a stack holds: of the observation itself, or of its items by key or position; 0: no stack."""
+"""How many frames a stack holds: of the observation itself, or of its items by key or position; 0:
+no stack.
+"""
 
 
 def stacks_in(frame_stack: FrameStack) -> dict[tree.Path, int]:
@@ -26,12 +30,14 @@ def stacks_in(frame_stack: FrameStack) -> dict[tree.Path, int]:
 
 @dataclass(frozen=True)
 class DropHistory:
-    """The compressor of `ReplayMemory`: of each stack only the newest frame travels, and no action buffer.
+    """The compressor of `ReplayMemory`: of each stack only the newest frame travels, and no action
+    buffer.
 
     `ReplayMemory.compressor(…)` makes one from the memory's own arguments.
 
     Attributes:
-        act_buf_len: how many actions the environment appends to its observations, as in rtgym's configuration.
+        act_buf_len: how many actions the environment appends to its observations, as in rtgym's
+            configuration.
         frame_stack: see `ReplayMemory`.
     """
 
@@ -43,17 +49,28 @@ class DropHistory:
             raise ConfigError(f"act_buf_len is {self.act_buf_len}; it counts actions, 0 or more")
         stacks = stacks_in(self.frame_stack)
         if any(type(size) is not int or size < 1 for size in stacks.values()):
-            raise ConfigError(f"frame_stack is {self.frame_stack}; it counts frames: 4, or {{item: 4}}")
+            raise ConfigError(
+                f"frame_stack is {self.frame_stack}; it counts frames: 4, or {{item: 4}}"
+            )
         if self.act_buf_len and () in stacks:
             raise ConfigError(
-                f"frame_stack is {self.frame_stack} and act_buf_len {self.act_buf_len}: with an action buffer the "
-                "observation is a tuple; say which item is the stack, e.g. {0: 4}"
+                f"frame_stack is {self.frame_stack} and act_buf_len {self.act_buf_len}: with an "
+                "action buffer the observation is a tuple; say which item is the stack, e.g. {0: 4}"
             )
 
     def __call__(
-        self, act: Action, obs: Observation, rew: object, terminated: bool, truncated: bool, info: dict[str, object], /
+        self,
+        act: Action,
+        obs: Observation,
+        rew: object,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, object],
+        /,
     ) -> Sequence[object]:
-        """Return the sample with the observation reduced to what is new in it; raises as `reduced`."""
+        """Return the sample with the observation reduced to what is new in it; raises as
+        `reduced`.
+        """
         return act, self.reduced(obs), rew, terminated, truncated, info
 
     def reduced(self, obs: Observation) -> Observation:
@@ -65,9 +82,9 @@ class DropHistory:
         if self.act_buf_len:
             if type(obs) is not tuple or len(obs) <= self.act_buf_len:
                 raise MemoryContractError(
-                    f"the compressor got an observation that is {_describe(obs)}; with act_buf_len {self.act_buf_len} "
-                    f"it must be a tuple that ends in {self.act_buf_len} actions (act_in_obs and act_buf_len of the "
-                    "environment)"
+                    f"the compressor got an observation that is {_describe(obs)}; with act_buf_len "
+                    f"{self.act_buf_len} it must be a tuple that ends in {self.act_buf_len} "
+                    "actions (act_in_obs and act_buf_len of the environment)"
                 )
             obs = obs[: len(obs) - self.act_buf_len]
         if not self.frame_stack:
@@ -88,7 +105,8 @@ class DropHistory:
                 items[key] = _newest(items[key], size, f"obs[{key!r}]")
             except (KeyError, IndexError, TypeError):
                 raise MemoryContractError(
-                    f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, does not have"
+                    f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, "
+                    "does not have"
                 ) from None
         return items if type(obs) is dict else tuple(items)
 
@@ -105,9 +123,12 @@ def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
 
 def _newest(stack: Observation, size: int, name: str) -> Observation:
     if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
-        found = f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
+        found = (
+            f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
+        )
         raise MemoryContractError(
-            f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is {found}"
+            f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is "
+            f"{found}"
         )
     return stack[-1]
 

@@ -1,8 +1,10 @@
-"""The seam for replay memories: three methods of yours, everything else here. One thread at a time uses a memory.
+"""The seam for replay memories: three methods of yours, everything else here. One thread at a time
+uses a memory.
 
-It takes samples in the order in which a worker produced them and gives transitions back; how it stores them is its own
-business. The base class keeps what must hold for any: no training across a reset, no mixing of workers, every
-transition of the right form, and, under CRC debugging, the very transition that the environment produced.
+It takes samples in the order in which a worker produced them and gives transitions back; how it
+stores them is its own business. The base class keeps what must hold for any: no training across a
+reset, no mixing of workers, every transition of the right form, and, under CRC debugging, the very
+transition that the environment produced.
 """
 
 from __future__ import annotations
@@ -42,21 +44,28 @@ _LOG_EVERY = 10_000
 
 
 class MemoryDataloading(Tunable, ABC):
-    """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`; set what differs.
+    """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`; set
+    what differs.
 
     Attributes:
-        context_length: how many earlier samples `get_transition` may look at before the older one of its two
-            (action buffers, image histories). Raise it where yours looks back further.
-        min_run: how many samples of one worker are collected before the memory switches to that worker.
-        handles_resets: True promises that this memory itself keeps out transitions that end in a sample whose
-            `info.is_reset` or `info.is_context` is True; it then need not return the sample's own info.
+        context_length: how many earlier samples `get_transition` may look at before the older one
+            of its two (action buffers, image histories). Raise it where yours looks back further.
+        min_run: how many samples of one worker are collected before the memory switches to that
+            worker.
+        handles_resets: True promises that this memory itself keeps out transitions that end in a
+            sample whose `info.is_reset` or `info.is_context` is True; it then need not return the
+            sample's own info.
         handles_streams: True hands every buffer over as it comes; the memory keeps streams apart.
-        takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures that a compressor of
-            yours encodes, say); a trainer rejects the workers that send such samples otherwise.
-        columns: items of `info` that it keeps; a trainer rejects the workers that send such that are not finite.
+        takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures
+            that a compressor of yours encodes, say); a trainer rejects the workers that send such
+            samples otherwise.
+        columns: items of `info` that it keeps; a trainer rejects the workers that send such that
+            are not finite.
         held_out: share of the episodes that it draws no training from.
-        mini_races: whether its batches have `time_left`; an agent that does not take that is refused.
-        gamma: discount of the rewards that it sums up, which must be the agent's; None: it has none.
+        mini_races: whether its batches have `time_left`; an agent that does not take that is
+            refused.
+        gamma: discount of the rewards that it sums up, which must be the agent's; None: it has
+            none.
         shaping: weight of potentials; None: it keeps none.
     """
 
@@ -89,12 +98,12 @@ class MemoryDataloading(Tunable, ABC):
             device: where batches go ("cpu", "cuda", "cuda:1", …).
             nb_steps: batches per round: how many `for batch in memory` yields.
             obs_preprocessor: applied to both observations of a transition, as on the worker.
-            sample_preprocessor: (last_obs, act, rew, obs, terminated, truncated) -> the same six, after
-                `obs_preprocessor`; e.g. data augmentation.
+            sample_preprocessor: (last_obs, act, rew, obs, terminated, truncated) -> the same six,
+                after `obs_preprocessor`; e.g. data augmentation.
             memory_size: samples to keep; the memory drops the oldest beyond.
             batch_size: transitions per batch, drawn uniformly with replacement.
-            dataset_path: samples that were recorded (a folder or one file of it), or a data set of Minari, to begin
-                with; "" for none.
+            dataset_path: samples that were recorded (a folder or one file of it), or a data set of
+                Minari, to begin with; "" for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.
 
@@ -123,13 +132,15 @@ class MemoryDataloading(Tunable, ABC):
     def append_buffer(self, buffer: Buffer) -> None:
         """Store the samples of `buffer.memory`: consecutive samples of one worker, oldest first.
 
-        Keep each sample's `info` and return it from `get_transition`. The newest samples in the memory are the ones
-        before these, also where workers take turns. Drop the oldest samples beyond `self.memory_size`.
+        Keep each sample's `info` and return it from `get_transition`. The newest samples in the
+        memory are the ones before these, also where workers take turns. Drop the oldest samples
+        beyond `self.memory_size`.
 
         Raises:
-            MemoryContractError: samples do not fit those that are stored; nothing of `buffer` may have been stored
-                then. The trainer rejects the worker process that they come from, drops what was held of it (see
-                `min_run`), and goes on. Other errors end the trainer, and so does this one while the memory is empty.
+            MemoryContractError: samples do not fit those that are stored; nothing of `buffer` may
+                have been stored then. The trainer rejects the worker process that they come from,
+                drops what was held of it (see `min_run`), and goes on. Other errors end the
+                trainer, and so does this one while the memory is empty.
         """
 
     @abstractmethod
@@ -141,12 +152,14 @@ class MemoryDataloading(Tunable, ABC):
         """Rebuild the transition 0 <= item < len(self).
 
         Returns:
-            (last_obs, act, rew, obs, terminated, truncated, info), with the `info` of the newer sample: the
-            very object that the buffer held.
+            (last_obs, act, rew, obs, terminated, truncated, info), with the `info` of the newer
+            sample: the very object that the buffer held.
         """
 
     def collate(self, batch: list[Six], device: str) -> Batch | Six:
-        """Turn a list of (last_obs, act, rew, obs, terminated, truncated) into tensors on `device`, in this order."""
+        """Turn a list of (last_obs, act, rew, obs, terminated, truncated) into tensors on `device`,
+        in this order.
+        """
         return collate_batch(batch, device)
 
     def sample_indices(self) -> Iterable[int]:
@@ -155,25 +168,31 @@ class MemoryDataloading(Tunable, ABC):
 
     @classmethod
     def compressor(cls, **arguments: Any) -> SampleCompressor | None:
-        """The compressor that belongs to this memory, from its constructor's arguments; None: samples travel whole.
+        """The compressor that belongs to this memory, from its constructor's arguments; None:
+        samples travel whole.
 
         An experiment without `sample_compressor` uses it on the workers.
         """
         return None
 
     def compressed(self, obs: Observation) -> Observation | None:
-        """What of an environment's observation arrives here; None: that is a compressor's affair that is not known."""
+        """What of an environment's observation arrives here; None: that is a compressor's affair
+        that is not known.
+        """
         return None
 
     def sample_held_out(self) -> Batch | None:
-        """Draw a batch of what training never draws, without changing what it draws next; None: there is none."""
+        """Draw a batch of what training never draws, without changing what it draws next; None:
+        there is none.
+        """
         return None
 
     def append(self, buffer: Buffer) -> None:
-        """Take the samples of one worker; up to `min_run` - 1 of each stream may be held back. The trainer calls this.
+        """Take the samples of one worker; up to `min_run` - 1 of each stream may be held back. The
+        trainer calls this.
 
-        Consecutive calls of one `buffer.stream` are consecutive samples. Where samples were lost, or the
-        environment was rebuilt, the caller continues under another stream name.
+        Consecutive calls of one `buffer.stream` are consecutive samples. Where samples were lost,
+        or the environment was rebuilt, the caller continues under another stream name.
         """
         if self.handles_streams and len(buffer):
             self.append_buffer(buffer)
@@ -191,10 +210,14 @@ class MemoryDataloading(Tunable, ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether a batch can be drawn: some transition, of the newest 1,000 at first, ends in no reset or context."""
+        """Whether a batch can be drawn: some transition, of the newest 1,000 at first, ends in no
+        reset or context.
+        """
         if not self._seen_trainable:
             newest = range(len(self))[:-1001:-1]
-            self._seen_trainable = any(self.is_trainable(self.get_transition(item)) for item in newest)
+            self._seen_trainable = any(
+                self.is_trainable(self.get_transition(item)) for item in newest
+            )
         return self._seen_trainable and len(self) > 0
 
     def tune(self, **values: float) -> None:
@@ -213,14 +236,17 @@ class MemoryDataloading(Tunable, ABC):
         """Draw one batch.
 
         Raises:
-            MemoryContractError: there is nothing to draw (see `ready`), or the memory broke its contract.
+            MemoryContractError: there is nothing to draw (see `ready`), or the memory broke its
+                contract.
             PipelineMismatchError: CRC debugging found a difference.
         """
         drawn = self._draw()
         return self._batch_of([next(drawn) for _ in range(self.batch_size)])
 
     def __getitem__(self, item: int) -> Six:
-        """One transition, preprocessed; another one, drawn at random, where it ends in a reset or context sample."""
+        """One transition, preprocessed; another one, drawn at random, where it ends in a reset or
+        context sample.
+        """
         return self._transition_of(item) or next(self._draw())
 
     # ---- from `get_transition` to a batch
@@ -231,7 +257,9 @@ class MemoryDataloading(Tunable, ABC):
         limit = _TRIES_AT_LEAST + _TRIES_PER_TRANSITION * self.batch_size
         while failures < limit:
             if not len(self):
-                raise MemoryContractError("there is no transition in the memory yet: wait until `memory.ready`")
+                raise MemoryContractError(
+                    "there is no transition in the memory yet: wait until `memory.ready`"
+                )
             failures += 1
             for item in self.sample_indices():
                 transition = self._transition_of(item)
@@ -241,8 +269,8 @@ class MemoryDataloading(Tunable, ABC):
                     failures = 0
                     yield transition
         raise MemoryContractError(
-            f"{limit} transitions in a row, drawn at random from {len(self)}, all end in a reset or in context: there "
-            "is nothing to train on yet; wait until `memory.ready`"
+            f"{limit} transitions in a row, drawn at random from {len(self)}, all end in a reset "
+            "or in context: there is nothing to train on yet; wait until `memory.ready`"
         )
 
     def _transition_of(self, item: int) -> Six | None:
@@ -251,7 +279,9 @@ class MemoryDataloading(Tunable, ABC):
         return None if transition is None else self._preprocessed(tuple(transition[:-1]))
 
     def _checked(self, item: int) -> Rebuilt | None:
-        """Rebuild one item, and compare it under CRC debugging; None where it must not be trained on."""
+        """Rebuild one item, and compare it under CRC debugging; None where it must not be trained
+        on.
+        """
         transition = self.get_transition(item)
         if not self.is_trainable(transition):
             return None
@@ -261,11 +291,16 @@ class MemoryDataloading(Tunable, ABC):
             self.crc_checked += 1
             log.debug("CRC check passed: transition %d", self.crc_checked)
             if self.crc_checked == 1 or self.crc_checked % _LOG_EVERY == 0:
-                log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
+                log.info(
+                    "CRC check passed: %d so far are what the environment produced",
+                    self.crc_checked,
+                )
         return transition
 
     def is_trainable(self, transition: Rebuilt) -> bool:
-        """Whether a transition ends in neither reset nor context; MemoryContractError: it does not say so."""
+        """Whether a transition ends in neither reset nor context; MemoryContractError: it does not
+        say so.
+        """
         name = type(self).__name__
         _check_number(f"{name}.get_transition", transition, Transition._fields)
         info = transition[-1]
@@ -274,9 +309,10 @@ class MemoryDataloading(Tunable, ABC):
         if self.handles_resets:
             return True
         raise MemoryContractError(
-            f"{name}.get_transition returned an info of type {type(info).__name__}, so that transitions across a reset "
-            "cannot be recognised: return the sample's own info (and keep info a dict in the sample_compressor), or "
-            "set handles_resets = True on your class if it keeps them out itself"
+            f"{name}.get_transition returned an info of type {type(info).__name__}, so that "
+            "transitions across a reset cannot be recognised: return the sample's own info (and "
+            "keep info a dict in the sample_compressor), or set handles_resets = True on your "
+            "class if it keeps them out itself"
         )
 
     def _preprocessed(self, six: Six) -> Six:
@@ -297,14 +333,17 @@ class MemoryDataloading(Tunable, ABC):
         return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def _load_data_set(self, path: Path) -> None:
-        from tmrl_like.replay.data_sets import read_data_set  # here: a worker's memory only makes its compressor
+        # here: a worker's memory only makes its compressor
+        from tmrl_like.replay.data_sets import read_data_set
 
         try:
             for buffer in read_data_set(path):
                 self.append(buffer)
             self.flush()
         except MemoryContractError as error:
-            raise CheckpointError(f"the data set {path} does not fit this {type(self).__name__}: {error}") from None
+            raise CheckpointError(
+                f"the data set {path} does not fit this {type(self).__name__}: {error}"
+            ) from None
         log.info("data set %s: %d transitions", path, len(self))
 
 
@@ -319,5 +358,9 @@ def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
     if count == len(expected):
         return
     found = f"{count} items" if count else f"a {type(value).__name__}"
-    hint = ": the old `done` is split into `terminated` and `truncated`" if count == len(expected) - 1 else ""
+    hint = (
+        ": the old `done` is split into `terminated` and `truncated`"
+        if count == len(expected) - 1
+        else ""
+    )
     raise MemoryContractError(f"{who} returned {found}; expected ({', '.join(expected)}){hint}")

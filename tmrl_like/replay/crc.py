@@ -1,4 +1,6 @@
-"""CRC debugging: is the transition that the memory rebuilt the one that the environment produced, bit for bit?"""
+"""CRC debugging: is the transition that the memory rebuilt the one that the environment produced,
+bit for bit?
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Observation
 
 _OBSERVATION = (
-    "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the environment's"
+    "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the "
+    "environment's"
 )
 _FLAGS = "the order of terminated and truncated in the sample_compressor and in get_transition"
 _HINTS = {
@@ -30,10 +33,11 @@ Difference: TypeAlias = tuple[str, ...]  # where two values differ, and what eac
 
 
 def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
-    """Compare a rebuilt transition, with or without info, with what the environment produced; see `first_difference`.
+    """Compare a rebuilt transition, with or without info, with what the environment produced; see
+    `first_difference`.
 
-    `original` is what `info.original` of the newer sample holds: (last_obs, act, rew, obs, terminated, truncated); more
-    items are ignored, and last_obs None is not compared.
+    `original` is what `info.original` of the newer sample holds: (last_obs, act, rew, obs,
+    terminated, truncated); more items are ignored, and last_obs None is not compared.
 
     Raises:
         PipelineMismatchError: they differ; the message names field, element and both values.
@@ -41,29 +45,30 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
     """
     if original is None:
         raise MemoryContractError(
-            "crc_debug is on in the memory, but this sample brought no original: switch crc_debug on in the "
-            "worker too, and begin without samples of an earlier run (run --fresh, trainer.resume: none)"
+            "crc_debug is on in the memory, but this sample brought no original: switch crc_debug "
+            "on in the worker too, and begin without samples of an earlier run (run --fresh, "
+            "trainer.resume: none)"
         )
     if min(len(original), len(rebuilt)) < len(FIELDS):
         raise MemoryContractError(
-            f"the original has {len(original)} items and the rebuilt transition {len(rebuilt)}; both start with "
-            f"({', '.join(FIELDS)})"
+            f"the original has {len(original)} items and the rebuilt transition {len(rebuilt)}; "
+            f"both start with ({', '.join(FIELDS)})"
         )
     for name, produced, found in zip(FIELDS, original, rebuilt, strict=False):
         is_compared = name != "last_obs" or produced is not None
         if is_compared and (difference := first_difference(produced, found, name)):
             place, of_environment, of_memory = difference
             raise PipelineMismatchError(
-                f"{place}: the environment produced {of_environment}, the memory rebuilt {of_memory}; check "
-                f"{_HINTS[name]}"
+                f"{place}: the environment produced {of_environment}, the memory rebuilt "
+                f"{of_memory}; check {_HINTS[name]}"
             )
 
 
 def first_difference(one: Observation, other: Observation, name: str) -> Difference | None:
     """Where two nested values first differ in type, dtype, shape, order or bits; None: nowhere.
 
-    1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are. Subclasses of dict count
-    as dict.
+    1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are.
+    Subclasses of dict count as dict.
     """
     kinds = {dict if isinstance(value, dict) else type(value) for value in (one, other)}
     if len(kinds) > 1:
@@ -72,7 +77,9 @@ def first_difference(one: Observation, other: Observation, name: str) -> Differe
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
     if not isinstance(one, tuple | list | dict):
         return None if one == other else (name, repr(one), repr(other))
-    if isinstance(one, dict) and [(type(key), key) for key in one] != [(type(key), key) for key in other]:
+    if isinstance(one, dict) and [(type(key), key) for key in one] != [
+        (type(key), key) for key in other
+    ]:
         return (name, f"the keys {list(one)}", f"the keys {list(other)}")
     if len(one) != len(other):
         return (name, f"{len(one)} items", f"{len(other)} items")
@@ -86,7 +93,13 @@ def _difference_of_arrays(one: Array, other: Array, name: str) -> Difference | N
         return (name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
     if one.tobytes() == other.tobytes():
         return None
-    differ = [place for place in np.ndindex(one.shape) if one[place].tobytes() != other[place].tobytes()]
-    where = f"{name} at element {differ[0]} ({len(differ)} of {one.size} elements differ)" if one.shape else name
+    differ = [
+        place for place in np.ndindex(one.shape) if one[place].tobytes() != other[place].tobytes()
+    ]
+    where = (
+        f"{name} at element {differ[0]} ({len(differ)} of {one.size} elements differ)"
+        if one.shape
+        else name
+    )
     found = (array[differ[0]] for array in (one, other))
     return (where, *(f"{value!r} (bytes {value.tobytes().hex()})" for value in found))

@@ -1,4 +1,6 @@
-"""Data sets that memories start from: samples that `tmrl-like record` or a trainer has stored, and Minari's."""
+"""Data sets that memories start from: samples that `tmrl-like record` or a trainer has stored, and
+Minari's.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from urllib.parse import unquote
 
 from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.delivery.sample_store import SUFFIX, SampleStore, StoredFile, StoreHead, files_in, read_files
+from tmrl_like.delivery.sample_store import (
+    SUFFIX,
+    SampleStore,
+    StoredFile,
+    StoreHead,
+    files_in,
+    read_files,
+)
 from tmrl_like.delivery.segments import incarnations_in, segments_of
 from tmrl_like.delivery.source import Source
 from tmrl_like.errors import CheckpointError, ConfigError
@@ -33,8 +42,8 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a sample store, one file of it, a worker's folder in a spool, or a Minari data set (its folder or its HDF5
-            file).
+        path: a sample store, one file of it, a worker's folder in a spool, or a Minari data set
+            (its folder or its HDF5 file).
 
     Raises:
         ConfigError: there is none at `path`.
@@ -48,7 +57,8 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
         yield from Receiver().replay(stored_files(path))
     except WireVersionError as error:
         raise CheckpointError(
-            f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like that wrote it"
+            f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like "
+            "that wrote it"
         ) from None
 
 
@@ -66,7 +76,9 @@ class _Stream:
         self.episode += info.is_reset and not self.was_reset
         self.was_reset = info.is_reset
         timing = info.timing or StepTiming(0.0, 0.0, 0.0, 0)
-        writer.append((*sample[:5], dict(sample.info or {})), timing, info.is_reset, max(0, self.episode))
+        writer.append(
+            (*sample[:5], dict(sample.info or {})), timing, info.is_reset, max(0, self.episode)
+        )
 
     def packet(self, writer: PacketWriter) -> Packet:
         first, self.entries = self.entries + 1, self.entries + writer.samples
@@ -76,7 +88,8 @@ class _Stream:
 
 
 def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
-    """Write samples as the log of a trainer; returns how many. Each stream becomes a process of its own.
+    """Write samples as the log of a trainer; returns how many. Each stream becomes a process of its
+    own.
 
     Args:
         folder: made if it is not there; must hold no samples.
@@ -133,7 +146,9 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
         for packets in filter(None, files):
             held = sum(samples for _, samples in packets)
             total += held
-            store.write(StoreHead(samples=total, held=held), [message for message, _ in packets], 0.0)
+            store.write(
+                StoreHead(samples=total, held=held), [message for message, _ in packets], 0.0
+            )
             if not store.is_settled(0.0):
                 raise ConfigError(store.alarm)
     finally:
@@ -163,7 +178,9 @@ def stored_files(path: Path) -> Iterator[StoredFile]:
 
 
 def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
-    """What a worker process has left, or is filling: of a copy, in which what is whole counts, as after a power cut."""
+    """What a worker process has left, or is filling: of a copy, in which what is whole counts, as
+    after a power cut.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
         for path in segments_of(folder, incarnation):
             try:
@@ -173,7 +190,9 @@ def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
                 raise CheckpointError(f"the data set {folder} cannot be read: {error}") from None
         source = Source(Path(copy), unquote(folder.name), incarnation, is_dead=True)
         source.forget(source.stored)
-        while (found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)) is not None:
+        while (
+            found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)
+        ) is not None:
             yield StoredFile(folder, StoreHead(), [memoryview(source.encode(found))])
             source.forget(found.last)
         source.close()
@@ -187,10 +206,11 @@ def _log_files(path: Path) -> list[Path]:
     pickled = path if path.suffix == ".pkl" else path / "data.pkl"
     if pickled.is_file():
         raise ConfigError(
-            f"{pickled} is a pickle: reading one runs whatever its writer put in it, so it is not read; record the "
-            "data set again with `tmrl-like record`"
+            f"{pickled} is a pickle: reading one runs whatever its writer put in it, so it is not "
+            "read; record the data set again with `tmrl-like record`"
         )
     raise ConfigError(
-        f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log of a trainer, "
-        "a worker's folder in a spool, or a data set of Minari; tutorials/lerobot_data_set.py makes one of LeRobot's"
+        f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log "
+        "of a trainer, a worker's folder in a spool, or a data set of Minari; "
+        "tutorials/lerobot_data_set.py makes one of LeRobot's"
     )

@@ -1,8 +1,9 @@
-"""Demonstrations beside what the policy does: kept apart, and mixed into each batch at a fixed share.
+"""Demonstrations beside what the policy does: kept apart, and mixed into each batch at a fixed
+share.
 
-Ball et al., "Efficient Online Reinforcement Learning with Offline Data" (RLPD), 2023 (arXiv:2302.02948), draw half
-of each batch from demonstrations ("symmetric sampling"). Kept apart they are not overwritten by what the policy
-does, and their share does not fade as that grows.
+Ball et al., "Efficient Online Reinforcement Learning with Offline Data" (RLPD), 2023
+(arXiv:2302.02948), draw half of each batch from demonstrations ("symmetric sampling"). Kept apart
+they are not overwritten by what the policy does, and their share does not fade as that grows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class _Remembered:
     Attributes:
         is_expert: all of it is demonstrations.
         newest: of what the policy does: what leads to a takeover.
-        takeover: the stream of the demonstrations that the takeover is which goes on; empty: there is none.
+        takeover: the stream of the demonstrations that the takeover is which goes on; empty: there
+            is none.
     """
 
     is_expert: bool = False
@@ -48,10 +50,11 @@ class _Remembered:
 class WithDemonstrations(MemoryDataloading):
     """Two memories of one kind: one for what the policy does, one for demonstrations.
 
-    Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`), and a data set; and
-    the steps that somebody drove who took over. These are among what the policy does as well: Luo et al., "Precise and
-    Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (HIL-SERL), 2024 (arXiv:2410.21845).
-    Each batch holds both, the policy's first. While one memory is empty, batches come from the other alone.
+    Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`),
+    and a data set; and the steps that somebody drove who took over. These are among what the policy
+    does as well: Luo et al., "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop
+    Reinforcement Learning" (HIL-SERL), 2024 (arXiv:2410.21845). Each batch holds both, the policy's
+    first. While one memory is empty, batches come from the other alone.
 
     Attributes:
         own: what the policy does.
@@ -77,16 +80,18 @@ class WithDemonstrations(MemoryDataloading):
         """Make both memories.
 
         Args:
-            memory: makes each of them, e.g. `partial(ReplayMemory, act_buf_len=4, batch_size=256)`; its
-                batch_size is that of both together.
+            memory: makes each of them, e.g. `partial(ReplayMemory, act_buf_len=4, batch_size=256)`;
+                its batch_size is that of both together.
             share: 0 to 1; 0.5 draws as many demonstrations as others.
             demonstrations_path: a data set (see `MemoryDataloading`); "": none.
             demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
-            held_out: share of the policy's episodes that training never draws from (see `ReplayMemory`).
+            held_out: share of the policy's episodes that training never draws from (see
+                `ReplayMemory`).
             takeovers: whether steps of whoever took over from a policy are demonstrations.
             observation_space: of the environment, for both, if they take it.
             action_space: the same.
-            options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path` to the first alone.
+            options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path`
+                to the first alone.
 
         Raises:
             ConfigError: the share is not between 0 and 1, or no data set at `demonstrations_path`.
@@ -97,7 +102,9 @@ class WithDemonstrations(MemoryDataloading):
         own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
         self.own = own
         size = own.memory_size if demonstrations_size is None else demonstrations_size
-        self.demonstrations = memory(**options | {"memory_size": size, "dataset_path": demonstrations_path})
+        self.demonstrations = memory(
+            **options | {"memory_size": size, "dataset_path": demonstrations_path}
+        )
         self.share = float(share)
         self.gamma, self.shaping = own.gamma, own.shaping
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
@@ -106,7 +113,15 @@ class WithDemonstrations(MemoryDataloading):
         self._takeovers_so_far = 0
         self._remembered: dict[str, _Remembered] = {}  # the one heard of longest ago comes first
         preprocessors = own.obs_preprocessor, own.sample_preprocessor
-        super().__init__(own.device, own.nb_steps, *preprocessors, own.memory_size, own.batch_size, "", own.crc_debug)
+        super().__init__(
+            own.device,
+            own.nb_steps,
+            *preprocessors,
+            own.memory_size,
+            own.batch_size,
+            "",
+            own.crc_debug,
+        )
 
     @classmethod
     def compressor(
@@ -133,7 +148,9 @@ class WithDemonstrations(MemoryDataloading):
             self._append_takeovers(stream, buffer, _IS_TAKEN_OVER[sources])
 
     def _append_takeovers(self, stream: _Remembered, buffer: Buffer, is_taken: Flags) -> None:
-        """Give what somebody drove who took over to the demonstrations; `is_taken`: which samples that is, bool [N]."""
+        """Give what somebody drove who took over to the demonstrations; `is_taken`: which samples
+        that is, bool [N].
+        """
         context_length = self.demonstrations.context_length
         if stream.takeover or is_taken.any():
             samples = [sample for one in (*stream.newest, buffer) for sample in one.memory]
@@ -166,7 +183,11 @@ class WithDemonstrations(MemoryDataloading):
 
     def get_transition(self, item: int) -> Rebuilt:
         own = len(self.own)
-        return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
+        return (
+            self.own.get_transition(item)
+            if item < own
+            else self.demonstrations.get_transition(item - own)
+        )
 
     @property
     def ready(self) -> bool:
@@ -209,4 +230,6 @@ def _sources_of(buffer: Buffer) -> Array:
     if buffer.blocks:
         return np.concatenate([block.timing.source for block in buffer.blocks])
     timings = [info_of(sample).timing for sample in buffer]
-    return np.array([ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8)
+    return np.array(
+        [ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8
+    )

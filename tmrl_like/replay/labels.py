@@ -1,4 +1,6 @@
-"""Which recorded episodes have succeeded, as somebody has said: in a text file beside the data set."""
+"""Which recorded episodes have succeeded, as somebody has said: in a text file beside the data
+set.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,13 @@ def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
         if place is None:
             place = _place_of_picture(steps[0].obs)
         pictures = [tree.part_at(step.obs, place) for step in steps]
-        shapes = {picture.shape for picture in pictures} | {episodes[0].pictures.shape[1:] for _ in episodes[:1]}
+        shapes = {picture.shape for picture in pictures} | {
+            episodes[0].pictures.shape[1:] for _ in episodes[:1]
+        }
         if len(shapes) > 1:
-            raise ConfigError(f"the data set has pictures of several shapes, {sorted(shapes)}: record them alike")
+            raise ConfigError(
+                f"the data set has pictures of several shapes, {sorted(shapes)}: record them alike"
+            )
         episodes.append(Pictured(np.stack(pictures), bool(steps[-1].terminated)))
     if place is None:
         raise ConfigError("the data set has no step, so nothing to label or to learn from")
@@ -64,8 +70,9 @@ def _place_of_picture(obs: Observation) -> tree.Path:
         if is_picture and sorted(leaf.shape)[-2] >= _SMALLEST_SIDE:
             return tuple(path)
     raise ConfigError(
-        "the data set has no pictures: expected in each observation an array uint8, [height, width], [height, width, "
-        f"channels] or [channels, height, width], with sides of {_SMALLEST_SIDE} or more"
+        "the data set has no pictures: expected in each observation an array uint8, [height, "
+        "width], [height, width, channels] or [channels, height, width], with sides of "
+        f"{_SMALLEST_SIDE} or more"
     )
 
 
@@ -77,7 +84,10 @@ def labels_beside(data: Path) -> Path:
 
 def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
     """Write a line for each episode that has a label; ConfigError: it cannot be written."""
-    lines = [",".join(_HEAD), *(f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels))]
+    lines = [
+        ",".join(_HEAD),
+        *(f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels)),
+    ]
     try:
         write_atomically(file, "\n".join([*lines, ""]).encode())
     except OSError as error:
@@ -95,18 +105,22 @@ def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"the labels {file} cannot be read: {error}") from None
     if not rows or rows[0] != _HEAD:
-        raise ConfigError(f"{file}, line 1: expected {','.join(_HEAD)}, then a line for each episode: 0,true")
+        raise ConfigError(
+            f"{file}, line 1: expected {','.join(_HEAD)}, then a line for each episode: 0,true"
+        )
     labels: dict[int, bool] = {}
     for number, row in enumerate(rows[1:], 2):
         where = f"{file}, line {number}"
         word = row[1].strip().lower() if len(row) == len(_HEAD) else ""
         if word not in _WORDS or not row[0].strip().isdecimal():
-            raise ConfigError(f"{where}: {','.join(row)!r}; expected an episode's number, and true or false")
+            raise ConfigError(
+                f"{where}: {','.join(row)!r}; expected an episode's number, and true or false"
+            )
         episode = int(row[0])
         if episode >= num_episodes:
             raise ConfigError(
-                f"{where}: there is no episode {episode}, the data set has 0 to {num_episodes - 1}: these are labels "
-                "of another one"
+                f"{where}: there is no episode {episode}, the data set has 0 to "
+                f"{num_episodes - 1}: these are labels of another one"
             )
         if episode in labels:
             raise ConfigError(f"{where}: episode {episode} has a label already")

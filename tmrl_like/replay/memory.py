@@ -1,11 +1,12 @@
 """The replay memory that ships: samples as columns, batches by one gather per column.
 
-Every frame, every other observation leaf and every action is stored once, in its own dtype, in a ring of
-`memory_size` rows. Action buffers are rebuilt by walking back through the actions (see `row_index`), as the environment
-filled them, across resets, with any number of workers taking turns. Stacks of frames are rebuilt by walking back
-through the frames of the episode.
+Every frame, every other observation leaf and every action is stored once, in its own dtype, in a
+ring of `memory_size` rows. Action buffers are rebuilt by walking back through the actions (see
+`row_index`), as the environment filled them, across resets, with any number of workers taking
+turns. Stacks of frames are rebuilt by walking back through the frames of the episode.
 
-Of `info` the items that `columns` names are stored, in columns as well; nothing else of it comes back.
+Of `info` the items that `columns` names are stored, in columns as well; nothing else of it comes
+back.
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 8, 1 << 20
 class ReplayMemory(MemoryDataloading):
     """A replay memory for any environment whose observations and actions are arrays and numbers.
 
-    Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment does by
-    itself. It drops action buffers and the older frames of stacks; without either there is none.
+    Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment
+    does by itself. It drops action buffers and the older frames of stacks; without either there is
+    none.
 
-    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer or stack of frames
-    reaches back beyond what the memory has seen, are not among them.
+    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer or
+    stack of frames reaches back beyond what the memory has seen, are not among them.
 
-    Preprocessors and CRC debugging go transition by transition, a hundred times slower than without. A
-    preprocessor with an attribute `batched = True` is called once per batch instead: `obs_preprocessor` with
-    the observation's structure of tensors [B, ...] (and, on the worker, with single observations),
-    `sample_preprocessor` with six such arguments.
+    Preprocessors and CRC debugging go transition by transition, a hundred times slower than
+    without. A preprocessor with an attribute `batched = True` is called once per batch instead:
+    `obs_preprocessor` with the observation's structure of tensors [B, ...] (and, on the worker,
+    with single observations), `sample_preprocessor` with six such arguments.
 
-    The observation tensors of a batch are its own: changing one in place changes no other. While no samples come, small
-    batches are drawn several at a time, which is quicker: finding rows takes longer than copying them.
+    The observation tensors of a batch are its own: changing one in place changes no other. While no
+    samples come, small batches are drawn several at a time, which is quicker: finding rows takes
+    longer than copying them.
     """
 
     handles_resets = True
@@ -71,12 +74,14 @@ class ReplayMemory(MemoryDataloading):
         Args:
             device: see `MemoryDataloading`.
             memory_size: rows of the ring: samples, those of resets included.
-            observation_space: of the environment, for a data set: one of other shapes is refused. A training gives it.
+            observation_space: of the environment, for a data set: one of other shapes is refused. A
+                training gives it.
             action_space: the same.
             options: those of `ReplayOptions`, and the other arguments of `MemoryDataloading`.
 
         Raises:
-            ConfigError: a number that cannot be, no such folder, or a data set that is not of the spaces.
+            ConfigError: a number that cannot be, no such folder, or a data set that is not of the
+                spaces.
         """
         expect(memory_size <= 2**31 - 1, "memory_size", memory_size, "at most 2^31 - 1")
         own = [field.name for field in fields(ReplayOptions) if field.name in options]
@@ -91,23 +96,39 @@ class ReplayMemory(MemoryDataloading):
         self._index = RowIndex(max(1, int(memory_size)), page)
         self._rebuilder: Rebuilder | None = None  # before the first step: columns need its dtypes
         self._resets_only: list[Arrival] = []  # what came before it
-        self._originals: dict[int, Six | None] = {}  # CRC debugging: row -> what the environment produced
+        # CRC debugging: row -> what the environment produced
+        self._originals: dict[int, Six | None] = {}
         self._drawn: list[Batch] = []  # and not given out yet
         self._at_once = 1  # batches to draw next
         super().__init__(device, memory_size=memory_size, **options)
-        if self._rebuilder is not None and observation_space is not None and action_space is not None:
+        if (
+            self._rebuilder is not None
+            and observation_space is not None
+            and action_space is not None
+        ):
             self._check_data_set(self._rebuilder.table, observation_space, action_space)
 
     @classmethod
-    def compressor(cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any) -> DropHistory | None:
-        """The compressor for a memory with these arguments; those that do not matter to it are ignored."""
+    def compressor(
+        cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any
+    ) -> DropHistory | None:
+        """The compressor for a memory with these arguments; those that do not matter to it are
+        ignored.
+        """
         return DropHistory(act_buf_len, frame_stack) if act_buf_len or frame_stack else None
 
     def tune(self, **values: float) -> None:
-        """As `Tunable`; from the next batch on. `shaping` can change where the memory was made with one."""
+        """As `Tunable`; from the next batch on. `shaping` can change where the memory was made with
+        one.
+        """
         check_weights(values.get("gamma"), values.get("shaping"))
         if "shaping" in values:
-            expect(self.shaping is not None, "shaping", values["shaping"], "none: the memory has kept no potentials")
+            expect(
+                self.shaping is not None,
+                "shaping",
+                values["shaping"],
+                "none: the memory has kept no potentials",
+            )
         super().tune(**values)
         self._drawn, self._at_once = [], 1
 
@@ -117,8 +138,9 @@ class ReplayMemory(MemoryDataloading):
             refuse_other_shapes(parts, expected_shapes(observation_space, action_space, self))
         except MemoryContractError as error:
             raise ConfigError(
-                f"the data set is not of the trainer's spaces: {error}; give the memory the act_buf_len and "
-                "frame_stack that it was recorded with, and the trainer that environment"
+                f"the data set is not of the trainer's spaces: {error}; give the memory the "
+                "act_buf_len and frame_stack that it was recorded with, and the trainer that "
+                "environment"
             ) from None
 
     def compressed(self, obs: Observation) -> Observation:
@@ -133,16 +155,21 @@ class ReplayMemory(MemoryDataloading):
         """Store samples, all or none of them; columns of a packet are copied as columns.
 
         Raises:
-            MemoryContractError: observations or actions change their structure, or are neither arrays nor numbers.
+            MemoryContractError: observations or actions change their structure, or are neither
+                arrays nor numbers.
         """
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
         rebuilder = self._rebuilder
         if rebuilder is None:
-            of_steps = [segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets]
+            of_steps = [
+                segment.schema for segment, only_resets in arrivals[-1].segments if not only_resets
+            ]
             if not of_steps:
                 self._resets_only = arrivals
                 return
-            rebuilder = Rebuilder(Table(of_steps[0], self._index.capacity, self.options), self._index, self.options)
+            rebuilder = Rebuilder(
+                Table(of_steps[0], self._index.capacity, self.options), self._index, self.options
+            )
         fits = [rebuilder.table.fits(arrival) for arrival in arrivals]
         self._rebuilder, self._resets_only = rebuilder, []
         self._drawn, self._at_once = [], 1
@@ -171,7 +198,9 @@ class ReplayMemory(MemoryDataloading):
             start += n
 
     def _count_down(self, table: Table, row: int, n: int) -> None:
-        """Say in the rows of the episodes that terminate in the n newest rows how far the end was."""
+        """Say in the rows of the episodes that terminate in the n newest rows how far the end
+        was.
+        """
         to_end = table.fields[item(STEPS_TO_END)].columns[0].array
         to_end[row : row + n] = NOT_FINISHED
         for end in (row + np.flatnonzero(table.numbers("terminated", row, n))).tolist():
@@ -190,7 +219,8 @@ class ReplayMemory(MemoryDataloading):
         return len(self) > 0
 
     def get_transition(self, item: int) -> Transition:
-        """Rebuild one transition; bit for bit what a batch holds at this item, without potentials and mini-races.
+        """Rebuild one transition; bit for bit what a batch holds at this item, without potentials
+        and mini-races.
 
         Raises:
             IndexError: not 0 <= item < len(self).
@@ -216,7 +246,9 @@ class ReplayMemory(MemoryDataloading):
         return self._drawn.pop()
 
     def _draw_several(self, row_bytes: int) -> list[Batch]:
-        """Draw batches; without samples in between each call twice as many, up to a moderate size."""
+        """Draw batches; without samples in between each call twice as many, up to a moderate
+        size.
+        """
         items = np.stack([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
             self._checked(checked)
@@ -226,7 +258,9 @@ class ReplayMemory(MemoryDataloading):
         return self._batches(self._index.training, items, self.rng)
 
     def sample_held_out(self) -> Batch | None:
-        """Draw a batch of held-out episodes, uniformly; None: there is no transition of them yet."""
+        """Draw a batch of held-out episodes, uniformly; None: there is no transition of them
+        yet.
+        """
         held_out = self._index.held_out
         if not len(held_out):
             return None
@@ -235,13 +269,21 @@ class ReplayMemory(MemoryDataloading):
         return batch
 
     def _batches(self, among: RowSet, items: Rows, rng: np.random.Generator) -> list[Batch]:
-        """The transitions at the places `items`, int [M, B], in a set of rows, at moments of races that `rng` draws."""
+        """The transitions at the places `items`, int [M, B], in a set of rows, at moments of races
+        that `rng` draws.
+        """
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
         weights = self.gamma or 0.0, self.shaping or 0.0
-        left = None if self.mini_races is None else self.mini_races.draw(rng, rows.shape, self._race_steps)
+        left = (
+            None
+            if self.mini_races is None
+            else self.mini_races.draw(rng, rows.shape, self._race_steps)
+        )
         batches = self._rebuilder.batches(rows, self.device, *weights, left)
-        preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
+        preprocessors = [
+            f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None
+        ]
         if not preprocessors:
             return batches
         if all(getattr(f, "batched", False) for f in preprocessors):
@@ -249,7 +291,11 @@ class ReplayMemory(MemoryDataloading):
         assert len(batches) == 1
         left = None if left is None else left.reshape(-1, 1)
         single = self._rebuilder.batches(rows.reshape(-1, 1), None, *weights, left)
-        return [_with_six(batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single]))]
+        return [
+            _with_six(
+                batches[0], self._batch_of([self._preprocessed(tuple(one)) for one in single])
+            )
+        ]
 
     def seed(self, seed: int) -> None:
         super().seed(seed)

@@ -1,7 +1,9 @@
-"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing minari itself.
+"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing minari
+itself.
 
-In the file, per episode of T steps: `observations` [T + 1, ...], `actions` [T, ...], `rewards`, `terminations`,
-`truncations` [T]; a dict is a group, a tuple a group with the names `_index_0`, `_index_1`, ….
+In the file, per episode of T steps: `observations` [T + 1, ...], `actions` [T, ...], `rewards`,
+`terminations`, `truncations` [T]; a dict is a group, a tuple a group with the names `_index_0`,
+`_index_1`, ….
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ Columns: TypeAlias = Observation
 
 
 def find_minari(path: Path) -> Path | None:
-    """The file of the Minari data set at `path` (its folder, the folder `data` in it, or the file); None: none."""
+    """The file of the Minari data set at `path` (its folder, the folder `data` in it, or the file);
+    None: none.
+    """
     candidates = [path] if path.suffix == ".hdf5" else [path / _FILE, path / "data" / _FILE]
     return next((file for file in candidates if file.is_file()), None)
 
@@ -45,15 +49,21 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
 
     Raises:
         MissingExtraError: h5py is not installed.
-        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images, an array of more than a GiB.
+        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images, an array
+            of more than a GiB.
     """
     try:
         import h5py
     except ImportError:
-        raise MissingExtraError("Minari data sets are read with h5py: pip install 'tmrl_like[minari]'") from None
+        raise MissingExtraError(
+            "Minari data sets are read with h5py: pip install 'tmrl_like[minari]'"
+        ) from None
     try:
         with h5py.File(file, "r") as data:
-            names = sorted((name for name in data if name.startswith("episode_")), key=lambda name: int(name[8:]))
+            names = sorted(
+                (name for name in data if name.startswith("episode_")),
+                key=lambda name: int(name[8:]),
+            )
             for number, name in enumerate(names):
                 yield Buffer(_samples_of(data[name], number % EPISODES), "minari")
     except Exception as error:  # of h5py and numpy, whatever the file holds
@@ -65,10 +75,18 @@ def _samples_of(episode: Group, number: int) -> list[Sample]:
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     observations, actions, *outcomes = (_columns_of(episode[name], name) for name in names)
     neutral = tree.map_leaves(np.zeros_like, _row(actions, 0))
-    samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True, episode=number))]
-    for k, (rew, ends, cut) in enumerate(zip(*(column.tolist() for column in outcomes), strict=True)):
+    samples = [
+        Sample(
+            neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True, episode=number)
+        )
+    ]
+    for k, (rew, ends, cut) in enumerate(
+        zip(*(column.tolist() for column in outcomes), strict=True)
+    ):
         obs = _row(observations, k + 1)
-        samples.append(Sample(_row(actions, k), obs, float(rew), bool(ends), bool(cut), Info(episode=number)))
+        samples.append(
+            Sample(_row(actions, k), obs, float(rew), bool(ends), bool(cut), Info(episode=number))
+        )
     return samples
 
 
@@ -80,11 +98,17 @@ def _columns_of(node: Group, name: str) -> Columns:
             return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
         return items
     if node.nbytes > _ARRAY_BYTES:  # of equal values, which take no room in the file
-        raise ValueError(f"{name} has {node.nbytes} bytes; at most {_ARRAY_BYTES} are read: write it in more episodes")
+        raise ValueError(
+            f"{name} has {node.nbytes} bytes; at most {_ARRAY_BYTES} are read: write it in more "
+            "episodes"
+        )
     values = node[()]
     is_jpeg = values.ndim == 2 and values.dtype == np.uint8 and values[:1, :2].tobytes() == _JPEG
     if values.dtype.kind not in "biuf" or is_jpeg:
-        raise ValueError(f"{name} is text or JPEG images; write images with jpeg_encoding=False, and leave text out")
+        raise ValueError(
+            f"{name} is text or JPEG images; write images with jpeg_encoding=False, and leave text "
+            "out"
+        )
     return values
 
 
@@ -109,7 +133,9 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
     except ImportError:
-        raise MissingExtraError("Minari data sets are written with minari: pip install 'tmrl_like[minari]'") from None
+        raise MissingExtraError(
+            "Minari data sets are written with minari: pip install 'tmrl_like[minari]'"
+        ) from None
     episodes = [
         EpisodeBuffer(
             id=number,
@@ -126,7 +152,9 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
         raise CheckpointError("there is no whole episode to write")
     (folder / "data").mkdir(parents=True)
     spaces = _space_of(episodes[0].observations), _space_of(episodes[0].actions)
-    storage = MinariStorage.new((folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False)
+    storage = MinariStorage.new(
+        (folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False
+    )
     storage.update_episodes(episodes)
     name = re.sub(r"[^\w-]", "-", folder.name)
     name += "" if re.search(r"-v\d+$", name) else "-v0"

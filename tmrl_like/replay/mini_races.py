@@ -1,19 +1,21 @@
 """Mini-races: a view of the memory in which each transition is at some moment of a race of T steps.
 
-Nothing of it is stored. When a transition is drawn, so is the number of steps u that its race has left, 1 to T. Of the
-k rewards that an n-step transition sums up (see `transitions`) those beyond the end of the race are left out:
+Nothing of it is stored. When a transition is drawn, so is the number of steps u that its race has
+left, 1 to T. Of the k rewards that an n-step transition sums up (see `transitions`) those beyond
+the end of the race are left out:
 
     k' = min(k, u)
     y  = r(1) + gamma r(2) + ... + gamma^(k'-1) r(k') + gamma^k' (1 - d) V(obs(k'), (u - k') / T)
 
-d is 1 where the race is over (k' = u) or step k' terminated the episode, else 0. The network sees u / T beside the
-observation. Its value is that of the next u steps alone, so that gamma may be 1:
+d is 1 where the race is over (k' = u) or step k' terminated the episode, else 0. The network sees u
+/ T beside the observation. Its value is that of the next u steps alone, so that gamma may be 1:
 
     V(obs, u / T) = E[r(1) + r(2) + ... + r(u)]
 
-and a worker, which always acts at the start of a race (u = T), takes what brings the most reward in the next T steps.
-A value that knows the time that is left is Pardo et al.'s, "Time Limits in Reinforcement Learning", 2018
-(arXiv:1712.00378, section 3); to draw that time for each transition is an idea of Linesight's, for TrackMania.
+and a worker, which always acts at the start of a race (u = T), takes what brings the most reward in
+the next T steps. A value that knows the time that is left is Pardo et al.'s, "Time Limits in
+Reinforcement Learning", 2018 (arXiv:1712.00378, section 3); to draw that time for each transition
+is an idea of Linesight's, for TrackMania.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ class MiniRaces(Options):
     """How a memory draws mini-races; see `ReplayMemory(mini_races=…)`.
 
     Attributes:
-        seconds: how long a race is; needs the environment's time-step (`time_step_duration` of the memory).
+        seconds: how long a race is; needs the environment's time-step (`time_step_duration` of the
+            memory).
         steps: the same in environment steps, T; it comes before `seconds`. None: `seconds` count.
-        start_share: of the transitions drawn, the share that is put at the start of a race, where workers act (u = T).
-        final_share: the share that is put into a race's last `final_steps`, u drawn from them uniformly: the values
-            that all others are built on.
+        start_share: of the transitions drawn, the share that is put at the start of a race, where
+            workers act (u = T).
+        final_share: the share that is put into a race's last `final_steps`, u drawn from them
+            uniformly: the values that all others are built on.
         final_steps: see there.
     """
 
@@ -49,7 +53,9 @@ class MiniRaces(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         shares = self.start_share, self.final_share
-        expect(sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1")
+        expect(
+            sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1"
+        )
 
     def length(self, time_step_duration: float | None) -> int:
         """T; raises ConfigError where `seconds` count and nobody knows how long a time-step is."""
@@ -57,13 +63,15 @@ class MiniRaces(Options):
             return self.steps
         if not time_step_duration:
             raise ConfigError(
-                f"mini-races of {self.seconds:g} s need the environment's time-step, which is not known here: give the "
-                "memory time_step_duration, in seconds, or MiniRaces steps"
+                f"mini-races of {self.seconds:g} s need the environment's time-step, which is not "
+                "known here: give the memory time_step_duration, in seconds, or MiniRaces steps"
             )
         return max(1, round(self.seconds / time_step_duration))
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> Rows:
-        """Steps that are left of a race of T = `length`, for transitions: int of this shape, 1 to T."""
+        """Steps that are left of a race of T = `length`, for transitions: int of this shape, 1 to
+        T.
+        """
         left = rng.integers(1, length + 1, shape)
         if self.start_share or self.final_share:
             chance = rng.random(shape)

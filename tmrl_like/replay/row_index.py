@@ -1,15 +1,17 @@
 """Which stored sample follows which, and which transitions are whole: the index of `ReplayMemory`.
 
-Samples of all workers lie in one ring of rows, in the order of arrival. Per row the row before it in its stream is
-kept, its `parent`. An episode begins with one row for each action of its first action buffer, so that a walk of that
-length from any later row of the episode stays within it. No transition ends in a reset, so the parent of any row that a
-transition ends in is the row that it starts from.
+Samples of all workers lie in one ring of rows, in the order of arrival. Per row the row before it
+in its stream is kept, its `parent`. An episode begins with one row for each action of its first
+action buffer, so that a walk of that length from any later row of the episode stays within it. No
+transition ends in a reset, so the parent of any row that a transition ends in is the row that it
+starts from.
 
-Stacks of frames are walked in the same way, except that a walk stays at every reset: the first frame of an episode is
-repeated.
+Stacks of frames are walked in the same way, except that a walk stays at every reset: the first
+frame of an episode is repeated.
 
-A walk can go on as long as it meets older rows: where a stream begins a row is its own parent, and a parent that the
-ring has overwritten is newer. A transition is whole when all rows are there that its older observation is made of.
+A walk can go on as long as it meets older rows: where a stream begins a row is its own parent, and
+a parent that the ring has overwritten is newer. A transition is whole when all rows are there that
+its older observation is made of.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ class RowIndex:
     Attributes:
         written: samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], see above.
-        following: int32 [capacity], the next row of the stream, if there is one; empty where transitions have one step.
+        following: int32 [capacity], the next row of the stream, if there is one; empty where
+            transitions have one step.
         is_reset: bool [capacity].
-        older_frame: as `parent`, but the row itself at each reset; `parent` where there are no stacks.
-        steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a row has so far;
-            empty where all have one.
+        older_frame: as `parent`, but the row itself at each reset; `parent` where there are no
+            stacks.
+        steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a
+            row has so far; empty where all have one.
         training: the rows that whole transitions end in.
         held_out: those of them that are never trained on, which are not in `training`.
     """
@@ -56,8 +60,10 @@ class RowIndex:
         self._begins = np.zeros(ahead, np.bool_)
         self.training = RowSet(capacity)
         self.held_out = RowSet(capacity)
-        self._newest: dict[str, int] = {}  # the sequence number of each stream's newest row, in their order
-        self._jumps: dict[int, int] = {}  # rows behind which a stream does not go on in the next row, and where it does
+        # the sequence number of each stream's newest row, in their order
+        self._newest: dict[str, int] = {}
+        # rows behind which a stream does not go on in the next row, and where it does
+        self._jumps: dict[int, int] = {}
 
     @property
     def room(self) -> int:
@@ -65,9 +71,11 @@ class RowIndex:
         return self.capacity - self.written % self.capacity
 
     def extend(self, stream: str, is_reset: Flags, is_held_out: Flags) -> int:
-        """Make room for the next n <= `room` samples of a stream; returns the first row that they go to.
+        """Make room for the next n <= `room` samples of a stream; returns the first row that they
+        go to.
 
-        Transitions that end in a sample that `is_held_out` go to `held_out`, the others to `training`.
+        Transitions that end in a sample that `is_held_out` go to `held_out`, the others to
+        `training`.
         """
         n, first = len(is_reset), self.written % self.capacity
         rows, new = np.arange(first, first + n), slice(first, first + n)
@@ -93,7 +101,9 @@ class RowIndex:
         return first
 
     def count_steps(self, row: int, begins: Flags) -> None:
-        """Count the newest n steps, to `row` and those behind it; `begins`, bool [n]: of no earlier transition."""
+        """Count the newest n steps, to `row` and those behind it; `begins`, bool [n]: of no earlier
+        transition.
+        """
         rows: Rows = np.arange(row, row + len(begins))
         self._begins[rows] = begins
         self.steps[rows] = 1
@@ -113,7 +123,9 @@ class RowIndex:
             row = before
 
     def _overwrite(self, rows: Rows) -> Rows:
-        """Forget what is in the n rows to come; returns those whose history may reach back there, and more."""
+        """Forget what is in the n rows to come; returns those whose history may reach back there,
+        and more.
+        """
         if self.written < self.capacity:
             return rows[:0]
         self._take_out(rows)
@@ -151,7 +163,9 @@ class RowIndex:
 
 
 def follow(links: Array, rows: Rows, steps: int) -> Rows:
-    """Follow `parent`, `older_frame` or `following`: int [steps + 1, *rows.shape], `rows` themselves first."""
+    """Follow `parent`, `older_frame` or `following`: int [steps + 1, *rows.shape], `rows`
+    themselves first.
+    """
     walked = np.empty((steps + 1, *rows.shape), np.intp)
     walked[0] = rows
     for k in range(steps):

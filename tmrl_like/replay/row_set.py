@@ -13,12 +13,15 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 
 class RowSet:
-    """Rows in any order; drawing, adding and taking out need no search. Memory is taken up as rows are added."""
+    """Rows in any order; drawing, adding and taking out need no search. Memory is taken up as rows
+    are added.
+    """
 
     def __init__(self, capacity: int) -> None:
         """Of a ring of `capacity` rows, none."""
         self._rows = np.zeros(capacity, np.int32)
-        self._place = np.zeros(capacity, np.int32)  # where a row stands in `_rows`, plus one; 0: nowhere
+        # where a row stands in `_rows`, plus one; 0: nowhere
+        self._place = np.zeros(capacity, np.int32)
         self._count = 0
 
     def __len__(self) -> int:

@@ -1,7 +1,8 @@
 """What a sample must be: of the form of the spaces, as the first one that was stored, and finite.
 
-`SampleCheck` looks at what arrives at a trainer, before it reaches any memory; `ReplayMemory`, whose samples come from
-data sets and logs as well, compares their structure with that of its first step.
+`SampleCheck` looks at what arrives at a trainer, before it reaches any memory; `ReplayMemory`,
+whose samples come from data sets and logs as well, compares their structure with that of its first
+step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.row_set import Array
 from tmrl_like.types import Observation
 from tmrl_like.wire.packet import SampleBlock
-from tmrl_like.wire.schema import ArrayForm, DictNode, Leaf, Node, PlainLeaf, TupleNode, array_form, fill, leaves_of
+from tmrl_like.wire.schema import (
+    ArrayForm,
+    DictNode,
+    Leaf,
+    Node,
+    PlainLeaf,
+    TupleNode,
+    array_form,
+    fill,
+    leaves_of,
+)
 from tmrl_like.wire.spaces import Space
 
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
@@ -48,8 +59,8 @@ class LeafForm(NamedTuple):
         if numbers is None:
             assert isinstance(self.leaf, PlainLeaf)
             raise MemoryContractError(
-                f"{self.path} is a Python {self.leaf.kind}; ReplayMemory stores arrays and numbers: drop it in the "
-                "sample_compressor"
+                f"{self.path} is a Python {self.leaf.kind}; ReplayMemory stores arrays and "
+                "numbers: drop it in the sample_compressor"
             )
         return numbers
 
@@ -96,7 +107,9 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
     if now.node == first.node:
         return
     if len({repr(fill(part.node, repeat(None))) for part in (first, now)}) > 1:
-        places, now_places = (", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now))
+        places, now_places = (
+            ", ".join(leaf.path for leaf in part.leaves) or "empty" for part in (first, now)
+        )
         raise MemoryContractError(
             f"{first.name} has changed its structure: it began as {places} and is now {now_places}"
         )
@@ -104,8 +117,9 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
         began, is_now = leaf.numbers, other.numbers
         if is_now.shape != began.shape or not np.can_cast(is_now.dtype, began.dtype, casting):
             raise MemoryContractError(
-                f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} {is_now.shape}: it must "
-                "keep its dtype and shape; convert it in the environment or in the sample_compressor"
+                f"{leaf.path} began as {began.dtype} {began.shape} and is now {is_now.dtype} "
+                f"{is_now.shape}: it must keep its dtype and shape; convert it in the environment "
+                "or in the sample_compressor"
             )
 
 
@@ -114,13 +128,17 @@ def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
     if name not in parts:
         there = ", ".join(other[5:-1] for other in list(parts)[len(NAMES) :])
         raise MemoryContractError(
-            f"info has no {name[5:-1]}, which the memory keeps in a column; it has {there or 'nothing'}: let the "
-            "environment give it, or the actor beside its action, or take it out of the memory's columns"
+            f"info has no {name[5:-1]}, which the memory keeps in a column; it has "
+            f"{there or 'nothing'}: let the environment give it, or the actor beside its action, "
+            "or take it out of the memory's columns"
         )
 
 
-def expected_shapes(observation_space: Space, action_space: Space, memory: MemoryDataloading) -> Shapes:
-    """The shapes that samples have where they arrive; none where a compressor of the user's own may run.
+def expected_shapes(
+    observation_space: Space, action_space: Space, memory: MemoryDataloading
+) -> Shapes:
+    """The shapes that samples have where they arrive; none where a compressor of the user's own may
+    run.
 
     Raises:
         MemoryContractError: the memory's own compressor does not take observations of this space.
@@ -133,26 +151,37 @@ def expected_shapes(observation_space: Space, action_space: Space, memory: Memor
 
 
 def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
-    """Raise MemoryContractError where arrays have other shapes, in any order, than those that are expected."""
+    """Raise MemoryContractError where arrays have other shapes, in any order, than those that are
+    expected.
+    """
     for name, shapes in expected.items():
         found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
-        if found != shapes and not (shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]):
+        if found != shapes and not (
+            shapes == _SINGLE and [math.prod(shape) for shape in found] == [1]
+        ):
             raise MemoryContractError(
-                f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's spaces and the memory's "
-                "compressor say"
+                f"{name} has arrays of the shapes {found}; expected {shapes}, as the trainer's "
+                "spaces and the memory's compressor say"
             )
 
 
 class SampleCheck:
     """Refuses samples that training could not use, whatever worker they come from. Any one thread.
 
-    Where the spaces hold numbers the samples do (a memory with `takes_text` excepted). Where the memory's own
-    compressor is known, arrays have the shapes of the spaces, in any order; dtypes are the memory's to compare.
+    Where the spaces hold numbers the samples do (a memory with `takes_text` excepted). Where the
+    memory's own compressor is known, arrays have the shapes of the spaces, in any order; dtypes are
+    the memory's to compare.
     """
 
-    def __init__(self, observation_space: Space, action_space: Space, memory: MemoryDataloading) -> None:
+    def __init__(
+        self, observation_space: Space, action_space: Space, memory: MemoryDataloading
+    ) -> None:
         """Work out what is expected; nothing of the memory is used later."""
-        texts = {name for name, space in (("obs", observation_space), ("act", action_space)) if _may_be_text(space)}
+        texts = {
+            name
+            for name, space in (("obs", observation_space), ("act", action_space))
+            if _may_be_text(space)
+        }
         self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._shapes: Shapes = {}
         if not texts and not memory.takes_text:
@@ -164,11 +193,15 @@ class SampleCheck:
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
     def structure(self, schema: Node) -> None:
-        """Raise MemoryContractError, with place and both, where a sample's structure is not that of the spaces."""
+        """Raise MemoryContractError, with place and both, where a sample's structure is not that of
+        the spaces.
+        """
         self._floats_of(schema)
 
     def values(self, block: SampleBlock) -> None:
-        """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square in float32 is."""
+        """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square
+        in float32 is.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             for segment in block.segments:
                 for leaf in self._floats_of(segment.schema):
@@ -180,8 +213,8 @@ class SampleCheck:
         for _, path, leaf in _leaves_in(parts, self._numeric):
             if isinstance(leaf, PlainLeaf) and leaf.kind in ("str", "bytes"):
                 raise MemoryContractError(
-                    f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory that takes text where "
-                    "they hold numbers sets takes_text = True)"
+                    f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory "
+                    "that takes text where they hold numbers sets takes_text = True)"
                 )
         for kept in _leaves_in(parts, self._items):
             _ = kept.numbers
@@ -217,6 +250,6 @@ def _refuse_not_finite(column: Array, name: str) -> None:
     if not is_fine.all():
         worst = column.reshape(-1)[int(np.argmin(is_fine))]
         raise MemoryContractError(
-            f"{name} holds {worst}, which is not finite when it is squared as float32: scale or clip it in the "
-            "environment"
+            f"{name} holds {worst}, which is not finite when it is squared as float32: scale or "
+            "clip it in the environment"
         )

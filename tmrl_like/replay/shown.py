@@ -31,7 +31,8 @@ def shown_steps(
     observation_space: Space,
     action_space: Space,
 ) -> list[ShownStep]:
-    """The steps of a data set, in which there is a memory's compressor; the demonstrations alone, where there are any.
+    """The steps of a data set, in which there is a memory's compressor; the demonstrations alone,
+    where there are any.
 
     Args:
         buffers: of the data set.
@@ -44,7 +45,9 @@ def shown_steps(
         MemoryContractError: the samples do not fit the memory.
     """
     target, given = taken_apart(memory_cls)
-    memory_cls = partial(memory_cls, **{name: value for name, value in _NOT_NEEDED.items() if name in given})
+    memory_cls = partial(
+        memory_cls, **{name: value for name, value in _NOT_NEEDED.items() if name in given}
+    )
     is_apart = isinstance(target, type) and issubclass(target, WithDemonstrations)
     if not is_apart:
         memory_cls = partial(WithDemonstrations, memory_cls)
@@ -67,7 +70,11 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
         transition = memory.get_transition(item)
         if memory.is_trainable(transition):
             obs, act = transition[0], transition[1]
-            yield ShownStep(obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs), act, episode)
+            yield ShownStep(
+                obs if memory.obs_preprocessor is None else memory.obs_preprocessor(obs),
+                act,
+                episode,
+            )
 
 
 def recorded_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:

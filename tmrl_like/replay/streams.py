@@ -1,18 +1,22 @@
 """Several workers, one list: what a memory that looks back over earlier samples may rely on.
 
-A user's memory appends samples to lists and rebuilds a transition from the samples before it. With several
-workers that only works when each sample's recent past in the list is its own worker's. `StreamSorter` sees
-to it, so that the user's memory need not know that there are several:
+A user's memory appends samples to lists and rebuilds a transition from the samples before it. With
+several workers that only works when each sample's recent past in the list is its own worker's.
+`StreamSorter` sees to it, so that the user's memory need not know that there are several:
 
-- Samples of the stream that appended last go through at once. With one worker that is all that happens.
+- Samples of the stream that appended last go through at once. With one worker that is all that
+  happens.
 - Samples of another stream are held until there are enough of them to be worth a switch.
-- At a switch the stream's own newest samples (up to `context_length`) go in again first, as *context*: copies
-  whose `info.is_context` is True. They are history; the base class trains on no transition that ends in one.
-- Where a stream has fewer samples than that, because it is new, its first samples are marked as context
-  instead, until `context_length` of them are in place: before that, looking back would meet another stream.
+- At a switch the stream's own newest samples (up to `context_length`) go in again first, as
+  *context*: copies whose `info.is_context` is True. They are history; the base class trains on no
+  transition that ends in one.
+- Where a stream has fewer samples than that, because it is new, its first samples are marked as
+  context instead, until `context_length` of them are in place: before that, looking back would meet
+  another stream.
 
-Flags of context samples (terminated, truncated, is_reset) stay as they were: the past looks like the past. A
-worker that dies inside an episode needs no care: its stream never continues, and whoever comes next switches.
+Flags of context samples (terminated, truncated, is_reset) stay as they were: the past looks like
+the past. A worker that dies inside an episode needs no care: its stream never continues, and
+whoever comes next switches.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ class StreamSorter:
         self._append = append
         self._current: str | None = None  # None: nothing has been appended yet
         self._to_mark = 0
-        self._tails: dict[str, list[Sample]] = {}  # newest samples per stream, least recent stream first
+        # newest samples per stream, least recent stream first
+        self._tails: dict[str, list[Sample]] = {}
         self._held: dict[str, list[Sample]] = {}  # longest waiting stream first
 
     def start_behind_other_samples(self) -> None:
@@ -49,8 +54,11 @@ class StreamSorter:
             return
         held = self._held.setdefault(buffer.stream, [])
         held += buffer.memory
-        ends = len(held) >= context_length and any(sample.terminated or sample.truncated for sample in held)
-        if ends or len(held) >= min_run:  # the end of an episode, unless the context would outweigh it, or a long run
+        ends = len(held) >= context_length and any(
+            sample.terminated or sample.truncated for sample in held
+        )
+        # the end of an episode, unless the context would outweigh it, or a long run
+        if ends or len(held) >= min_run:
             self._switch_to(buffer.stream, context_length)
         while sum(map(len, self._held.values())) > _MAX_HELD:
             # the stream that has waited longest goes in
@@ -92,4 +100,6 @@ def info_of(sample: Sample) -> Info:
 def as_context(sample: Sample) -> Sample:
     """A copy that no transition ends in."""
     info = info_of(sample)
-    return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original, info.episode))
+    return sample._replace(
+        info=Info(info, info.is_reset, True, info.timing, info.original, info.episode)
+    )

@@ -1,4 +1,6 @@
-"""The columns of `ReplayMemory`: each leaf of a sample is one array [capacity, ...]; what does not fit is refused."""
+"""The columns of `ReplayMemory`: each leaf of a sample is one array [capacity, ...]; what does not
+fit is refused.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,16 @@ from tmrl_like.replay.sample_check import (
 from tmrl_like.replay.streams import info_of
 from tmrl_like.types import Block, Buffer, Observation, StepTiming
 from tmrl_like.wire.packet import PacketWriter
-from tmrl_like.wire.schema import ArrayForm, ArrayLeaf, Leaf, Node, PlainLeaf, ScalarLeaf, TupleNode, fill
+from tmrl_like.wire.schema import (
+    ArrayForm,
+    ArrayLeaf,
+    Leaf,
+    Node,
+    PlainLeaf,
+    ScalarLeaf,
+    TupleNode,
+    fill,
+)
 
 STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
@@ -102,22 +113,29 @@ class Column:
 
 @dataclass(eq=False)
 class Field:
-    """A field of a sample, or an item of its info: its structure, and a column per leaf, left to right."""
+    """A field of a sample, or an item of its info: its structure, and a column per leaf, left to
+    right.
+    """
 
     form: FieldForm  # of the first sample
     columns: list[Column]
 
     def __post_init__(self) -> None:
         node = self.form.node
-        self._is_flat_tuple = isinstance(node, TupleNode) and all(isinstance(item, Leaf) for item in node.items)
+        self._is_flat_tuple = isinstance(node, TupleNode) and all(
+            isinstance(item, Leaf) for item in node.items
+        )
 
     def tree(self, leaves: Sequence[Observation]) -> Observation:
-        """Put leaves, left to right, into the field's structure; there is a short cut for the most common one."""
+        """Put leaves, left to right, into the field's structure; there is a short cut for the most
+        common one.
+        """
         return tuple(leaves) if self._is_flat_tuple else fill(self.form.node, iter(leaves))
 
 
 class Table:
-    """A ring of rows, whose columns are made for a first step of an episode: all others have its form.
+    """A ring of rows, whose columns are made for a first step of an episode: all others have its
+    form.
 
     Attributes:
         fields: as `NAMES`, and the kept items of info as `item(name)`.
@@ -138,8 +156,9 @@ class Table:
         parts = parts_of(first)
         if options.act_buf_len and not isinstance(parts["obs"].node, TupleNode):
             raise MemoryContractError(
-                f"act_buf_len is {options.act_buf_len}, but obs is not a tuple: the environment's observation is a "
-                "tuple that ends in the action buffer, and the compressor leaves the rest of it"
+                f"act_buf_len is {options.act_buf_len}, but obs is not a tuple: the environment's "
+                "observation is a tuple that ends in the action buffer, and the compressor leaves "
+                "the rest of it"
             )
         for name in self._items:
             refuse_missing(name, parts)
@@ -166,7 +185,9 @@ class Table:
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
             ) from None
         except OSError as error:
-            raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
+            raise ConfigError(
+                f"scratch_dir does not take memory_size {self.capacity:,}: {error}"
+            ) from None
 
     def _reserved(self, numbers: ArrayForm) -> Array:
         """Zeros, whose memory is taken up as rows are written."""
@@ -174,13 +195,18 @@ class Table:
         if self._scratch_dir is None:
             return np.zeros(shape, dtype)
         size = max(1, math.prod(shape) * dtype.itemsize)
-        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:  # gone when nothing is mapped any more
+        # gone when nothing is mapped any more
+        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
     def fits(self, arrival: Arrival) -> list[Places]:
-        """Where each segment has what goes into the columns; MemoryContractError: something does not fit."""
-        return [self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments]
+        """Where each segment has what goes into the columns; MemoryContractError: something does
+        not fit.
+        """
+        return [
+            self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments
+        ]
 
     def _places(self, schema: Node, only_resets: bool) -> Places:
         """What a sample of a reset brings may be cast: no transition ends there."""
@@ -192,10 +218,16 @@ class Table:
             if not only_resets:
                 refuse_missing(name, parts)
             if name in parts:
-                refuse_change(self.fields[name].form, parts[name], "same_kind" if only_resets else "safe")
+                refuse_change(
+                    self.fields[name].form, parts[name], "same_kind" if only_resets else "safe"
+                )
         for name in NUMBERS:
             refuse_no_number(parts[name])
-        places = {name: [leaf.place for leaf in parts[name].leaves] for name in self.fields if name in parts}
+        places = {
+            name: [leaf.place for leaf in parts[name].leaves]
+            for name in self.fields
+            if name in parts
+        }
         if len(self._known) >= _MOST_STRUCTURES:
             self._known.clear()
         self._known[schema, only_resets] = places
@@ -205,8 +237,11 @@ class Table:
         """The numbers of a field at n rows, [n]."""
         return self.fields[field].columns[0].array[row : row + n].reshape(n)
 
-    def write(self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]) -> None:
-        """Write the n samples of an arrival that begin with its sample `start` to n rows; `found`: what `fits` says.
+    def write(
+        self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]
+    ) -> None:
+        """Write the n samples of an arrival that begin with its sample `start` to n rows; `found`:
+        what `fits` says.
 
         Items of info that samples lack are zeros.
         """
@@ -220,20 +255,26 @@ class Table:
                     for k, column in enumerate(field.columns):
                         target = column.array[at + low : at + high]
                         if name in places:
-                            target[...] = segment.leaves[places[name][k]][low:high].reshape(target.shape)
+                            target[...] = segment.leaves[places[name][k]][low:high].reshape(
+                                target.shape
+                            )
                         else:
                             target[...] = 0
             at += segment.rows
 
 
 def _frames_in(options: ReplayOptions, obs: FieldForm) -> dict[str, int]:
-    """How many frames are stacked in the leaves, by their paths, of a (compressed) observation that are stacks."""
-    frames = {f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()}
+    """How many frames are stacked in the leaves, by their paths, of a (compressed) observation that
+    are stacks.
+    """
+    frames = {
+        f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()
+    }
     paths = [leaf.path for leaf in obs.leaves]
     for path in frames:
         if path not in paths:
             raise MemoryContractError(
-                f"frame_stack says that {path} is a stack of frames; it is not a single array: the arrays are "
-                f"{', '.join(paths)}"
+                f"frame_stack says that {path} is a stack of frames; it is not a single array: the "
+                f"arrays are {', '.join(paths)}"
             )
     return frames

@@ -3,23 +3,26 @@
 Each row is read by one gather per column, for a whole batch and for a single transition alike: both
 hold the same bits.
 
-n-step returns: for a transition whose action led to reward r(1), with k <= n steps that the same episode went on,
+n-step returns: for a transition whose action led to reward r(1), with k <= n steps that the same
+episode went on,
 
     y = r(1) + gamma r(2) + ... + gamma^(k-1) r(k) + gamma^k (1 - terminated(k)) V(obs(k))
 
-(Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n where the episode ends first,
-terminated or truncated, at the first action that was not greedy, if those are to end it, and where the memory holds no
-more of it yet: a shorter return is as true as a longer one. k is counted when samples arrive (`RowIndex.steps`), and
-rewards and potentials are stored step by step; they are summed up when a transition is drawn, so that gamma and the
-weight of the potentials may change at any time.
+(Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n where the
+episode ends first, terminated or truncated, at the first action that was not greedy, if those are
+to end it, and where the memory holds no more of it yet: a shorter return is as true as a longer
+one. k is counted when samples arrive (`RowIndex.steps`), and rewards and potentials are stored step
+by step; they are summed up when a transition is drawn, so that gamma and the weight of the
+potentials may change at any time.
 
-With potentials phi of weight w each reward becomes r + w (gamma phi(s') - phi(s)) (Ng, Harada and Russell, "Policy
-invariance under reward transformations", 1999, equation 2). Over k steps all but two cancel out:
+With potentials phi of weight w each reward becomes r + w (gamma phi(s') - phi(s)) (Ng, Harada and
+Russell, "Policy invariance under reward transformations", 1999, equation 2). Over k steps all but
+two cancel out:
 
     y' = y + w (gamma^k phi(obs(k)) - phi(obs(0)))
 
-phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over, without which the best policy would
-change with phi.
+phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over, without which the
+best policy would change with phi.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ _POTENTIAL = item("potential")
 class Rebuilder:
     """Makes transitions of rows; puts action buffers and stacks of frames together again.
 
-    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without one, of batches of
-    one, what was stored, of the type that it had.
+    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without
+    one, of batches of one, what was stored, of the type that it had.
     """
 
     def __init__(self, table: Table, index: RowIndex, options: ReplayOptions) -> None:
@@ -64,7 +67,12 @@ class Rebuilder:
         self._race = options.race_steps
 
     def batches(
-        self, rows: Rows, device: str | None, gamma: float = 0.0, shaping: float = 0.0, left: Rows | None = None
+        self,
+        rows: Rows,
+        device: str | None,
+        gamma: float = 0.0,
+        shaping: float = 0.0,
+        left: Rows | None = None,
     ) -> list[Batch]:
         """M batches of the transitions that begin with the steps to `rows`, int [M, B].
 
@@ -73,7 +81,8 @@ class Rebuilder:
             device: of the tensors.
             gamma: discount per step.
             shaping: w, weight of the potentials.
-            left: of a race, how many steps are left at the older observation, int [M, B]; None: no races.
+            left: of a race, how many steps are left at the older observation, int [M, B]; None: no
+                races.
         """
         beside: dict[str, Sequence[Number]] = {}
         if self.options.n_steps == 1 and left is None and not shaping:
@@ -85,7 +94,10 @@ class Rebuilder:
                 counts = np.minimum(counts, left)
             ends = np.take_along_axis(ahead, counts[None] - 1, axis=0)[0]
             powers = _powers(gamma, self.options.n_steps)
-            rewards, discounts = _summed(self._values("rew", ahead), counts, powers), powers.take(counts)
+            rewards, discounts = (
+                _summed(self._values("rew", ahead), counts, powers),
+                powers.take(counts),
+            )
             is_over = self._values("terminated", ends) != 0
             terminated = self._number("terminated", ends, device)
             if left is not None:
@@ -94,7 +106,9 @@ class Rebuilder:
                 beside["time_left"] = _numbers_of(left / self._race, device)
                 beside["next_time_left"] = _numbers_of((left - counts) / self._race, device)
             if shaping:
-                before = self._values(_POTENTIAL, self.index.parent.take(rows).astype(np.intp)).astype(np.float64)
+                before = self._values(
+                    _POTENTIAL, self.index.parent.take(rows).astype(np.intp)
+                ).astype(np.float64)
                 after = self._values(_POTENTIAL, ends).astype(np.float64)
                 rewards += shaping * (np.where(is_over, 0.0, discounts * after) - before)
             rew = _numbers_of(rewards, device)
@@ -112,7 +126,8 @@ class Rebuilder:
         ]
 
     def original(self, row: int, originals: Mapping[int, Six | None], gamma: float) -> Six | None:
-        """CRC debugging: what the environment produced of the transition that begins with the step to a row.
+        """CRC debugging: what the environment produced of the transition that begins with the step
+        to a row.
 
         `originals` are single steps, by their rows.
         """
@@ -125,12 +140,16 @@ class Rebuilder:
             step = originals.get(int(ahead[k, 0]))
             if step is None:
                 return None
-            rew += gamma**k * float(np.asarray(step[2]).item())  # in the order of `_summed`, and with its bits
+            # in the order of `_summed`, and with its bits
+            rew += gamma**k * float(np.asarray(step[2]).item())
             steps.append(step)
         return (*steps[0][:2], rew, *steps[-1][3:6])
 
-    def _ends_of(self, rows: Rows, ends: Rows, device: str | None) -> Iterator[tuple[Observation, Action, Observation]]:
-        """Of each of M batches: observation before, action, and observation after a step, or a sequence of steps.
+    def _ends_of(
+        self, rows: Rows, ends: Rows, device: str | None
+    ) -> Iterator[tuple[Observation, Action, Observation]]:
+        """Of each of M batches: observation before, action, and observation after a step, or a
+        sequence of steps.
 
         The first actions led to `rows`, int [M, B], the last ones to `ends`, int [M, B].
         """
@@ -140,7 +159,9 @@ class Rebuilder:
         after = walk[:-1] if ends is rows else follow(parent, ends, max(1, length) - 1)
         observations = self._gather("obs", np.concatenate((before[0], after[0])), device)
         buffers = (before[::-1], after[::-1]) if length else ()
-        actions = self._gather("act", np.concatenate((rows[None], *buffers)).reshape(-1, rows.shape[1]), device)
+        actions = self._gather(
+            "act", np.concatenate((rows[None], *buffers)).reshape(-1, rows.shape[1]), device
+        )
         for k in range(count):
             last_obs, obs = observations[k::count]
             act, *buffered = actions[k::count]
@@ -150,14 +171,20 @@ class Rebuilder:
 
     def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Number]:
         """The numbers of a field at `rows`, int [M, B]: M leaves."""
-        return self._gather(field, rows, None) if device is None else _numbers_of(self._values(field, rows), device)
+        return (
+            self._gather(field, rows, None)
+            if device is None
+            else _numbers_of(self._values(field, rows), device)
+        )
 
     def _values(self, field: str, rows: Rows) -> Array:
         """The numbers of a field at `rows`: an array of their shape."""
         return self.table.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
 
     def _ahead(self, rows: Rows) -> tuple[Rows, Rows]:
-        """The rows that the steps from `rows` end in, int [n, *rows.shape], and how many of them count: k."""
+        """The rows that the steps from `rows` end in, int [n, *rows.shape], and how many of them
+        count: k.
+        """
         if self.options.n_steps == 1:
             return rows[None], np.ones(rows.shape, np.intp)
         ahead = follow(self.index.following, rows, self.options.n_steps - 1)
@@ -201,13 +228,16 @@ def _powers(gamma: float, n_steps: int) -> Array:
 def _summed(rewards: Array, counts: Rows, powers: Array) -> Array:
     """Sum up the first `counts`, int [B], of rewards [n, B], discounted; float64 [B]."""
     total = np.zeros(rewards.shape[1:])
-    for k, reward in enumerate(rewards):  # one after the other: a sum of a batch has the bits of a single one
+    # one after the other: a sum of a batch has the bits of a single one
+    for k, reward in enumerate(rewards):
         total += np.where(k < counts, powers[k] * reward.astype(np.float64), 0.0)
     return total
 
 
 def _blank_padding(stacked: Array, rows: Rows) -> None:
-    """Put zeros where frames of `rows`, int [K, B, k], oldest first, are repeats of an episode's first one."""
+    """Put zeros where frames of `rows`, int [K, B, k], oldest first, are repeats of an episode's
+    first one.
+    """
     is_repeat = rows[..., :-1] == rows[..., 1:]
     if is_repeat.any():
         stacked[:, :, :-1][is_repeat] = 0

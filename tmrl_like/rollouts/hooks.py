@@ -22,7 +22,8 @@ Hook: TypeAlias = Callable[[Rollout], object]
 
 
 class Rollouts:
-    """Calls hooks with rollouts, in a thread of its own, `tmrl-rollouts`; who hands them over never waits.
+    """Calls hooks with rollouts, in a thread of its own, `tmrl-rollouts`; who hands them over never
+    waits.
 
     What a hook raises is one line in the log.
 
@@ -31,22 +32,29 @@ class Rollouts:
         dropped: episodes that were not taken because the hooks are too slow.
     """
 
-    def __init__(self, hooks: Hook | Sequence[Hook], observations: bool = False, max_waiting: int = 4) -> None:
+    def __init__(
+        self, hooks: Hook | Sequence[Hook], observations: bool = False, max_waiting: int = 4
+    ) -> None:
         """Start the thread; so many may wait."""
         self.observations = observations
         self.dropped = 0
         self._hooks = (hooks,) if callable(hooks) else tuple(hooks)
         self._max_waiting = max_waiting
-        self._queue: queue.SimpleQueue[tuple[deque[Step], EpisodeStats, float] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[deque[Step], EpisodeStats, float] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = start_thread(self._run, "tmrl-rollouts")
 
     def begin(self, obs: Any, at_s: float) -> deque[Step]:
         """The steps of an episode, to be appended to: there is its reset."""
-        return deque([(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=MAX_STEPS + 2)
+        return deque(
+            [(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=MAX_STEPS + 2
+        )
 
     def end(self, steps: deque[Step], stats: EpisodeStats, time_step_s: float) -> None:
         """Hand over an episode; does not wait."""
-        if not 1 < len(steps) <= MAX_STEPS + 1:  # there is no step, or some are left out because there are too many
+        # there is no step, or some are left out because there are too many
+        if not 1 < len(steps) <= MAX_STEPS + 1:
             return
         if self._queue.qsize() < self._max_waiting:
             self._queue.put((steps, stats, time_step_s))
@@ -57,7 +65,10 @@ class Rollouts:
         said = 0
         while (episode := self._queue.get()) is not None:
             steps, stats, time_step_s = episode
-            more = {name: getattr(stats, name) for name in ("worker", "test", "terminated", "truncated", "fault")}
+            more = {
+                name: getattr(stats, name)
+                for name in ("worker", "test", "terminated", "truncated", "fault")
+            }
             try:
                 self._call(rollout_of(steps, **more, time_step_s=time_step_s))
             except Exception as error:

@@ -20,7 +20,9 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 
 Step: TypeAlias = tuple[Any, Any, dict[str, Any], int, int, float, Any]
-"""(act, rew, info, policy version, source, seconds of some clock, observation or None), in the order of `Sample`."""
+"""(act, rew, info, policy version, source, seconds of some clock, observation or None), in the
+order of `Sample`.
+"""
 
 _COLUMNS = ("actions", "rewards", "info", "policy_versions", "sources", "times_s", "observations")
 _PIECE = 64  # steps that are put into columns in one call, during which no other thread computes
@@ -28,24 +30,28 @@ _PIECE = 64  # steps that are put into columns in one call, during which no othe
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rollout:
-    """One episode of T steps as aligned columns: the t-th row of each belongs to the t-th action, and what followed it.
+    """One episode of T steps as aligned columns: the t-th row of each belongs to the t-th action,
+    and what followed it.
 
     Attributes:
         actions: structure of arrays `[T, *action shape]`, as the environment was given them.
         rewards: float64 [T].
-        info: arrays [T, …] by name, of each item of `info` that is a number or an array of one form in all steps:
-            what the environment says (`progress`, `distance`, `position`, …) and the actor (`greedy`, `values`, …).
+        info: arrays [T, …] by name, of each item of `info` that is a number or an array of one form
+            in all steps: what the environment says (`progress`, `distance`, `position`, …) and the
+            actor (`greedy`, `values`, …).
         policy_versions: int64 [T], of the policies that acted; 0: never published.
         sources: int64 [T], what chose the actions (`ActionSource`).
-        times_s: float64 [T], seconds from the reset's observation to the one that followed the action.
-        observations: where they are asked for, structure of arrays [T + 1, …]: the reset's, then what followed each
-            action, as the environment gave them. Else None.
+        times_s: float64 [T], seconds from the reset's observation to the one that followed the
+            action.
+        observations: where they are asked for, structure of arrays [T + 1, …]: the reset's, then
+            what followed each action, as the environment gave them. Else None.
         worker: the name of the worker that drove.
         test: whether it was a test episode.
         terminated: whether it ended in a terminal state.
         truncated: whether it was cut.
         fault: what the environment did, where that ended the episode.
-        time_step_s: nominal duration of a time-step; 0: the environment does not run in real time, or it is not known.
+        time_step_s: nominal duration of a time-step; 0: the environment does not run in real time,
+            or it is not known.
         experiment: the experiment as YAML, of a rollout that was kept as a run's best; else empty.
     """
 
@@ -75,12 +81,16 @@ class Rollout:
 
     @property
     def clock(self) -> NDArray[np.float64]:
-        """What "faster" is measured by, [T]: seconds or, where the environment does not run in real time, steps."""
+        """What "faster" is measured by, [T]: seconds or, where the environment does not run in real
+        time, steps.
+        """
         return self.times_s if self.time_step_s else np.arange(1.0, len(self) + 1)
 
     @property
     def progress(self) -> float | None:
-        """The furthest that `info["progress"]` came, a share of the way: 1 is its end. None: there is no such item."""
+        """The furthest that `info["progress"]` came, a share of the way: 1 is its end. None: there
+        is no such item.
+        """
         return float(self.info["progress"].max()) if "progress" in self.info else None
 
     @property
@@ -94,8 +104,8 @@ class Rollout:
     def rank(self) -> tuple[float, ...]:
         """The better of two rollouts has the higher one.
 
-        It came further; of those that came to the end, the faster one. Where `info` has no `progress`, it has the
-        higher return.
+        It came further; of those that came to the end, the faster one. Where `info` has no
+        `progress`, it has the higher return.
         """
         if self.progress is None:
             return 0.0, self.return_
@@ -109,23 +119,37 @@ class Rollout:
         return f"return {self.return_:.5g}"
 
     def save(self, path: Path) -> None:
-        """Write it as an .npz file, in one step: after a kill it is the old one or the new one, whole.
+        """Write it as an .npz file, in one step: after a kill it is the old one or the new one,
+        whole.
 
-        It holds an array for each column (`actions`, `info['progress']`, …), and the rest as JSON in `card`.
+        It holds an array for each column (`actions`, `info['progress']`, …), and the rest as JSON
+        in `card`.
 
         Raises:
             OSError: it cannot be written.
         """
-        card = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name not in _COLUMNS}
-        columns = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
+        card = {
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if item.name not in _COLUMNS
+        }
+        columns = {
+            name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None
+        }
         card["columns"] = tree.map_leaves(lambda _: None, columns)
         content = io.BytesIO()
-        np.savez(content, card=json.dumps(card), **{_name(path): array for path, array in tree.walk(columns)})
+        np.savez(
+            content,
+            card=json.dumps(card),
+            **{_name(path): array for path, array in tree.walk(columns)},
+        )
         write_atomically(path, content.getbuffer())
 
     @classmethod
     def load(cls, path: Path) -> Rollout:
-        """Read what `save` wrote; tuples of arrays come back as lists. ConfigError: it cannot be read."""
+        """Read what `save` wrote; tuples of arrays come back as lists. ConfigError: it cannot be
+        read.
+        """
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 card = json.loads(str(file["card"]))

@@ -19,7 +19,8 @@ class SentPolicy:
 
     policy: int = 0  # number of the policy here
     frames: int = 0  # of it
-    on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
+    # versions begun, and not known to have arrived
+    on_their_way: deque[int] = field(default_factory=deque)
 
     def on_received(self, version: int) -> None:
         """The worker says that this version has arrived whole."""
@@ -27,8 +28,11 @@ class SentPolicy:
             self.on_their_way.popleft()
 
     def may_begin(self, version: int) -> bool:
-        """Whether it is sent another policy: a slow connection gets fewer of them, and so newer ones."""
-        if self.on_their_way and self.on_their_way[-1] > version:  # another trainer counts from 1 again
+        """Whether it is sent another policy: a slow connection gets fewer of them, and so newer
+        ones.
+        """
+        # another trainer counts from 1 again
+        if self.on_their_way and self.on_their_way[-1] > version:
             self.on_their_way.clear()
         return len(self.on_their_way) < _MAX_ON_THEIR_WAY
 
@@ -50,7 +54,8 @@ class NewestPolicy:
         return len(self._frames) == self._num_frames
 
     def add(self, frame: PolicyFrame, data: bytes | memoryview) -> bool:
-        """Take the next frame; returns whether it is. Another one is of a policy whose beginning was lost.
+        """Take the next frame; returns whether it is. Another one is of a policy whose beginning
+        was lost.
 
         Raises:
             OversizeError: the policy is larger than allowed.

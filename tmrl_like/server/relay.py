@@ -1,11 +1,14 @@
-"""What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
+"""What the server does with messages: seats, samples one way, policies the other. No threads, no
+clock.
 
-Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker belongs to one of them by its
-name (`wire.messages.share_of`), for as long as the group lives: so no sample is taken by two.
+Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker belongs to
+one of them by its name (`wire.messages.share_of`), for as long as the group lives: so no sample is
+taken by two.
 
-The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged.
-While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
-above `max_waiting_bytes` packets are dropped here (`server.waiting`); the trainer sees the gap and asks again.
+The relay holds no samples while there is no trainer: workers keep theirs until they are
+acknowledged. While there is one, what waits for it is bounded twice: each worker limits what it has
+on its way, and above `max_waiting_bytes` packets are dropped here (`server.waiting`); the trainer
+sees the gap and asks again.
 """
 
 from __future__ import annotations
@@ -45,12 +48,18 @@ _ALIVE_WITHIN_S = 2.0
 _MALFORMED_BEFORE_REFUSAL = 100
 _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
-_PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are returned, at first, and then
+# of one key that are returned, at first, and then
+_PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20
 _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 80, 32.0  # of one key that are answered, at first, and then
 _MAX_SUCCEEDED = 1000  # trainers that are remembered as such
-_SUCCEEDED = "another process goes on with this trainer's run, and has taken its seat: one of them is enough"
-_SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
+_SUCCEEDED = (
+    "another process goes on with this trainer's run, and has taken its seat: one of them is enough"
+)
+_SHARED_FILE = (
+    "this {0} and the {1} keep their weights in one file of one machine: give each its own "
+    "model_path"
+)
 
 
 @dataclass(slots=True)
@@ -96,8 +105,10 @@ class Relay:
         self._reports = Reports()
         self._looks = Buckets(_LOOKS, _LOOKS_PER_S)  # by key
         self._newest_view = 0
-        self._owners: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
-        self._succeeded = deque[int](maxlen=_MAX_SUCCEEDED)  # trainers (incarnations) that have a successor
+        # worker -> key that used this name first; the oldest first
+        self._owners: dict[str, str] = {}
+        # trainers (incarnations) that have a successor
+        self._succeeded = deque[int](maxlen=_MAX_SUCCEEDED)
         self._now = 0.0  # of the message or the look at the clock that is being dealt with
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)  # by key
         self._probes = Buckets(_PROBE_BYTES, _PROBE_BYTES_PER_S)  # by key
@@ -151,9 +162,11 @@ class Relay:
         are_sent += [self._send_policy(worker) for worker in self.workers.values()]
         return all(are_sent)
 
-    # -- routes ------------------------------------------------------------------------------------------
+    # -- routes ------------------------------------------------------------------------------------
 
-    def _route(self, seat: Seat, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
+    def _route(
+        self, seat: Seat, message: m.AnyMessage, body: memoryview, data: bytes | memoryview
+    ) -> None:
         match seat, message:
             case WorkerSeat(), m.SamplePacket():
                 self._on_samples(seat, message, data)
@@ -175,7 +188,9 @@ class Relay:
             case _:
                 self._expel(seat, f"a {seat.hello.role} does not send {type(message).__name__}")
 
-    def _on_samples(self, seat: WorkerSeat, packet: m.SamplePacket, data: bytes | memoryview) -> None:
+    def _on_samples(
+        self, seat: WorkerSeat, packet: m.SamplePacket, data: bytes | memoryview
+    ) -> None:
         if packet.worker != seat.hello.name:
             self._expel(seat, f"it sent samples in the name of {packet.worker:.60}")
             return
@@ -236,7 +251,11 @@ class Relay:
         sight = m.Sight(
             trainers=[trainer.hello.name for trainer in self.ranks.values()],
             counters=asdict(self.counters),
-            workers=[(self._now - w.beat_at, w.newest_beat) for w in self.workers.values() if w.newest_beat],
+            workers=[
+                (self._now - w.beat_at, w.newest_beat)
+                for w in self.workers.values()
+                if w.newest_beat
+            ],
             reports=self._reports.after(look.report),
         )
         view = m.View(self._newest_view + 1, self._reports.newest)
@@ -245,7 +264,9 @@ class Relay:
 
     def _return_probe(self, incoming: Incoming, body: memoryview) -> None:
         key = incoming.identity
-        if len(body) <= m.MAX_PROBE_BYTES and self._probes.take(key.name, 1024 + len(body), self._now):
+        if len(body) <= m.MAX_PROBE_BYTES and self._probes.take(
+            key.name, 1024 + len(body), self._now
+        ):
             answer = m.Probe(time.time(), tmrl_like.__version__, key.name, key.roles)
             self._link.send(incoming.peer, m.encode(answer, body))
 
@@ -255,19 +276,27 @@ class Relay:
             return self.ranks.get(m.share_of(worker, anyone.hello.rank.size))
         return None
 
-    # -- seats -------------------------------------------------------------------------------------------
+    # -- seats -------------------------------------------------------------------------------------
 
     def _seat_of(self, incoming: Incoming) -> Seat | None:
-        """The seat of this connection, if it is still the same key's and the key may still play the role."""
+        """The seat of this connection, if it is still the same key's and the key may still play the
+        role.
+        """
         seat, identity = self._seats.get(incoming.peer), incoming.identity
-        if seat is not None and (seat.key != identity.name or not may_be(identity, seat.hello.role)):
+        if seat is not None and (
+            seat.key != identity.name or not may_be(identity, seat.hello.role)
+        ):
             self._leave(seat)
             return None
         return seat
 
     def _on_hello(self, peer: bytes, identity: Identity, hello: m.Hello) -> None:
         key = identity.name
-        own = [seat for seat in self._seats.values() if seat.key == key and is_same_process(seat.hello, hello)]
+        own = [
+            seat
+            for seat in self._seats.values()
+            if seat.key == key and is_same_process(seat.hello, hello)
+        ]
         for seat in own:
             if seat.peer == peer:  # it asked more than once
                 seat.seen_at = self._now
@@ -321,7 +350,11 @@ class Relay:
         if isinstance(seat, WorkerSeat):
             del self.workers[seat.hello.name]
         elif isinstance(seat, TrainerSeat):
-            own = [worker for worker in self.workers.values() if self._trainer_of(worker.hello.name) is seat]
+            own = [
+                worker
+                for worker in self.workers.values()
+                if self._trainer_of(worker.hello.name) is seat
+            ]
             del self.ranks[seat.hello.rank.number]
             for worker in own:
                 self._welcome(worker)
@@ -329,7 +362,8 @@ class Relay:
     def _bind_name(self, name: str, key: str) -> None:
         """A worker's name belongs to the key that uses it first, for as long as this server runs.
 
-        A key holds as many names as there are seats; for another one it gives up the oldest that is not in use.
+        A key holds as many names as there are seats; for another one it gives up the oldest that is
+        not in use.
         """
         if name in self._owners:
             return
@@ -338,11 +372,13 @@ class Relay:
             del self._owners[next(known for known in own if known not in self.workers)]
         self._owners[name] = key
 
-    # -- who may sit down --------------------------------------------------------------------------------
+    # -- who may sit down --------------------------------------------------------------------------
 
     def _refusal_of(self, identity: Identity, hello: m.Hello) -> m.Refusal | None:
         if hello.role not in ("worker", "trainer", "watcher"):
-            return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker, trainer or watcher")
+            return m.Refusal(
+                f"there is no role {hello.role!r:.40}; expected worker, trainer or watcher"
+            )
         if not may_be(identity, hello.role):
             return not_for(identity, hello.role)
         if hello.role == "worker":
@@ -350,7 +386,11 @@ class Relay:
         if hello.role == "trainer":
             return self._refusal_of_trainer(identity.name, hello)
         watchers = sum(isinstance(seat, WatcherSeat) for seat in self._seats.values())
-        return later(f"the server has its {_MAX_WATCHERS} watchers") if watchers >= _MAX_WATCHERS else None
+        return (
+            later(f"the server has its {_MAX_WATCHERS} watchers")
+            if watchers >= _MAX_WATCHERS
+            else None
+        )
 
     def _refusal_of_worker(self, key: str, hello: m.Hello) -> m.Refusal | None:
         if share_file(self.trainer, hello):
@@ -358,15 +398,19 @@ class Relay:
         owner = self._owners.get(hello.name, key)
         if owner != key:
             return later(
-                f"the name {hello.name} belongs to the workers of the key {owner!r}, and this one's is {key!r}: give "
-                "it another name (--name), or restart the server"
+                f"the name {hello.name} belongs to the workers of the key {owner!r}, and this "
+                f"one's is {key!r}: give it another name (--name), or restart the server"
             )
         namesake = self.workers.get(hello.name)
         if namesake is not None and not self._makes_room(namesake, key, hello):
-            return later(f"a worker named {hello.name} is connected already: give this one another name (--name)")
+            return later(
+                f"a worker named {hello.name} is connected already: give this one another name "
+                "(--name)"
+            )
         if len(self.workers) >= self._max_workers:
             return later(
-                f"the server has its {self._max_workers} workers; raise server.max_workers, or wait until one leaves"
+                f"the server has its {self._max_workers} workers; raise server.max_workers, or "
+                "wait until one leaves"
             )
         return self._refusal_for_spaces(hello)
 
@@ -376,8 +420,8 @@ class Relay:
             return None
         what, own, other = worker.spaces.difference(trainer)
         return later(
-            f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both with the same "
-            "environment"
+            f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both "
+            "with the same environment"
         )
 
     def _refusal_of_trainer(self, key: str, hello: m.Hello) -> m.Refusal | None:
@@ -386,21 +430,31 @@ class Relay:
         if any(share_file(worker, hello) for worker in self.workers.values()):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
         for other in list(self.ranks.values()):
-            if not sit_together(hello.rank, other.hello.rank) and not self._makes_room(other, key, hello):
+            if not sit_together(hello.rank, other.hello.rank) and not self._makes_room(
+                other, key, hello
+            ):
                 return later(
-                    f"a trainer is connected already ({other.hello.name}): stop it, or give this one its own server"
+                    f"a trainer is connected already ({other.hello.name}): stop it, or give this "
+                    "one its own server"
                 )
         return None
 
     def _makes_room(self, sitting: Seat, key: str, hello: m.Hello) -> bool:
-        """Whether a process leaves its seat to another one: it has a successor, is dead, or silent."""
+        """Whether a process leaves its seat to another one: it has a successor, is dead, or
+        silent.
+        """
         is_own = sitting.key == key
         is_silent = self._now - sitting.seen_at > _ALIVE_WITHIN_S
         if is_own and hello.goes_on_with(sitting.hello):
             self._note_succeeded(sitting)
         elif not is_silent and not (is_own and self._is_dead(sitting, hello)):
             return False
-        self._say(sitting.key, logging.WARNING, "%s %s is gone or silent: another one takes its seat", *sitting.who)
+        self._say(
+            sitting.key,
+            logging.WARNING,
+            "%s %s is gone or silent: another one takes its seat",
+            *sitting.who,
+        )
         self._leave(sitting)
         return True
 
@@ -410,17 +464,21 @@ class Relay:
         self._tell(trainer.peer, m.Refusal(_SUCCEEDED))
 
     def _is_dead(self, sitting: Seat, successor: m.Hello) -> bool:
-        """Whether a process cannot be reached under its own name, or its successor knows it by its incarnation."""
+        """Whether a process cannot be reached under its own name, or its successor knows it by its
+        incarnation.
+        """
         if sitting.hello.incarnation in successor.takes_over:
             return True
         return sitting.hello.name == successor.name and not self._tell(sitting.peer, m.Beat())
 
-    # -- who may not -------------------------------------------------------------------------------------
+    # -- who may not -------------------------------------------------------------------------------
 
     def _refuse(self, peer: bytes, key: str, hello: m.Hello, refusal: m.Refusal) -> None:
         self.counters.refused += 1
         if self._unsaid.take(f"{hello.name}: {refusal.reason}", 1, self._now):
-            self._say(key, logging.WARNING, "refused %s %s: %s", hello.role, hello.name, refusal.reason)
+            self._say(
+                key, logging.WARNING, "refused %s %s: %s", hello.role, hello.name, refusal.reason
+            )
         self._tell(peer, refusal)
 
     def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:

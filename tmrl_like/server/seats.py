@@ -77,8 +77,8 @@ def other_version(found: int) -> m.Refusal:
     """Of a peer that speaks another wire version."""
     newer, older = ("server", "peer") if found < m.WIRE_VERSION else ("peer", "server")
     return m.Refusal(
-        f"this peer speaks wire version {found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on the {older} to that "
-        f"of the {newer}"
+        f"this peer speaks wire version {found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on "
+        f"the {older} to that of the {newer}"
     )
 
 

@@ -30,9 +30,9 @@ _MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay and in the trans
 class Server:
     """Relays compressed samples from workers to the trainer and weights back.
 
-    It listens from construction on and works in a thread of its own; the constructor returns at once.
-    Workers and the trainer may come, go and come again in any order. Use it as a context manager, or
-    call `close`; one that is still open when the script ends is closed then.
+    It listens from construction on and works in a thread of its own; the constructor returns at
+    once. Workers and the trainer may come, go and come again in any order. Use it as a context
+    manager, or call `close`; one that is still open when the script ends is closed then.
     """
 
     def __init__(
@@ -51,19 +51,24 @@ class Server:
         """Start listening.
 
         Args:
-            port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790 unless set.
+            port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790
+                unless set.
             min_samples_per_server_packet: as in `options`, in place of what is there.
-            host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only itself.
+            host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only
+                itself.
             max_workers: as in `options`, in place of what is there.
             transport: "zmq", "tlspyo" or "inproc".
-            keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there are none.
+            keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there
+                are none.
             options: how it works.
             limits: of the transport.
-            engine: give it the samples, and take the policies from it, in place of a trainer that connects here.
+            engine: give it the samples, and take the policies from it, in place of a trainer that
+                connects here.
 
         Raises:
             AddressInUseError: the port is taken.
-            CredentialsError: the keys cannot be read or made, or the engine's credentials cannot be read.
+            CredentialsError: the keys cannot be read or made, or the engine's credentials cannot be
+                read.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
             ConfigError: an argument is out of range.
             ShortageError: the system gives it no threads.
@@ -76,13 +81,17 @@ class Server:
         )
         limits = limits or TransportOptions()
         port = cfg.PORT if port is None else port
-        self._link = _listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits, engine)
+        self._link = _listen(
+            transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits, engine
+        )
         self._relay = Relay(
             self._link,
             options.min_samples_per_server_packet,
             options.max_workers,
             limits.silent_after_s,
-            max_waiting_bytes=max(limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes),
+            max_waiting_bytes=max(
+                limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes
+            ),
         )
         self._failure: BaseException | None = None
         self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
@@ -120,7 +129,8 @@ class Server:
         Raises:
             Exception: what broke the server's own thread.
         """
-        while not self._ended.wait(0.2):  # not Thread.join: a Ctrl-C inside it makes the thread look ended
+        # not Thread.join: a Ctrl-C inside it makes the thread look ended
+        while not self._ended.wait(0.2):
             pass
         if self._failure is not None:
             raise self._failure
@@ -165,7 +175,9 @@ class Server:
                 self._relay.beat()
 
     def _handle_next(self, timeout_s: float) -> None:
-        """Wait for a message. One that there is no memory for is dropped: what is not acknowledged comes again."""
+        """Wait for a message. One that there is no memory for is dropped: what is not acknowledged
+        comes again.
+        """
         sender = "somebody"
         try:
             incoming = self._link.receive(timeout_s)
@@ -178,7 +190,12 @@ class Server:
 
 
 def _listen(
-    transport: str, host: str, port: int, keys: KeyFolder, limits: TransportOptions, engine: EngineOptions | None
+    transport: str,
+    host: str,
+    port: int,
+    keys: KeyFolder,
+    limits: TransportOptions,
+    engine: EngineOptions | None,
 ) -> ServerLink:
     """The server's side of a transport, and in the trainer's seat the engine, if there is one."""
     if engine is None:

@@ -27,7 +27,8 @@ class WaitingMessages:
     def add(self, key: str, data: bytes | memoryview, max_bytes: int) -> int:
         """Append a message of a key; returns how many were dropped.
 
-        Above `max_bytes` the newest of the key that has most give way, so that what comes again continues what is kept.
+        Above `max_bytes` the newest of the key that has most give way, so that what comes again
+        continues what is kept.
         """
         self._queues.setdefault(key, deque()).append(data)
         self._count(key, len(data) + KEPT_BYTES)

@@ -1,7 +1,7 @@
 """What watchers look at, and how often.
 
-Each is answered when it asks, a few times a second at most, with what is here anyway: the workers' newest beats, and
-the newest reports of the trainer.
+Each is answered when it asks, a few times a second at most, with what is here anyway: the workers'
+newest beats, and the newest reports of the trainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A peer's side of the wire: it introduces itself, stays in touch, and hands messages to its role."""
+"""A peer's side of the wire: it introduces itself, stays in touch, and hands messages to its
+role.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Role(Protocol):
     """What a worker or a trainer does on the wire."""
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """The server let us in (`is_new`: on a new connection), or the trainer at the other end changed."""
+        """The server let us in (`is_new`: on a new connection), or the trainer at the other end
+        changed.
+        """
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
         """A message for this role; `data` is the whole of it, as it arrived."""
@@ -39,17 +43,21 @@ class Role(Protocol):
         """Send what waits; returns after how many seconds at most to be called again."""
 
     def pending(self) -> bool:
-        """Whether something is still to be sent or acknowledged; a clean leave waits a moment for it."""
+        """Whether something is still to be sent or acknowledged; a clean leave waits a moment for
+        it.
+        """
 
     def beat(self) -> m.Beat:
         """This peer's condition."""
 
 
 class Conversation:
-    """What a peer and its server say to each other. It has no thread: whoever owns it calls `turn` again and again.
+    """What a peer and its server say to each other. It has no thread: whoever owns it calls `turn`
+    again and again.
 
-    It gives a server up whose connection is lost, that is silent, or that refuses it for now, and turns to the next one
-    of its ring. What a server refuses for good ends it; a key, when all servers have refused it.
+    It gives a server up whose connection is lost, that is silent, or that refuses it for now, and
+    turns to the next one of its ring. What a server refuses for good ends it; a key, when all
+    servers have refused it.
 
     Attributes:
         ring: the servers.
@@ -69,14 +77,16 @@ class Conversation:
         self._touched_at = self._hello_at = now - _HELLO_EVERY_S
         self._patience_s = _PATIENCE_S
         self._said_hello = False
-        self._hello_waits = False  # for a connection: some transports take nothing before there is one
+        # for a connection: some transports take nothing before there is one
+        self._hello_waits = False
         self._is_refused = False  # by this server, until `_hello_at`
         self._refused_by: set[str] = set()  # servers that do not take the key
         self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: one line each
         self._has_complained = False
 
     def turn(self, wait_s: float) -> float:
-        """Take what arrives within so many seconds, and let the role send; returns how long the next may wait.
+        """Take what arrives within so many seconds, and let the role send; returns how long the
+        next may wait.
 
         Raises:
             RefusedError, CredentialsError: this peer may not take part.
@@ -125,7 +135,9 @@ class Conversation:
             message, body = m.decode(data)
         except m.WireVersionError as error:
             where = self.ring.where
-            raise RefusedError(f"the server at {where} speaks {error}: upgrade the older of the two") from None
+            raise RefusedError(
+                f"the server at {where} speaks {error}: upgrade the older of the two"
+            ) from None
         except DecodingError as error:
             log.warning("the server sent something that is not a message: %s", error)
             return
@@ -154,7 +166,8 @@ class Conversation:
         self._warn_once(refusal.reason, f"trying again every {refusal.retry_after_s:.0f} s")
         self.welcomed.clear()
         self._is_refused = True
-        self._hello_at = self._heard_at = self._answered_at = now + refusal.retry_after_s  # it is not silent until then
+        # it is not silent until then
+        self._hello_at = self._heard_at = self._answered_at = now + refusal.retry_after_s
 
     def _warn_once(self, reason: str, what_follows: str) -> None:
         if self._refusals.take(reason, 1, self._clock()):
@@ -170,8 +183,11 @@ class Conversation:
         self._touched_at = now
         silent_s = now - self._heard_at
         if silent_s > self._patience_s:
-            is_slow = now - self._dialled_at < _FLAPS_WITHIN_S  # a link on which a policy arrives, perhaps
-            self._patience_s = min(1.5 * self._patience_s, _MAX_PATIENCE_S) if is_slow else _PATIENCE_S
+            # a link on which a policy arrives, perhaps
+            is_slow = now - self._dialled_at < _FLAPS_WITHIN_S
+            self._patience_s = (
+                min(1.5 * self._patience_s, _MAX_PATIENCE_S) if is_slow else _PATIENCE_S
+            )
             self._give_up(f"has been silent for {silent_s:.1f} s", now)
         elif self.ring.is_lost and now - self._dialled_at > _REDIAL_S:
             self._give_up("is lost", now)
@@ -184,7 +200,9 @@ class Conversation:
         self._complain(now)
 
     def _give_up(self, why: str, now: float) -> None:
-        """Turn to the next server, where there is one, and to the same one again, where there is not."""
+        """Turn to the next server, where there is one, and to the same one again, where there is
+        not.
+        """
         left, was_welcome = self.ring.where, self.welcomed.is_set()
         self.welcomed.clear()
         self._is_refused = False
@@ -192,7 +210,9 @@ class Conversation:
         self._dialled_at = self._heard_at = now
         if was_welcome and not self.ring.is_quiet:
             is_alone = self.ring.where == left
-            what_follows = "waiting for it" if is_alone else f"dialling the one at {self.ring.where}"
+            what_follows = (
+                "waiting for it" if is_alone else f"dialling the one at {self.ring.where}"
+            )
             log.warning("the server at %s %s: %s", left, why, what_follows)
         self._say_hello(now)
 

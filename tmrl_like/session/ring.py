@@ -21,11 +21,16 @@ class Ring:
 
     Attributes:
         addresses: of all servers, in the order of their turns.
-        is_quiet: the link writes in the log itself whether there is a connection; a session is silent about it.
+        is_quiet: the link writes in the log itself whether there is a connection; a session is
+            silent about it.
     """
 
-    def __init__(self, addresses: Sequence[str], dial: Callable[[str], PeerLink], is_quiet: bool = False) -> None:
-        """Dial the first; `dial` opens a connection to an address, and raises as `transport.connect`."""
+    def __init__(
+        self, addresses: Sequence[str], dial: Callable[[str], PeerLink], is_quiet: bool = False
+    ) -> None:
+        """Dial the first; `dial` opens a connection to an address, and raises as
+        `transport.connect`.
+        """
         self.addresses = tuple(addresses)
         self.is_quiet = is_quiet
         self._turn = 0
@@ -45,8 +50,8 @@ class Ring:
     def move_on(self, farewell: bytes) -> None:
         """Leave the server with a last message, and dial the next one.
 
-        A link to the only server stays: it dials again by itself. So does one for whose successor there is no thread,
-        until the next call.
+        A link to the only server stays: it dials again by itself. So does one for whose successor
+        there is no thread, until the next call.
         """
         if len(self.addresses) == 1:
             return
@@ -64,7 +69,9 @@ class Ring:
         self._link, self._is_short = dialled, False
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """Raises CredentialsError as any `PeerLink`; another server may take the key all the same."""
+        """Raises CredentialsError as any `PeerLink`; another server may take the key all the
+        same.
+        """
         return self._link.receive(timeout_s)
 
     def send(self, data: bytes) -> bool:
@@ -78,9 +85,15 @@ class Ring:
 
 
 def connect_to_one(
-    transport: str, addresses: Sequence[str], name: str, keys: KeyFolder, options: TransportOptions | None = None
+    transport: str,
+    addresses: Sequence[str],
+    name: str,
+    keys: KeyFolder,
+    options: TransportOptions | None = None,
 ) -> Ring:
-    """As `transport.connect`, to the one of these servers (`addresses_of`) whose turn it is; `name` is the peer's."""
+    """As `transport.connect`, to the one of these servers (`addresses_of`) whose turn it is; `name`
+    is the peer's.
+    """
 
     def dial(address: str) -> PeerLink:
         return connect(transport, *host_and_port(address), keys, options)
@@ -89,9 +102,11 @@ def connect_to_one(
 
 
 def in_turn(addresses: Sequence[str], name: str) -> list[str]:
-    """The order in which a peer dials servers: peers spread evenly, and so do those whose server is gone.
+    """The order in which a peer dials servers: peers spread evenly, and so do those whose server is
+    gone.
 
-    A number at the end of the name counts: worker-1, worker-2, … begin at one server after the other.
+    A number at the end of the name counts: worker-1, worker-2, … begin at one server after the
+    other.
     """
     stem, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
     others = list(addresses)
@@ -101,10 +116,15 @@ def in_turn(addresses: Sequence[str], name: str) -> list[str]:
 
 
 def unknown_host(addresses: Sequence[str]) -> str:
-    """A sentence about the first address whose host this machine cannot find; empty: it finds all. May take seconds."""
+    """A sentence about the first address whose host this machine cannot find; empty: it finds all.
+    May take seconds.
+    """
     for host, _ in map(host_and_port, addresses):
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
-            return f"this machine knows no host {host} ({error.strerror}); correct server.host, or its name service."
+            return (
+                f"this machine knows no host {host} ({error.strerror}); correct server.host, or "
+                "its name service."
+            )
     return ""

@@ -59,9 +59,11 @@ class Session:
             role_name: "worker", "trainer" or "watcher".
             name: unique among live peers of the role.
             spaces: compared between worker and trainer.
-            model_path: where this peer keeps its weights; two peers of one machine must not share it.
+            model_path: where this peer keeps its weights; two peers of one machine must not share
+                it.
             incarnation: names this process; 0: a random number.
-            takes_over: incarnations of this name that are dead, whose entries this one sends as well.
+            takes_over: incarnations of this name that are dead, whose entries this one sends as
+                well.
             rank: which of several trainers it is.
             run: the training that it goes on with.
             clock: in seconds, which never goes back.

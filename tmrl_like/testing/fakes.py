@@ -1,4 +1,6 @@
-"""Small stand-ins for tests: an environment without physics, an actor without a policy worth the name."""
+"""Small stand-ins for tests: an environment without physics, an actor without a policy worth the
+name.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ InfoItems: TypeAlias = dict[str, object]
 
 @dataclass(eq=False, repr=False)
 class CountingEnv(gymnasium.Env[Obs, Obs]):
-    """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after `episode_steps`.
+    """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after
+    `episode_steps`.
 
     Attributes:
         episode_steps: an episode terminates after so many steps.
@@ -47,7 +50,9 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
         self._episode = 0
         self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: InfoItems | None = None) -> tuple[Obs, InfoItems]:
+    def reset(
+        self, *, seed: int | None = None, options: InfoItems | None = None
+    ) -> tuple[Obs, InfoItems]:
         super().reset(seed=seed)
         self._episode += 1
         self._step = 0
@@ -93,7 +98,9 @@ class ListMemory(MemoryDataloading):
 
     def get_transition(self, item: int) -> Transition:
         last, new = self.data[item], self.data[item + 1]
-        return Transition(last.obs, new.act, new.rew, new.obs, new.terminated, new.truncated, new.info)
+        return Transition(
+            last.obs, new.act, new.rew, new.obs, new.terminated, new.truncated, new.info
+        )
 
 
 class CountingAgent(TrainingAgent):

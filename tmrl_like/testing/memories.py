@@ -11,8 +11,9 @@ Test a memory of your own::
         def compress(self, sample):
             return my_compressor(*sample)
 
-Each method is one test. The samples come from `ActionBufferEnv`, whose action buffer behaves as rtgym's
-does; the originals travel with them as under CRC debugging, and every transition is compared bit for bit.
+Each method is one test. The samples come from `ActionBufferEnv`, whose action buffer behaves as
+rtgym's does; the originals travel with them as under CRC debugging, and every transition is
+compared bit for bit.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ class Step(NamedTuple):
 class ActionBufferEnv:
     """An endless stream of steps whose observations end in an action buffer, as rtgym fills it.
 
-    Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64 scalar, and
-    `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong row shows. With
-    `frame_stack` the picture is a stack of the last pictures, uint8 [frame_stack, 2, 3], newest last; before an
-    episode's first one stands the first one again (`frame_padding` "reset") or zeros ("zero").
+    Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64
+    scalar, and `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong
+    row shows. With `frame_stack` the picture is a stack of the last pictures, uint8 [frame_stack,
+    2, 3], newest last; before an episode's first one stands the first one again (`frame_padding`
+    "reset") or zeros ("zero").
 
-    The rules of the buffer: a step appends its action, that of an episode's last step too, though it is never
-    applied. A reset fills the buffer with the default action (`reset_act_buf`), or puts the default action in
-    the place of the newest one, or leaves the buffer alone (`last_act_on_reset`). As a worker does, `steps` yields
-    a reset once for each action of the buffer.
+    The rules of the buffer: a step appends its action, that of an episode's last step too, though
+    it is never applied. A reset fills the buffer with the default action (`reset_act_buf`), or puts
+    the default action in the place of the newest one, or leaves the buffer alone
+    (`last_act_on_reset`). As a worker does, `steps` yields a reset once for each action of the
+    buffer.
     """
 
     worker: int = 0  # seeds the stream
@@ -117,7 +120,14 @@ class ActionBufferEnv:
             "greedy": np.bool_(self._rng.random() < 0.7),
             "potential": np.float32(self._rng.uniform(-1, 1)),
         }
-        return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
+        return Sample(
+            act,
+            self._observation(),
+            np.float32(self._rng.uniform(-1, 1)),
+            terminated,
+            truncated,
+            info,
+        )
 
     def _observation(self) -> Observation:
         identity = np.array([self.worker, self._count], np.float32)
@@ -149,7 +159,12 @@ def packed(
     writer = PacketWriter()
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
-        writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)
+        writer.append(
+            (*sample, step.original) if with_originals else sample,
+            timing,
+            step.is_reset,
+            step.episode,
+        )
     return Buffer(stream=stream, blocks=[writer.rows().block()] if steps else [])
 
 
@@ -163,7 +178,9 @@ def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]
         yield piece
 
 
-def interleaved(workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0) -> Iterator[tuple[int, Sequence[Step]]]:
+def interleaved(
+    workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0
+) -> Iterator[tuple[int, Sequence[Step]]]:
     """(worker, packet) in a random order that keeps each worker's own."""
     order = [number for number, packets in enumerate(workers) for _ in packets]
     random.Random(seed).shuffle(order)
@@ -188,7 +205,9 @@ class MemoryContract:
 
     def compress(self, sample: Sample) -> Sequence[Any]:
         """What the worker sends of a sample."""
-        return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(*sample)
+        return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(
+            *sample
+        )
 
     def test_every_transition_is_what_the_environment_produced_and_few_are_missing(self) -> None:
         steps = self._produce(1)
@@ -229,7 +248,10 @@ class MemoryContract:
         memory = self._filled([steps], [50], crc_debug=False, batch_size=300)
         produced = self._by_identity([steps])
         batch = memory.sample()
-        originals = [produced[int(worker), int(count)].original for worker, count in batch.next_obs[0].tolist()]
+        originals = [
+            produced[int(worker), int(count)].original
+            for worker, count in batch.next_obs[0].tolist()
+        ]
         expected = collate_batch(originals, memory.device)
         for path, found, other in tree.walk(tuple(batch), tuple(expected)):
             assert torch.equal(found, other), path
@@ -243,7 +265,9 @@ class MemoryContract:
         assert drawn[0] == drawn[1]
 
     def test_of_a_buffer_that_is_refused_nothing_is_stored(self) -> None:
-        """A memory may take samples of any structure; one that does not takes nothing of the buffer."""
+        """A memory may take samples of any structure; one that does not takes nothing of the
+        buffer.
+        """
         workers = [self._produce(1), self._produce(2)]
         memory = self._filled([workers[0][:100]], [50])
         before = self._identities(memory)
@@ -262,7 +286,9 @@ class MemoryContract:
         env = replace(env, frame_stack=self.frame_stack, frame_padding=self.frame_padding)
         return env.take(self.steps)
 
-    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: int) -> MemoryDataloading:
+    def _filled(
+        self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: int
+    ) -> MemoryDataloading:
         memory = self.make_memory(**{"crc_debug": True, **kwargs})
         for number, steps in interleaved([list(cut(steps, sizes)) for steps in workers]):
             memory.append(packed(steps, f"w{number}", self.compress))
@@ -274,7 +300,9 @@ class MemoryContract:
         return [tuple(one) for one in transitions if memory.is_trainable(one)]
 
     def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
-        """Every transition, rebuilt, is the one that was produced; drawing them finds no fault either."""
+        """Every transition, rebuilt, is the one that was produced; drawing them finds no fault
+        either.
+        """
         produced = self._by_identity(workers)
         assert self._trainable(memory)
         for transition in self._trainable(memory):

@@ -1,7 +1,7 @@
 """Checkpoints as files, without torch: each describes itself, and the one before it is kept.
 
-`checkpoint-N` is a line of JSON, its `Head`, and the body behind it. A kill or a power cut at any moment leaves the
-newest one that is complete: a file has its name when all of it is on the disk.
+`checkpoint-N` is a line of JSON, its `Head`, and the body behind it. A kill or a power cut at any
+moment leaves the newest one that is complete: a file has its name when all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Kept:
     Attributes:
         version: of the policy published last; 0: none was.
         receipts: the entries of workers that its memory holds.
-        uncounted_samples: `total_samples` is so many more than were ever stored; None: as many as a data set has.
+        uncounted_samples: `total_samples` is so many more than were ever stored; None: as many as a
+            data set has.
     """
 
     version: int = 0
@@ -76,7 +77,8 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
-    """Write the next file, and remove all but this one and the one before it; number, size and checksum are filled in.
+    """Write the next file, and remove all but this one and the one before it; number, size and
+    checksum are filled in.
 
     Raises:
         OSError: disk full, no permission; what is there stays.
@@ -93,7 +95,8 @@ def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
 
 
 def read_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a line of log says where that is not the newest. None: there is none.
+    """The newest checkpoint that is whole; a line of log says where that is not the newest. None:
+    there is none.
 
     Raises:
         CheckpointError: none of those that there are is whole, or the newest has another format.
@@ -107,23 +110,29 @@ def read_newest(folder: Path) -> Checkpoint | None:
             continue
         if found.head.format != FORMAT:
             raise CheckpointError(
-                f"the checkpoint in {folder} has format {found.head.format}, and this tmrl_like reads {FORMAT}: go on "
-                "with the version that wrote it, or start over (run --fresh, or another --run_name)"
+                f"the checkpoint in {folder} has format {found.head.format}, and this tmrl_like "
+                f"reads {FORMAT}: go on with the version that wrote it, or start over (run "
+                "--fresh, or another --run_name)"
             )
         if damaged:
-            line = "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d"
+            line = (
+                "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training "
+                "step %d"
+            )
             log.warning(line, damaged, folder, why, number, found.head.training_steps)
         return found
     if damaged:
         raise CheckpointError(
-            f"checkpoint {damaged} in {folder} is damaged ({why}), and there is no other one: move the folder away to "
-            "start over"
+            f"checkpoint {damaged} in {folder} is damaged ({why}), and there is no other one: move "
+            "the folder away to start over"
         )
     return None
 
 
 def put_damaged_aside(newest: Checkpoint) -> None:
-    """Rename what is newer than the newest that is whole: else it would be kept as the one before the next."""
+    """Rename what is newer than the newest that is whole: else it would be kept as the one before
+    the next.
+    """
     paths = list(_files_in(newest.path.parent).values())
     for path in paths[paths.index(newest.path) + 1 :]:
         with contextlib.suppress(OSError):
@@ -145,7 +154,11 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _files_in(folder: Path) -> dict[int, Path]:
     """By number, the oldest first."""
-    names = {path.name.removeprefix(_PREFIX): path for path in folder.glob(f"{_PREFIX}*") if path.is_file()}
+    names = {
+        path.name.removeprefix(_PREFIX): path
+        for path in folder.glob(f"{_PREFIX}*")
+        if path.is_file()
+    }
     return {int(name): names[name] for name in sorted(filter(str.isdecimal, names), key=int)}
 
 

@@ -44,16 +44,22 @@ class _OurFormat:
         self._path = path
 
     def restore(self, make: Make) -> tuple[TrainingOffline, str | None]:
-        """The training that was saved, and its run, empty where that is not said; a new one, and None: none was."""
+        """The training that was saved, and its run, empty where that is not said; a new one, and
+        None: none was.
+        """
         training = make()
         head = load_checkpoint(training, self._path)
         return training, None if head is None else head.run
 
     def write_later(self, training: TrainingOffline, receiver: Receiver) -> Callable[[], None]:
-        """Take what is to be saved; what is returned writes it, and raises OSError or CheckpointError."""
+        """Take what is to be saved; what is returned writes it, and raises OSError or
+        CheckpointError.
+        """
         started = time.monotonic()
         snapshot = take_snapshot(training, receiver.run, receiver.unstored_samples)
-        log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
+        log.debug(
+            "training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started)
+        )
         return partial(snapshot.write, self._path)
 
     def give_up(self) -> None:
@@ -80,16 +86,20 @@ class _UsersFormat(_OurFormat):
 
     def give_up(self) -> None:
         if self._load is not None and self._path.exists():
-            disk.rename(self._path, self._path.with_name(f"{self._path.name}.before-{secrets.token_hex(4)}"))
+            disk.rename(
+                self._path, self._path.with_name(f"{self._path.name}.before-{secrets.token_hex(4)}")
+            )
             disk.sync_folder(self._path.parent)
 
 
 @dataclass(eq=False)
 class Checkpoints:
-    """Keeps one training in a folder: samples in a store, as they arrive, and what was learnt in checkpoints.
+    """Keeps one training in a folder: samples in a store, as they arrive, and what was learnt in
+    checkpoints.
 
-    The training thread takes snapshots; another thread writes them. See `Trainer` and `TrainerOptions` for the first
-    fields. ConfigError: several trainers, and a format that only one can write; or what is to be read is not written.
+    The training thread takes snapshots; another thread writes them. See `Trainer` and
+    `TrainerOptions` for the first fields. ConfigError: several trainers, and a format that only one
+    can write; or what is to be read is not written.
 
     Attributes:
         path: of the checkpoints.
@@ -100,7 +110,8 @@ class Checkpoints:
         check_of: what the samples of workers must be for a training.
         make_store: makes the store.
         beside: starts a thread of this name, which writes.
-        lock_within_s: how long to wait for another of several ranks, which was killed perhaps, to end.
+        lock_within_s: how long to wait for another of several ranks, which was killed perhaps, to
+            end.
         receiver: knows what the memory of the training that `build` made holds.
     """
 
@@ -116,22 +127,31 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if self.ranks.size > 1 and (self.dump is not None or self.load is not None):
-            raise ConfigError("several trainers keep checkpoints in our own format: leave dump and load functions out")
+            raise ConfigError(
+                "several trainers keep checkpoints in our own format: leave dump and load "
+                "functions out"
+            )
         if self.load is not None and self.dump is None:
-            raise ConfigError("load_run_instance_fn reads what dump_run_instance_fn writes: give both of them")
+            raise ConfigError(
+                "load_run_instance_fn reads what dump_run_instance_fn writes: give both of them"
+            )
         self.receiver = Receiver()
         path = self.path or Path()  # which nobody asks for where there is none
-        self._format = _OurFormat(path) if self.dump is None else _UsersFormat(path, self.dump, self.load)
-        self._stores: list[SampleStore] = []  # the last is this rank's own; before it those of ranks that are no more
+        self._format = (
+            _OurFormat(path) if self.dump is None else _UsersFormat(path, self.dump, self.load)
+        )
+        # the last is this rank's own; before it those of ranks that are no more
+        self._stores: list[SampleStore] = []
         self._threads: list[Executor] = []  # those that write checkpoints and samples
         self._writing: Future[None] | None = None
         self._skipped = False
         self._failure: Exception | None = None  # of the checkpoint written last
 
-    # -- bringing a training back --------------------------------------------------------------------
+    # -- bringing a training back ------------------------------------------------------------------
 
     def build(self, make: Make, resume: Resume, updater: Updater | None = None) -> TrainingOffline:
-        """Make the training, or bring it back and have `updater` patch it; then give its memory what is stored.
+        """Make the training, or bring it back and have `updater` patch it; then give its memory
+        what is stored.
 
         What was opened until an error is closed by `close`.
 
@@ -149,14 +169,18 @@ class Checkpoints:
             return self._build(make, resume, updater)
         except WireVersionError as error:
             raise CheckpointError(
-                f"the samples in {self.path} cannot be read: they are of {error}; go on with the tmrl_like that "
-                "wrote them, or choose another run name"
+                f"the samples in {self.path} cannot be read: they are of {error}; go on with the "
+                "tmrl_like that wrote them, or choose another run name"
             ) from None
 
     def _open_stores(self, path: Path) -> None:
-        """Those of ranks that are no more, of each of which sees one rank to it, and that of this rank."""
+        """Those of ranks that are no more, of each of which sees one rank to it, and that of this
+        rank.
+        """
         own, size = self.ranks.rank, self.ranks.size
-        left = [int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()]
+        left = [
+            int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()
+        ]
         mine = sorted(rank for rank in left if rank >= size and rank % size == own)
         folders = [_log_of(path, rank) for rank in (*mine, own)]
         if self.dump is not None:
@@ -177,7 +201,9 @@ class Checkpoints:
             if lock is not None:
                 lock.release()
             raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
-        raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
+        raise CheckpointError(
+            f"{self.path} is in use by another trainer: end that one, or choose another run name"
+        )
 
     def _build(self, make: Make, resume: Resume, updater: Updater | None) -> TrainingOffline:
         ranks, kept_run = self.ranks, None
@@ -192,17 +218,23 @@ class Checkpoints:
             training = make()
         runs = {kept_run or "", *(store.run for store in self._stores)} - {""}
         is_resumed = ranks.sum(kept_run is not None or any(self._stores)) != [0]
-        known = next(filter(None, ranks.gather(max(runs, default="").encode())), secrets.token_hex(8).encode())
+        known = next(
+            filter(None, ranks.gather(max(runs, default="").encode())),
+            secrets.token_hex(8).encode(),
+        )
         run = ranks.broadcast(known).decode()
         if others := runs - {run}:
             raise CheckpointError(
-                f"{self.path} holds samples of several trainings ({run} and {', '.join(others)}), or a checkpoint of "
-                "another one: move what does not belong there away (rank-*), or begin with resume none"
+                f"{self.path} holds samples of several trainings ({run} and {', '.join(others)}), "
+                "or a checkpoint of another one: move what does not belong there away (rank-*), or "
+                "begin with resume none"
             )
         share(training, ranks)
         if updater is not None and is_resumed:
             training = updater(training, make)
-        self.receiver = Receiver(self._stores[-1], run, training.memory.memory_size, check=self.check_of(training))
+        self.receiver = Receiver(
+            self._stores[-1], run, training.memory.memory_size, check=self.check_of(training)
+        )
         self._replay(training, counts=resume != "memory")
         if resume == "memory":
             self._give_up()
@@ -214,27 +246,32 @@ class Checkpoints:
         return training
 
     def _give_up(self) -> None:
-        """Give up the checkpoint there before its training is removed; CheckpointError: all is as it was."""
+        """Give up the checkpoint there before its training is removed; CheckpointError: all is as
+        it was.
+        """
         try:
             if self.ranks.rank == 0:
                 self._format.give_up()
         except OSError as error:
             raise CheckpointError(
-                f"cannot give up the checkpoint in {self.path}: {error}; see to its permissions, or choose another run "
-                "name"
+                f"cannot give up the checkpoint in {self.path}: {error}; see to its permissions, "
+                "or choose another run name"
             ) from None
 
     def _replay(self, training: TrainingOffline, counts: bool) -> None:
-        """Give the memory what is stored; `counts`: all samples that ever came count, not only those."""
+        """Give the memory what is stored; `counts`: all samples that ever came count, not only
+        those.
+        """
         memory, pacer, kept = training.memory, training.pacer, training.kept
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
         if has_them:
             log.warning(
-                "a training was loaded that has samples and does not say which (training.kept): those stored in %s are "
-                "not added to them",
+                "a training was loaded that has samples and does not say which (training.kept): "
+                "those stored in %s are not added to them",
                 self._stores[-1].folder,
             )
-        receivers = [*(Receiver() for _ in self._stores[1:]), self.receiver]  # a worker may have been at each of them
+        # a worker may have been at each of them
+        receivers = [*(Receiver() for _ in self._stores[1:]), self.receiver]
         try:
             for receiver, store in zip(receivers, self._stores, strict=True):
                 for buffer in receiver.replay(store.files(), kept.receipts):
@@ -242,12 +279,14 @@ class Checkpoints:
                         memory.append(buffer)
         except MemoryContractError as error:
             raise CheckpointError(
-                f"the samples in {self.path} do not fit the memory: {error}; restore the settings they were made with, "
-                "or start again with another run name"
+                f"the samples in {self.path} do not fit the memory: {error}; restore the settings "
+                "they were made with, or start again with another run name"
             ) from None
         for receiver in receivers[:-1]:
             self.receiver.note_stored(receiver.receipts)
-        stored, in_memory = self.ranks.sum(sum(receiver.samples for receiver in receivers), len(memory))
+        stored, in_memory = self.ranks.sum(
+            sum(receiver.samples for receiver in receivers), len(memory)
+        )
         if not counts:
             training.total_samples = pacer.recorded_samples = in_memory
             kept.uncounted_samples = in_memory - stored
@@ -258,26 +297,28 @@ class Checkpoints:
             training.total_samples = samples
 
     def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
-        """Learn what other ranks have stored of the workers that are this one's now, in a group of any size.
+        """Learn what other ranks have stored of the workers that are this one's now, in a group of
+        any size.
 
-        What is stored stays in the memory of the rank in whose store it lies. `rank_of(worker, size)` says whose a
-        worker is; all ranks have built their trainings.
+        What is stored stays in the memory of the rank in whose store it lies. `rank_of(worker,
+        size)` says whose a worker is; all ranks have built their trainings.
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
             own = [r for r in receipts if rank_of(r.worker, self.ranks.size) == self.ranks.rank]
             self.receiver.note_stored(own)
 
-    # -- keeping it ----------------------------------------------------------------------------------
+    # -- keeping it --------------------------------------------------------------------------------
 
     def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
         """Write a checkpoint, between two training steps; a full disk is logged, and stops nothing.
 
-        Without `wait` it is written meanwhile, or skipped where the one before is still being written. `version` is
-        that of the policy published last.
+        Without `wait` it is written meanwhile, or skipped where the one before is still being
+        written. `version` is that of the policy published last.
 
         Raises:
-            DivergedError: a module of the agent's has parameters that are not finite; nothing is written.
+            DivergedError: a module of the agent's has parameters that are not finite; nothing is
+                written.
         """
         refuse_diverged(_parameters_of(training.agent))
         if self.path is None or self.ranks.rank:
@@ -297,13 +338,16 @@ class Checkpoints:
             self._wait()
 
     def finish(self, training: TrainingOffline, version: int) -> None:
-        """Training is over: see that its last state is on disk; CheckpointError: it could not be written."""
+        """Training is over: see that its last state is on disk; CheckpointError: it could not be
+        written.
+        """
         if self._skipped:
             self.save(training, version, wait=True)
         self._wait()
         if self._failure is not None:
             raise CheckpointError(
-                f"the last checkpoint of this training is missing, the one before it stays: {self._failure}"
+                "the last checkpoint of this training is missing, the one before it stays: "
+                f"{self._failure}"
             )
 
     def close(self) -> None:
@@ -332,7 +376,10 @@ class Checkpoints:
             write()
         except (CheckpointError, OSError, MemoryError) as error:
             if self._failure is None:
-                log.error("%s; training goes on", error if str(error) else "no memory is left for a checkpoint")
+                log.error(
+                    "%s; training goes on",
+                    error if str(error) else "no memory is left for a checkpoint",
+                )
             self._failure = error
             return
         self._failure = None

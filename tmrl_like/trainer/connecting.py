@@ -1,4 +1,6 @@
-"""What connects a training with its workers: over a server, over an engine, to none, or as a script wants it."""
+"""What connects a training with its workers: over a server, over an engine, to none, or as a script
+wants it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class LinkParts:
         training: what is trained.
         receiver: what is known of the workers' samples.
         saver: keeps policies; None: nobody does.
-        newest_version: of the policy published last, by an earlier process of this training; 0: none was.
+        newest_version: of the policy published last, by an earlier process of this training; 0:
+            none was.
         options: how the trainer runs the training.
     """
 
@@ -45,7 +48,9 @@ class LinkParts:
     @property
     def freshness(self) -> FreshnessLimits:
         """What keeps samples that are too old out of the memory."""
-        return FreshnessLimits(self.training.max_sample_age_s, self.training.max_policy_lag_versions)
+        return FreshnessLimits(
+            self.training.max_sample_age_s, self.training.max_policy_lag_versions
+        )
 
     def over(self, ring: Ring, name: str | None) -> TrainerLink:
         """The connection over one to a server, or to an engine."""
@@ -79,7 +84,9 @@ def how_to_connect(
     name: str | None = None,
     limits: TransportOptions | None = None,
 ) -> Connect:
-    """What makes the connection, by a trainer's arguments; ConfigError: they name several servers."""
+    """What makes the connection, by a trainer's arguments; ConfigError: they name several
+    servers.
+    """
     if isinstance(connect, EngineOptions):
         return lambda parts: _over_engine(connect, parts, name)
     if connect is not None:
@@ -88,8 +95,9 @@ def how_to_connect(
     servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
     if len(servers) > 1:
         raise ConfigError(
-            f"the trainer dials one server, and server.host names {len(servers)}: what workers send to the "
-            "others reaches it over an engine only (server.engine); without one name its server (server.host)"
+            f"the trainer dials one server, and server.host names {len(servers)}: what workers "
+            "send to the others reaches it over an engine only (server.engine); without one name "
+            "its server (server.host)"
         )
     keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
     return lambda parts: parts.over(connect_to_one(transport, servers, "", keys, limits), name)
@@ -102,7 +110,9 @@ def _over_engine(engine: EngineOptions, parts: LinkParts, name: str | None) -> T
     most = f"at most {MAX_RANKS}, where there is an engine"
     size = parts.training.ranks.size
     expect(size <= MAX_RANKS, "the number of trainers", size, most)
-    return parts.over(Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True), name)
+    return parts.over(
+        Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True), name
+    )
 
 
 def _with_no_worker(parts: LinkParts) -> TrainerInterface:
@@ -111,7 +121,9 @@ def _with_no_worker(parts: LinkParts) -> TrainerInterface:
 
 
 OFFLINE: Connect = _with_no_worker
-"""`Trainer(connect=OFFLINE)` trains from what the memory holds: nothing is connected, no limit of the pace holds."""
+"""`Trainer(connect=OFFLINE)` trains from what the memory holds: nothing is connected, no limit of
+the pace holds.
+"""
 
 
 def expect_no_worker(training: TrainingOffline) -> None:
@@ -123,12 +135,12 @@ def expect_no_worker(training: TrainingOffline) -> None:
     training.memory.flush()
     if training.ranks.sum(training.memory.ready) != [training.ranks.size]:
         raise ConfigError(
-            "the memory holds no transition, and offline no worker sends any: name a data set (dataset_path of the "
-            "memory), or go on with a run that has recorded samples"
+            "the memory holds no transition, and offline no worker sends any: name a data set "
+            "(dataset_path of the memory), or go on with a run that has recorded samples"
         )
     if training.start_training > training.total_samples:
         raise ConfigError(
-            f"start_training is {training.start_training}, and offline there are {training.total_samples} samples: "
-            "expected no more than these"
+            f"start_training is {training.start_training}, and offline there are "
+            f"{training.total_samples} samples: expected no more than these"
         )
     training.pacer.expect_no_worker(training.total_samples)

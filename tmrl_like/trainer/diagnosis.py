@@ -1,7 +1,8 @@
-"""Why a training does not learn, in one line, from the figures of its rounds. No clock, no thread, no random numbers.
+"""Why a training does not learn, in one line, from the figures of its rounds. No clock, no thread,
+no random numbers.
 
-First the returns: where they have risen clearly, the training learns, whatever else is to be seen. Where they have not,
-the first sign that lasts says why; docs/learning.md has them all.
+First the returns: where they have risen clearly, the training learns, whatever else is to be seen.
+Where they have not, the first sign that lasts says why; docs/learning.md has them all.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Returns:
         self.has_begun = self.starts_well = False
 
     def begin(self, training_steps: int) -> None:
-        """Samples of a worker have come, after so many training steps; only the first call counts."""
+        """Samples of a worker have come, after so many training steps; only the first call
+        counts.
+        """
         self.starts_well |= not self.has_begun and training_steps >= _TRAINED_STEPS
         self.has_begun = True
 
@@ -60,15 +63,21 @@ class Returns:
         self.count += 1
 
     def _rises(self) -> Iterator[tuple[str, float, float]]:
-        """What is compared, by how much the newest are above the first, and what a clear rise exceeds.
+        """What is compared, by how much the newest are above the first, and what a clear rise
+        exceeds.
 
-        Of the first the better half counts, and a rise is clear above three standard errors, by the spread of the
-        newest, as if all were drawn from the same distribution.
+        Of the first the better half counts, and a rise is clear above three standard errors, by the
+        spread of the newest, as if all were drawn from the same distribution.
         """
         for kind, kept in self.kept.items():
-            for first, newest in ((kept[:_FEW], kept[_FEW:][-_NEWEST:]), (kept[:_MANY], kept[_MANY:])):
+            for first, newest in (
+                (kept[:_FEW], kept[_FEW:][-_NEWEST:]),
+                (kept[:_MANY], kept[_MANY:]),
+            ):
                 if len(newest) >= max(_LEAST, len(first)):
-                    error = float(np.std(newest, ddof=1)) * math.sqrt(1 / len(first) + 1 / len(newest))
+                    error = float(np.std(newest, ddof=1)) * math.sqrt(
+                        1 / len(first) + 1 / len(newest)
+                    )
                     rise = float(np.mean(newest) - np.reshape(first, (2, -1)).mean(1).max())
                     yield f"{kind} {len(first)}", rise, max(_CLEAR * error, 1e-9)
 
@@ -81,7 +90,9 @@ class Returns:
         return any(rise > largest.get(name, math.inf) / 2 for name, rise, _ in self._rises())
 
     def are_flat(self) -> bool:
-        """Whether they have not risen by a quarter of what is clear; or, where they need not, have clearly fallen."""
+        """Whether they have not risen by a quarter of what is clear; or, where they need not, have
+        clearly fallen.
+        """
         if self.starts_well:
             return any(rise < -clear for _, rise, clear in self._rises())
         return all(rise < clear / 4 for _, rise, clear in self._rises())
@@ -90,9 +101,15 @@ class Returns:
         """That they do not rise."""
         kept = self.kept["train"] or self.kept["test"]
         newest, first = float(np.mean(kept[-_NEWEST:])), float(np.mean(kept[:_FEW]))
-        said = f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after {self.count} episodes"
+        said = (
+            f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after "
+            f"{self.count} episodes"
+        )
         if self.starts_well or self.largest_rises:
-            return f"the return has fallen: {said}; lower the learning rates, or go on from the best policy"
+            return (
+                f"the return has fallen: {said}; lower the learning rates, or go on from the best "
+                "policy"
+            )
         return f"the return does not rise: {said}; see that rewards tell better from worse"
 
 
@@ -106,7 +123,8 @@ class _Values(dict[str, float]):
 SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "faults": (
         lambda v: v["fault_share"] > 0.3,
-        "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says why",
+        "the environment fails in {fault_share:.0%} of the newest episodes: the worker's log says "
+        "why",
     ),
     "safe action": (
         lambda v: v["safe_action_share"] > 0.3,
@@ -114,35 +132,39 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "still": (
         lambda v: v["observation_moves_share"] < 0.05,
-        "the observation stays the same in {observation_still_share:.0%} of the steps: see whether the worker stands "
-        "still (commands, emergency stop), or a sensor is dead",
+        "the observation stays the same in {observation_still_share:.0%} of the steps: see whether "
+        "the worker stands still (commands, emergency stop), or a sensor is dead",
     ),
     "reward": (
         lambda v: (
-            v["env_steps_total"] >= 300 and v["reward_same"] == 1 and (not v["reward_high"] or not v["terminated"])
+            v["env_steps_total"] >= 300
+            and v["reward_same"] == 1
+            and (not v["reward_high"] or not v["terminated"])
         ),
-        "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what leads to the goal as "
-        "well, or begin with demonstrations",
+        "the reward has been {reward_high:g} in each of {env_steps_total:,} samples: reward what "
+        "leads to the goal as well, or begin with demonstrations",
     ),
     "reward too small": (
         lambda v: v["entropy_bonus"] > 10 * v["reward_range"] > 0,
-        "rewards are lost beside the bonus for entropy: that is {entropy_bonus:.2g} in each step, and rewards differ "
-        "by {reward_range:.2g}; enlarge the rewards, or lower agent.entropy_coef",
+        "rewards are lost beside the bonus for entropy: that is {entropy_bonus:.2g} in each step, "
+        "and rewards differ by {reward_range:.2g}; enlarge the rewards, or lower "
+        "agent.entropy_coef",
     ),
     "reward too large": (
         lambda v: max(abs(v["value_low"]), abs(v["value_high"])) > 10_000,
-        "rewards are too large: returns would lie between {value_low:.3g} and {value_high:.3g} if all were alike, and "
-        "critics learn a hundred well; divide the rewards, or set agent.scale_rewards",
+        "rewards are too large: returns would lie between {value_low:.3g} and {value_high:.3g} if "
+        "all were alike, and critics learn a hundred well; divide the rewards, or set "
+        "agent.scale_rewards",
     ),
     "observation too large": (
         lambda v: v["observation_largest"] > 20,
-        "observations are not normalised: one is {observation_largest:.3g} where the first layer expects 1 to 3; "
-        "give the observation space true bounds, or infinite ones",
+        "observations are not normalised: one is {observation_largest:.3g} where the first layer "
+        "expects 1 to 3; give the observation space true bounds, or infinite ones",
     ),
     "observation too small": (
         lambda v: v["observation_spread"] < 0.02,
-        "observations hardly differ: by {observation_spread:.2g} where the first layer expects 1 to 3; "
-        "give the observation space true bounds, or infinite ones",
+        "observations hardly differ: by {observation_spread:.2g} where the first layer expects 1 "
+        "to 3; give the observation space true bounds, or infinite ones",
     ),
     "short episodes": (
         lambda v: v["episode_steps"] <= 4,
@@ -150,15 +172,18 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "time limit": (
         lambda v: v["terminated_share"] == 1 and v["episode_steps_differ"] == 0,
-        "episodes all terminate after exactly {episode_steps:.0f} steps: a time limit must truncate instead",
+        "episodes all terminate after exactly {episode_steps:.0f} steps: a time limit must "
+        "truncate instead",
     ),
     "gamma": (
         lambda v: v["gamma"] < 0.5,
-        "gamma is {gamma:g}, so that less than two steps ahead count: raise agent.gamma (0.9 to 0.99)",
+        "gamma is {gamma:g}, so that less than two steps ahead count: raise agent.gamma (0.9 to "
+        "0.99)",
     ),
     "policy stays": (
         lambda v: v["policy_change"] < 1e-5,
-        "the policy does not change ({policy_change:.1g} in 500 training steps): raise agent.lr_actor",
+        "the policy does not change ({policy_change:.1g} in 500 training steps): raise "
+        "agent.lr_actor",
     ),
     "old policy": (
         lambda v: v["policy_age_steps"] > 3000,
@@ -166,23 +191,26 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
         "trainer.update_model_interval, or see whether workers get policies",
     ),
     "memory": (
-        lambda v: v["memory_size"] < 10 * v["batch_size"] and v["env_steps_total"] > 2 * v["memory_size"],
-        "the memory holds {memory_transitions:,} transitions, and a batch takes {batch_size:.0f}: raise memory_size",
+        lambda v: (
+            v["memory_size"] < 10 * v["batch_size"] and v["env_steps_total"] > 2 * v["memory_size"]
+        ),
+        "the memory holds {memory_transitions:,} transitions, and a batch takes {batch_size:.0f}: "
+        "raise memory_size",
     ),
     "few training steps": (
         lambda v: v["env_steps_total"] > 400 and v["sample_uses"] < 2,
-        "each sample is trained on {sample_uses:.2g} times: raise trainer.max_training_steps_per_env_step, or let the "
-        "trainer be faster",
+        "each sample is trained on {sample_uses:.2g} times: raise "
+        "trainer.max_training_steps_per_env_step, or let the trainer be faster",
     ),
     "values": (
         lambda v: v["values_drift"] > 0.5,
-        "values drift away: the critics say {q_mean:.3g}, and returns lie between {value_low:.3g} and {value_high:.3g} "
-        "at most; lower agent.lr_critic, or raise agent.polyak",
+        "values drift away: the critics say {q_mean:.3g}, and returns lie between {value_low:.3g} "
+        "and {value_high:.3g} at most; lower agent.lr_critic, or raise agent.polyak",
     ),
     "critics": (
         lambda v: v["critic_spread"] <= 1e-6 * abs(v["q_mean"]),
-        "a critic values all observations and actions alike: its values differ by {critic_spread:.1g}; lower "
-        "agent.lr_critic, and start again",
+        "a critic values all observations and actions alike: its values differ by "
+        "{critic_spread:.1g}; lower agent.lr_critic, and start again",
     ),
     "critics stay": (
         lambda v: v["critic_change"] < 1e-5,
@@ -190,21 +218,23 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "entropy collapsed": (
         lambda v: v["entropy_per_action"] < -3.5,
-        "entropy has collapsed: {entropy_per_action:.2f} nats for each number of an action; raise agent.target_entropy "
-        "or agent.entropy_coef",
+        "entropy has collapsed: {entropy_per_action:.2f} nats for each number of an action; raise "
+        "agent.target_entropy or agent.entropy_coef",
     ),
     "random": (
         lambda v: v["training_steps_total"] > 4000 and v["entropy_share"] > 0.95,
-        "the policy stays random: its entropy is {entropy_share:.0%} of the largest; lower agent.entropy_coef or "
-        "agent.target_entropy, or enlarge the rewards",
+        "the policy stays random: its entropy is {entropy_share:.0%} of the largest; lower "
+        "agent.entropy_coef or agent.target_entropy, or enlarge the rewards",
     ),
     "ignores": (
         lambda v: v["training_steps_total"] > 2000 and v["action_spread"] < 0.02,
-        "the actor ignores its observation: actions differ by {action_spread:.2g} of their range from one to another; "
-        "see obs_preprocessor and actor, and lower agent.lr_actor",
+        "the actor ignores its observation: actions differ by {action_spread:.2g} of their range "
+        "from one to another; see obs_preprocessor and actor, and lower agent.lr_actor",
     ),
 }
-"""Of each sign, when it is there, and what is said: the measured figure and the cure. The first that lasts is named."""
+"""Of each sign, when it is there, and what is said: the measured figure and the cure. The first
+that lasts is named.
+"""
 
 
 class Diagnosis:
@@ -231,19 +261,24 @@ class Diagnosis:
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
         """Episodes that were reported."""
         for stats in episodes:
-            if stats.policy_version and not stats.fault:  # else an expert drove, or it was cut short
+            # else an expert drove, or it was cut short
+            if stats.policy_version and not stats.fault:
                 self.returns.add(stats)
             self._terminated |= stats.terminated
             if not stats.test:
                 self._episodes.append(stats)
 
     def judge(self, record: Round) -> str:
-        """The line about a training whose newest round this is: its metrics, with the figures of `figures`."""
+        """The line about a training whose newest round this is: its metrics, with the figures of
+        `figures`.
+        """
         returns, values = self.returns, self._values(record)
         found = {name: text for name, (is_there, text) in SIGNS.items() if is_there(values)}
         self._lasts = {name: self._lasts.get(name, 0) + 1 for name in found}
         lasting = [text for name, text in found.items() if self._lasts[name] >= _LASTS]
-        is_old = record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
+        is_old = (
+            record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
+        )
         is_near_best = values["reward_level"] > _NEAR_BEST
         if returns.have_risen():
             self.line = LEARNING
@@ -258,14 +293,22 @@ class Diagnosis:
         return self.line
 
     def _values(self, record: Round) -> _Values:
-        values = _Values({name: value for name, value in {**self._known, **record}.items() if value is not None})
-        self._rewards = min(self._rewards[0], values["reward_low"]), max(self._rewards[1], values["reward_high"])
+        values = _Values(
+            {name: value for name, value in {**self._known, **record}.items() if value is not None}
+        )
+        self._rewards = (
+            min(self._rewards[0], values["reward_low"]),
+            max(self._rewards[1], values["reward_high"]),
+        )
         low, high = self._rewards
         gamma, entropy = values["gamma"], values["entropy_nats"]
         step_bonus = values["entropy_coef"] * entropy
         bonus = step_bonus / max(1.0 - gamma, 1e-6)
         highest, lowest = max(0.0, values["value_high"]), min(0.0, values["value_low"])
-        beyond = max(values["q_mean"] - highest - max(0.0, bonus), lowest + min(0.0, bonus) - values["q_mean"])
+        beyond = max(
+            values["q_mean"] - highest - max(0.0, bonus),
+            lowest + min(0.0, bonus) - values["q_mean"],
+        )
         training_share = 1.0 - values["idle_s"] / max(values["round_duration_s"], 1e-9)
         values.update(
             reward_high=high,
@@ -275,7 +318,9 @@ class Diagnosis:
             terminated=self._terminated,
             observation_still_share=1.0 - values["observation_moves_share"],
             sample_uses=values["training_steps_per_env_step_round"] * values["batch_size"],
-            policy_age_steps=values["policy_age_p50_s"] * values["training_steps_per_s"] * training_share,
+            policy_age_steps=values["policy_age_p50_s"]
+            * values["training_steps_per_s"]
+            * training_share,
             values_drift=beyond / (highest - lowest or math.nan),
             entropy_per_action=entropy / values["action_numbers"],
             entropy_share=entropy / values["max_entropy"],
@@ -289,5 +334,7 @@ class Diagnosis:
                 episode_steps_differ=max(steps) - min(steps),
             )
             if all(stats.truncated for stats in self._episodes):
-                values["reward_level"] = (values["reward_recent_mean"] - low) / (high - low or math.nan)
+                values["reward_level"] = (values["reward_recent_mean"] - low) / (
+                    high - low or math.nan
+                )
         return values

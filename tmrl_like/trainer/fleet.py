@@ -26,21 +26,32 @@ _LINES_PER_S = 0.1  # … and then
 _NEW_WORKERS = 1000  # that a line names, at first; then one a second
 _TOLD = (  # a fact, and what is said when it changes to something, and when it is over
     ("ended", logging.WARNING, "worker %(worker)s no longer drives: %(ended)s", ""),
-    ("alarm", logging.ERROR, "worker %(worker)s: %(alarm)s", "worker %(worker)s: all is well again"),
-    ("env_faults", logging.WARNING, "worker %(worker)s: its environment failed; faults so far: %(env_faults)d", ""),
+    (
+        "alarm",
+        logging.ERROR,
+        "worker %(worker)s: %(alarm)s",
+        "worker %(worker)s: all is well again",
+    ),
+    (
+        "env_faults",
+        logging.WARNING,
+        "worker %(worker)s: its environment failed; faults so far: %(env_faults)d",
+        "",
+    ),
     ("env_rebuilds", logging.INFO, "worker %(worker)s: its environment was rebuilt", ""),
     (
         "stalled",
         logging.ERROR,
-        "worker %(worker)s has not taken a new policy for %(stalled_after_s).0f s: it drives version "
-        "%(policy_version)d, the newest is %(newest)d; its own log may say why",
+        "worker %(worker)s has not taken a new policy for %(stalled_after_s).0f s: it drives "
+        "version %(policy_version)d, the newest is %(newest)d; its own log may say why",
         "worker %(worker)s takes new policies again: it drives version %(policy_version)d",
     ),
     (
         "lags",
         logging.ERROR,
-        "worker %(worker)s drives version %(policy_version)d, and the newest is %(newest)d: %(max_lag_versions)g "
-        "versions behind are allowed (max_policy_lag_versions), its samples are dropped",
+        "worker %(worker)s drives version %(policy_version)d, and the newest is %(newest)d: "
+        "%(max_lag_versions)g versions behind are allowed (max_policy_lag_versions), its samples "
+        "are dropped",
         "worker %(worker)s drives version %(policy_version)d: no longer too far behind",
     ),
 )
@@ -51,7 +62,8 @@ class _Worker:
     name: str
     condition: Condition = field(default_factory=Condition)
     heard_at: float = -math.inf
-    behind_since: float = math.inf  # it has driven this version since then, and another one is the newest
+    # it has driven this version since then, and another one is the newest
+    behind_since: float = math.inf
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -71,19 +83,25 @@ class Fleet:
     """Collects beats; says once what is wrong with a worker, and once that it is over."""
 
     def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
-        """Start with no worker; experts, which ignore policies, are never late, nor are those that test one.
+        """Start with no worker; experts, which ignore policies, are never late, nor are those that
+        test one.
 
-        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions` in `Schedule`.
+        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions`
+        in `Schedule`.
         """
         self._limits = {"stalled_after_s": stalled_after_s, "max_lag_versions": max_lag_versions}
-        self._workers: dict[str, _Worker] = {}  # any thread reads it: who is in it is whole, and is replaced as a whole
+        # any thread reads it: who is in it is whole, and is replaced as a whole
+        self._workers: dict[str, _Worker] = {}
         self._totals = Counter[str]()  # of what grows, since the workers started
-        self._driven = Counter[str]()  # environment steps and overruns, since the last call of `metrics`
+        # environment steps and overruns, since the last call of `metrics`
+        self._driven = Counter[str]()
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
-        """Take a worker's sign of life (connection's thread); `newest`: the version published last; 0: none."""
+        """Take a worker's sign of life (connection's thread); `newest`: the version published last;
+        0: none.
+        """
         name, condition, known = beat.worker, beat.condition, self._workers.get(beat.worker)
         if known is None:
             self._say_new("new workers", logging.INFO, "worker %s is here", name)
@@ -95,11 +113,21 @@ class Fleet:
             self._totals[grown] += now - then if now >= then else now
         worker = _Worker(name, condition, time.monotonic())
         if newest not in (0, condition.policy_version) and not condition.keeps_policy:
-            goes_on = before.is_alive and before.condition.policy_version == condition.policy_version
+            goes_on = (
+                before.is_alive and before.condition.policy_version == condition.policy_version
+            )
             worker.behind_since = min(worker.heard_at, before.behind_since if goes_on else math.inf)
         stalled = worker.heard_at - worker.behind_since > self._limits["stalled_after_s"]
-        late = {"stalled": stalled, "lags": _lag(condition, newest) > self._limits["max_lag_versions"]}
-        worker.facts = {"worker": name, "newest": newest} | msgspec.structs.asdict(condition) | self._limits | late
+        late = {
+            "stalled": stalled,
+            "lags": _lag(condition, newest) > self._limits["max_lag_versions"],
+        }
+        worker.facts = (
+            {"worker": name, "newest": newest}
+            | msgspec.structs.asdict(condition)
+            | self._limits
+            | late
+        )
         self._workers[name] = worker
         self._tell(worker, before.facts)
         if len(self._workers) > _WORKERS_KEPT:
@@ -107,13 +135,18 @@ class Fleet:
 
     def _forget_the_gone(self) -> None:
         """Down to nine tenths of what is kept, so that this is rare."""
-        gone = sorted((worker for worker in self._workers.values() if not worker.is_alive), key=_heard_at)
+        gone = sorted(
+            (worker for worker in self._workers.values() if not worker.is_alive), key=_heard_at
+        )
         for worker in gone[: len(self._workers) - _WORKERS_KEPT * 9 // 10]:
             del self._workers[worker.name]
 
     def _count_driven(self, now: Condition, before: Condition) -> None:
         if now.env_steps >= before.env_steps:  # else it is a new process under the old name
-            steps, overruns = now.env_steps - before.env_steps, max(0, now.overruns - before.overruns)
+            steps, overruns = (
+                now.env_steps - before.env_steps,
+                max(0, now.overruns - before.overruns),
+            )
             self._driven.update(env_steps=steps, overruns=overruns)
 
     def _tell(self, worker: _Worker, before: dict[str, object]) -> None:
@@ -132,7 +165,9 @@ class Fleet:
         return any(not worker.condition.ended for worker in self._alive())
 
     def describe(self) -> str:
-        """Where each worker is, the one that was heard of last first; empty: there never was one."""
+        """Where each worker is, the one that was heard of last first; empty: there never was
+        one.
+        """
         known = list(self._workers.values())
         known.sort(key=_heard_at, reverse=True)
         return "; ".join(map(_describe, known[:_DESCRIBED]))
@@ -142,17 +177,23 @@ class Fleet:
         return {worker.name: worker.condition.policy_version for worker in self._alive()}
 
     def metrics(self, newest: int) -> dict[str, float]:
-        """The workers' condition, and what they did since the last call; `newest`: the version published last."""
+        """The workers' condition, and what they did since the last call; `newest`: the version
+        published last.
+        """
         alive, driven = self._alive(), self._driven
         self._driven = Counter()
         metrics: dict[str, float] = {
             "workers": len(alive),
             "workers_with_alarm": sum(worker.is_unwell for worker in alive),
             "workers_stalled": sum(bool(worker.facts["stalled"]) for worker in alive),
-            "policy_lag_versions": max((_lag(worker.condition, newest) for worker in alive), default=0),
+            "policy_lag_versions": max(
+                (_lag(worker.condition, newest) for worker in alive), default=0
+            ),
         }
         metrics |= {FIGURES[field].metric_of(field): self._totals[field] for field in _GROWING}
-        metrics |= {field: sum(getattr(worker.condition, field) for worker in alive) for field in _CURRENT}
+        metrics |= {
+            field: sum(getattr(worker.condition, field) for worker in alive) for field in _CURRENT
+        }
         if driven["env_steps"]:
             metrics["deadline_miss_share"] = driven["overruns"] / driven["env_steps"]
         return metrics
@@ -168,5 +209,10 @@ def _describe(worker: _Worker) -> str:
     if condition.ended:
         return f"worker {worker.name} no longer drives ({condition.ended})"
     if not worker.is_alive:
-        return f"worker {worker.name} has not been heard of for {time.monotonic() - worker.heard_at:.0f} s"
-    return f"worker {worker.name} is here, and sends none" + (f" ({condition.alarm})" if condition.alarm else "")
+        return (
+            f"worker {worker.name} has not been heard of for "
+            f"{time.monotonic() - worker.heard_at:.0f} s"
+        )
+    return f"worker {worker.name} is here, and sends none" + (
+        f" ({condition.alarm})" if condition.alarm else ""
+    )

@@ -14,19 +14,23 @@ from tmrl_like.types import Delivery, Receipt
 
 
 class TrainerInterface:
-    """A connection with workers; this one has none: no samples come, and policies go to the saver alone.
+    """A connection with workers; this one has none: no samples come, and policies go to the saver
+    alone.
 
     Attributes:
         workers: their condition.
         newest_version: the policy published last; 0: none.
     """
 
-    def __init__(self, saver: Saver | None = None, version: int = 0, workers: Fleet | None = None) -> None:
+    def __init__(
+        self, saver: Saver | None = None, version: int = 0, workers: Fleet | None = None
+    ) -> None:
         """Begin.
 
         Args:
             saver: keeps policies; None: nobody does.
-            version: of the policy published last, by an earlier process of this training; 0: none was.
+            version: of the policy published last, by an earlier process of this training; 0: none
+                was.
             workers: those that there are; None: none.
         """
         self.workers = Fleet(0.0) if workers is None else workers
@@ -42,16 +46,21 @@ class TrainerInterface:
         """Their samples are in the memory now."""
 
     def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
+        """Take nothing more of the worker process of this packet: its samples do not fit those in
+        the memory.
+        """
 
     def note_trained(self, receipt: Receipt) -> None:
-        """In lockstep: the training steps are made that the worker process awaits up to this packet."""
+        """In lockstep: the training steps are made that the worker process awaits up to this
+        packet.
+        """
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish weights to all workers, without waiting; returns their version.
 
         Raises:
-            DivergedError: they are not finite. Where another thread publishes, `retrieve` raises it instead.
+            DivergedError: they are not finite. Where another thread publishes, `retrieve` raises it
+                instead.
         """
         self.newest_version += 1
         if self._saver is not None:
@@ -70,7 +79,9 @@ class TrainerInterface:
         return {}
 
     def who_is_missing(self) -> str:
-        """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
+        """Why no samples come, for people: which workers are here, which not, and why.
+        NoWorkerError: it is in vain.
+        """
         return "training goes by recorded samples alone"
 
     def close(self) -> None:

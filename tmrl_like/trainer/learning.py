@@ -1,8 +1,10 @@
-"""Whether training learns, told by each round: losses on what is held out, and what the diagnosis says.
+"""Whether training learns, told by each round: losses on what is held out, and what the diagnosis
+says.
 
-It goes by a round's metrics and by figures of the newest samples, and of actor and critics on a batch. Both are
-bounded, whatever arrives: the samples of one stream at a time, and a batch that was trained on anyway. They change no
-random number that training draws. docs/metrics.md explains each figure.
+It goes by a round's metrics and by figures of the newest samples, and of actor and critics on a
+batch. Both are bounded, whatever arrives: the samples of one stream at a time, and a batch that was
+trained on anyway. They change no random number that training draws. docs/metrics.md explains each
+figure.
 """
 
 from __future__ import annotations
@@ -44,12 +46,23 @@ _PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
 
 
 class LearningWatch(Listener):
-    """Adds to each round the losses on held-out episodes, what the diagnosis says and, to some, what it goes by."""
+    """Adds to each round the losses on held-out episodes, what the diagnosis says and, to some,
+    what it goes by.
+    """
 
     def __init__(
-        self, agent: TrainingAgent, memory: MemoryDataloading, diagnosis: Diagnosis, rewards: RecentRewards
+        self,
+        agent: TrainingAgent,
+        memory: MemoryDataloading,
+        diagnosis: Diagnosis,
+        rewards: RecentRewards,
     ) -> None:
-        self._agent, self._memory, self._diagnosis, self._rewards = agent, memory, diagnosis, rewards
+        self._agent, self._memory, self._diagnosis, self._rewards = (
+            agent,
+            memory,
+            diagnosis,
+            rewards,
+        )
         self._of_samples, self._of_actor = SampleFigures(), ActorFigures()
         self._batch: Batch | None = None  # trained on last
         self._measured_at: float = 0  # training steps and samples
@@ -71,10 +84,16 @@ class LearningWatch(Listener):
         if self._batch is not None and done - self._measured_at >= _FIGURES_EVERY:
             self._measured_at = done
             try:
-                record |= self._of_samples.figures() | self._of_actor.figures(self._agent, self._batch)
+                record |= self._of_samples.figures() | self._of_actor.figures(
+                    self._agent, self._batch
+                )
             except Exception as error:  # the user's agent among others
                 self._measured_at = math.inf
-                log.warning("no figures of samples and actor: %s: %s; training goes on", type(error).__name__, error)
+                log.warning(
+                    "no figures of samples and actor: %s: %s; training goes on",
+                    type(error).__name__,
+                    error,
+                )
             if len(newest := self._rewards.newest) and "reward_low" in record:
                 record["reward_low"] = min(record["reward_low"], float(newest.min()))
                 record["reward_high"] = max(record["reward_high"], float(newest.max()))
@@ -83,7 +102,9 @@ class LearningWatch(Listener):
 
 
 class SampleFigures:
-    """Whether observations move: follows the samples of one stream, and when it is silent those of the next."""
+    """Whether observations move: follows the samples of one stream, and when it is silent those of
+    the next.
+    """
 
     def __init__(self) -> None:
         self._stream = ""
@@ -122,7 +143,9 @@ def _numbers(segment: Columns) -> Array:
     flat = [
         leaf.reshape(len(leaf), -1)
         for leaf in tree.leaves(segment.tree()[1])
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub" and leaf[0].size <= _LARGEST_LEAF
+        if isinstance(leaf, np.ndarray)
+        and leaf.dtype.kind in "fiub"
+        and leaf[0].size <= _LARGEST_LEAF
     ]
     return np.concatenate(flat, axis=1, dtype=np.float64) if flat else np.empty((segment.rows, 0))
 
@@ -147,20 +170,37 @@ class ActorFigures:
         if isinstance(agent, SACAgent) and isinstance(agent.critic, EnsembleMLP):
             figures |= self._of_critics(agent, agent.critic, obs, batch.act[:_PROBED])
         space = actor.action_space
-        if not isinstance(actor, SamplingActor) or not isinstance(space, spaces.Box) or not space.is_bounded():
+        if (
+            not isinstance(actor, SamplingActor)
+            or not isinstance(space, spaces.Box)
+            or not space.is_bounded()
+        ):
             return figures
-        own, others = _sample(actor, obs), _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs))
+        own, others = (
+            _sample(actor, obs),
+            _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs)),
+        )
         figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
         self._obs = obs if self._obs is None else self._obs
         before, self._act = self._act, _sample(actor, self._obs)
-        return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}
+        return (
+            figures
+            if before is None
+            else figures | {"policy_change": float((self._act - before).abs().mean())}
+        )
 
-    def _of_critics(self, agent: SACAgent, critic: EnsembleMLP, obs: Observation, act: Action) -> Figures:
+    def _of_critics(
+        self, agent: SACAgent, critic: EnsembleMLP, obs: Observation, act: Action
+    ) -> Figures:
         with same_noise(agent.device):
             figures = {"critic_spread": float(critic(obs, act).std(1).min())}
             self._valued = self._valued or (obs, act)
             before, self._values = self._values, critic(*self._valued)
-        return figures if before is None else figures | {"critic_change": float((self._values - before).abs().mean())}
+        return (
+            figures
+            if before is None
+            else figures | {"critic_change": float((self._values - before).abs().mean())}
+        )
 
 
 def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
@@ -173,7 +213,9 @@ def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
 
 
 def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
-    """The batch's rewards, and what returns would be with the same reward in each step, in the unit of `q_mean`."""
+    """The batch's rewards, and what returns would be with the same reward in each step, in the unit
+    of `q_mean`.
+    """
     gamma = discount_of(agent)
     if gamma is None or gamma >= 1.0:
         return {"reward_low": float(batch.rew.min()), "reward_high": float(batch.rew.max())}
@@ -214,5 +256,7 @@ def known_figures(agent: TrainingAgent, memory: MemoryDataloading) -> Figures:
         size = math.prod(space.shape)
         known |= {"action_numbers": size, "max_entropy": size * math.log(2.0)}
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        known["max_entropy"] = float(np.log(space.n if isinstance(space, spaces.Discrete) else space.nvec).sum())
+        known["max_entropy"] = float(
+            np.log(space.n if isinstance(space, spaces.Discrete) else space.nvec).sum()
+        )
     return known

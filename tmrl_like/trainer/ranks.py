@@ -1,7 +1,8 @@
 """Several trainers that learn as one: what they say to each other, through `torch.distributed`.
 
-Each trainer is a *rank*, 0 to size - 1, and has a part of the samples and batches of its own. All calls here are made
-by all ranks in the same order; a rank that is gone, or silent for too long, ends the others. Nothing is pickled.
+Each trainer is a *rank*, 0 to size - 1, and has a part of the samples and batches of its own. All
+calls here are made by all ranks in the same order; a rank that is gone, or silent for too long,
+ends the others. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Vote(NamedTuple):
         stop: it is to end; one of them is.
         due: what only rank 0 decides is due: a publication, the record of a round.
         in_lockstep: it is; one of them is.
-        samples: that have come to it since it joined; in sum. So a vote that is late, or said twice, counts none twice.
+        samples: that have come to it since it joined; in sum. So a vote that is late, or said
+            twice, counts none twice.
         tasks: environment steps that allow tasks, likewise.
     """
 
@@ -70,8 +72,8 @@ class Alone:
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
         """What all say, the same on all ranks, and what of it this one said: `mine`.
 
-        Where it may be late, it may be what they said in the vote before, which has cost no exchange of its own: it
-        went with the gradients of the training step between the two.
+        Where it may be late, it may be what they said in the vote before, which has cost no
+        exchange of its own: it went with the gradients of the training step between the two.
         """
         return self._of_all(self.sum(*mine._replace(due=mine.due and self.rank == 0))), mine
 
@@ -116,8 +118,12 @@ class Votes:
         self._all = self._mine = Vote()  # what was heard last, and what of it this rank had said
 
     def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
-        """As `Alone.vote`; of the answer `samples` and `tasks` are those that are new since the last one."""
-        vote, self._mine = self.ranks.vote(mine._replace(samples=self.samples, tasks=self.tasks), may_be_late)
+        """As `Alone.vote`; of the answer `samples` and `tasks` are those that are new since the
+        last one.
+        """
+        vote, self._mine = self.ranks.vote(
+            mine._replace(samples=self.samples, tasks=self.tasks), may_be_late
+        )
         before, self._all = self._all, vote
         return vote._replace(samples=vote.samples - before.samples, tasks=vote.tasks - before.tasks)
 
@@ -136,7 +142,8 @@ class Ranks(Alone):
     """One of several. Implements `agents.agent.Averaging` as well."""
 
     def __init__(self, options: RankOptions) -> None:
-        """Meet the others: `RANK`, `WORLD_SIZE` and so on are read from the environment, where torchrun puts them.
+        """Meet the others: `RANK`, `WORLD_SIZE` and so on are read from the environment, where
+        torchrun puts them.
 
         Raises:
             RankError: they do not come within `start_timeout_s`.
@@ -158,8 +165,8 @@ class Ranks(Alone):
             num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"WORLD_SIZE says that there are several trainers, but {one_line(str(error))} is not usable: start "
-                "them with torchrun, or with `tmrl-like run --trainers N`"
+                f"WORLD_SIZE says that there are several trainers, but {one_line(str(error))} is "
+                "not usable: start them with torchrun, or with `tmrl-like run --trainers N`"
             ) from None
         self._choose_interface(num_local)
         has_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= max(1, num_local)
@@ -177,7 +184,9 @@ class Ranks(Alone):
                 world_size=self.size,
                 timeout=self._timeout,
             )
-        self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
+        self.group = int.from_bytes(
+            self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little"
+        )
         log.info("rank %d of %d (%s)", self.rank, self.size, backend)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Ranks:
@@ -197,8 +206,9 @@ class Ranks(Alone):
         except (RuntimeError, ValueError) as error:  # of gloo, nccl and the store, of many kinds
             reason = one_line(re.sub(r"^(\[[^]]*\] *)+", "", str(error)), 100)
             raise RankError(
-                f"rank {self.rank} of {self.size} ends: another one is gone, or took too long {what} ({reason}); start "
-                "all again, or have torchrun do it: training goes on from the last checkpoint"
+                f"rank {self.rank} of {self.size} ends: another one is gone, or took too long "
+                f"{what} ({reason}); start all again, or have torchrun do it: training goes on "
+                "from the last checkpoint"
             ) from None
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
@@ -222,8 +232,8 @@ class Ranks(Alone):
     def _add(self, *tensors: torch.Tensor) -> None:
         """Add up each over all ranks, in place.
 
-        Two exchange theirs in one go: gloo's ring takes a third longer. They say first what they want to receive, so
-        that a sender need not ask.
+        Two exchange theirs in one go: gloo's ring takes a third longer. They say first what they
+        want to receive, so that a sender need not ask.
         """
         with self._said():
             if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
@@ -252,7 +262,9 @@ class Ranks(Alone):
     def gather(self, data: bytes) -> list[bytes]:
         sizes = self.sum(*(len(data) * (rank == self.rank) for rank in range(self.size)))
         if min(sizes) < 0 or sum(sizes) > _MAX_BYTES:
-            raise RankError(f"other ranks send {sizes} bytes at once; at most {_MAX_BYTES} are allowed")
+            raise RankError(
+                f"other ranks send {sizes} bytes at once; at most {_MAX_BYTES} are allowed"
+            )
         ends = np.cumsum([0, *sizes])
         joined = np.zeros(ends[-1], np.uint8)
         joined[ends[self.rank] : ends[self.rank + 1]] = np.frombuffer(data, np.uint8)
@@ -263,7 +275,8 @@ class Ranks(Alone):
         return self.gather(b"" if self.rank else data)[0]
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
-        """See that the agent averages its gradients, and every so often that its parameters are equal on all ranks.
+        """See that the agent averages its gradients, and every so often that its parameters are
+        equal on all ranks.
 
         Raises:
             ConfigError: it does not average.
@@ -272,7 +285,8 @@ class Ranks(Alone):
         if not self._averages:
             raise ConfigError(
                 f"{type(agent).__name__} trains alone, and there are {self.size} ranks: call "
-                "self.average_gradients(optimizer) between loss.backward() and optimizer.step(), or start one trainer"
+                "self.average_gradients(optimizer) between loss.backward() and optimizer.step(), "
+                "or start one trainer"
             )
         if not self._options.check_every_steps or training_steps % self._options.check_every_steps:
             return
@@ -280,18 +294,22 @@ class Ranks(Alone):
         for module in modules_of(agent).values():
             for tensor in module.state_dict().values():
                 if isinstance(tensor, torch.Tensor):
-                    checksum = zlib.crc32(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, checksum)
+                    checksum = zlib.crc32(
+                        tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, checksum
+                    )
         checksums = self.gather(checksum.to_bytes(4, "little"))
         others = [str(rank) for rank, found in enumerate(checksums) if found != checksums[0]]
         if others:
             raise RankError(
-                f"after {training_steps} training steps the parameters of rank {', '.join(others)} differ from those "
-                f"of rank 0: {type(agent).__name__}.train must change them by averaged gradients, alike on all ranks"
+                f"after {training_steps} training steps the parameters of rank {', '.join(others)} "
+                f"differ from those of rank 0: {type(agent).__name__}.train must change them by "
+                "averaged gradients, alike on all ranks"
             )
 
     def begin(self) -> None:
         self._timeout = datetime.timedelta(seconds=self._options.timeout_s)
-        self._dist.distributed_c10d._set_pg_timeout(self._timeout)  # a group of its own would have to connect, too
+        # a group of its own would have to connect, too
+        self._dist.distributed_c10d._set_pg_timeout(self._timeout)
 
     def leave(self) -> None:
         if self._dist.is_initialized():  # gloo's threads abort a process that ends without this
@@ -301,8 +319,9 @@ class Ranks(Alone):
 def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:
     """A name that these processes share with none before them.
 
-    torchrun keeps one store for all its restarts. In it lie the addresses of processes that are gone, and whoever reads
-    them before they are replaced waits for minutes. So rank 0 names a round, and says which processes answered.
+    torchrun keeps one store for all its restarts. In it lie the addresses of processes that are
+    gone, and whoever reads them before they are replaced waits for minutes. So rank 0 names a
+    round, and says which processes answered.
     """
     own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
     if rank == 0:

@@ -1,4 +1,5 @@
-"""One round of training in numbers. docs/metrics.md explains each name; every name carries its unit.
+"""One round of training in numbers. docs/metrics.md explains each name; every name carries its
+unit.
 
 Nothing here reads a tensor before the round ends: losses stay on the device until `on_round`.
 """
@@ -49,7 +50,8 @@ class RoundMetrics(Listener):
         self._started = time.monotonic()
         self._idle_s = 0.0
         self._steps: dict[str, list[float | torch.Tensor]] = defaultdict(list)
-        self._of_samples: dict[str, list[Array]] = defaultdict(list)  # arrays, by metric; {}: percentiles
+        # arrays, by metric; {}: percentiles
+        self._of_samples: dict[str, list[Array]] = defaultdict(list)
         self._newest_act: dict[str, Array] = {}  # by stream, [1, *action shape]
 
     def note_published(self, version: int) -> None:
@@ -89,14 +91,18 @@ class RoundMetrics(Listener):
         add["sample_age_{}_s"].append(clocks.unix_s() - observed_at_s)
         add["inference_{}_s"].append(timing.inference_s[is_step])
         add["period_error_{}_s"].append(timing.period_error_s[is_step])
-        add["demonstration_share"].append(np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT)))
+        add["demonstration_share"].append(
+            np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT))
+        )
         add["safe_action_share"].append(timing.source[is_step] == ActionSource.SAFE)
         add["takeover_share"].append(np.isin(timing.source[is_step], TAKEN_OVER))
         published = timing.policy_version[timing.policy_version > 0]
         add["policy_staleness_{}_versions"].append(np.maximum(self._newest_version - published, 0))
         for version in np.unique(published):
             if (published_s := self._published_s.get(int(version))) is not None:
-                add["policy_age_{}_s"].append(observed_at_s[timing.policy_version == version] - published_s)
+                add["policy_age_{}_s"].append(
+                    observed_at_s[timing.policy_version == version] - published_s
+                )
 
     def _add_actions(self, block: Block, stream: str) -> None:
         """By how much actions differ from those before them, of one stream."""
@@ -107,7 +113,9 @@ class RoundMetrics(Listener):
             if isinstance(act, np.ndarray) and act.dtype.kind == "f":
                 before = self._newest_act.get(stream, act[:0])
                 change = np.abs(np.diff(np.concatenate((before, act)), axis=0))
-                self._of_samples["action_change_mean"].append(change[is_step[len(is_step) - len(change) :]].ravel())
+                self._of_samples["action_change_mean"].append(
+                    change[is_step[len(is_step) - len(change) :]].ravel()
+                )
                 self._newest_act[stream] = act[-1:].copy()
 
     def on_round(self, record: Record) -> None:
@@ -127,8 +135,15 @@ class RoundMetrics(Listener):
         for name, parts in self._of_samples.items():
             values = np.concatenate(parts)
             if len(values):
-                shown = np.percentile(values, [*_PERCENTILES.values()]) if "{}" in name else [values.mean()]
-                record |= {name.format(p): float(value) for p, value in zip(_PERCENTILES, shown, strict=False)}
+                shown = (
+                    np.percentile(values, [*_PERCENTILES.values()])
+                    if "{}" in name
+                    else [values.mean()]
+                )
+                record |= {
+                    name.format(p): float(value)
+                    for p, value in zip(_PERCENTILES, shown, strict=False)
+                }
         record |= _summary("test", [e for e in self.episodes if e.test])
         record |= _summary("train", [e for e in self.episodes if not e.test])
         record |= {name: _mean(values) for name, values in self._steps.items()}

@@ -53,7 +53,8 @@ class Saver:
             card: what all files say of the policy, but version, time and steps.
             options: what the store keeps.
             training_steps: done so far.
-            waiting_bytes: where the disk is slower than training, the oldest policies beyond these are left out.
+            waiting_bytes: where the disk is slower than training, the oldest policies beyond these
+                are left out.
         """
         self.path = path
         self._store = store
@@ -99,7 +100,8 @@ class Saver:
             self._failed = False
         except DivergedError:  # whoever publishes it says so
             pass
-        except (OSError, PolicyError, MemoryError) as error:  # PolicyError: what was to be tagged is gone
+        except (OSError, PolicyError, MemoryError) as error:
+            # PolicyError: what was to be tagged is gone
             if not self._failed:
                 where = self._store.folder if self._store is not None else self.path
                 why = error if str(error) else "no memory is left"
@@ -113,7 +115,9 @@ class Saver:
         policy.weights.wait()
         refuse_diverged(policy.weights.tensors)
         version, published_at_s, weights, steps = policy
-        card = msgspec.structs.replace(self._card, version=version, published_at_s=published_at_s, training_steps=steps)
+        card = msgspec.structs.replace(
+            self._card, version=version, published_at_s=published_at_s, training_steps=steps
+        )
         if self._store is not None:
             kept = self._store.add(weights.content, card)
             if self._wants_tag(steps):
@@ -138,6 +142,9 @@ class Saver:
     def _note(self, store: PolicyStore, version: int, return_: float) -> None:
         try:
             if store.add_return(version, return_):
-                log.info("policy %d is the best by its test episodes so far: it is tagged `best`", version)
+                log.info(
+                    "policy %d is the best by its test episodes so far: it is tagged `best`",
+                    version,
+                )
         except (OSError, PolicyError) as error:
             log.debug("the return of policy %d is not noted: %s", version, error)

@@ -1,4 +1,6 @@
-"""Off-policy training as a schedule: rounds of training steps, fed by the workers, paced by the environment."""
+"""Off-policy training as a schedule: rounds of training steps, fed by the workers, paced by the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ _WARM_UP_EVERY_S = 5.0
 _OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
 _BY_POSITION = (  # after the first three, as the user's document has them
     *("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"),
-    *("max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts", "profiling", "agent_scheduler"),
+    *(
+        "max_training_steps_per_env_step",
+        "sleep_between_buffer_retrieval_attempts",
+        "profiling",
+        "agent_scheduler",
+    ),
     *("start_training", "device"),
 )
 
@@ -90,14 +97,16 @@ class _Around(NamedTuple):
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
-    By position it takes what the constructor names first, then `epochs`, `rounds`, `steps`, `update_model_interval`,
-    `update_buffer_interval`, `max_training_steps_per_env_step`, `sleep_between_buffer_retrieval_attempts`, `profiling`,
-    `agent_scheduler`, `start_training` and `device`; these by name, too, and all other fields of `Schedule`.
+    By position it takes what the constructor names first, then `epochs`, `rounds`, `steps`,
+    `update_model_interval`, `update_buffer_interval`, `max_training_steps_per_env_step`,
+    `sleep_between_buffer_retrieval_attempts`, `profiling`, `agent_scheduler`, `start_training` and
+    `device`; these by name, too, and all other fields of `Schedule`.
 
     Attributes:
-        env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
-        memory_cls: makes the memory from `nb_steps` and `device`, and from what it takes of `gamma` (the agent's),
-            `held_out`, `observation_space` and `action_space`.
+        env_cls: makes an environment, only to read its spaces; or the pair (observation_space,
+            action_space).
+        memory_cls: makes the memory from `nb_steps` and `device`, and from what it takes of `gamma`
+            (the agent's), `held_out`, `observation_space` and `action_space`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         diagnosis: says whether it learns and, if not, why.
@@ -148,8 +157,8 @@ class TrainingOffline(Schedule):
         refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
-                f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
-                "leave mini_races out, or take an agent that does (IQNAgent)"
+                f"the memory draws mini-races, but {type(self.agent).__name__} does not take the "
+                "time that is left: leave mini_races out, or take an agent that does (IQNAgent)"
             )
         self._votes = Votes(Alone())
         self.kept = Kept()
@@ -167,7 +176,12 @@ class TrainingOffline(Schedule):
         self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
         self._metrics = RoundMetrics()
         learning = LearningWatch(self.agent, self.memory, self.diagnosis, self.recent_rewards)
-        self._listeners: tuple[Listener, ...] = (self._metrics, self.recent_rewards, self.tuning, learning)
+        self._listeners: tuple[Listener, ...] = (
+            self._metrics,
+            self.recent_rewards,
+            self.tuning,
+            learning,
+        )
 
     @property
     def ranks(self) -> Alone:
@@ -181,19 +195,22 @@ class TrainingOffline(Schedule):
             self.agent.join(ranks)
 
     def start_from(self, weights: Weights, training_steps: int) -> None:
-        """Begin with the policy of another training, as `TrainingAgent.start_from`; its returns need not rise."""
+        """Begin with the policy of another training, as `TrainingAgent.start_from`; its returns
+        need not rise.
+        """
         self.agent.start_from(weights, training_steps)
         self.diagnosis.returns.starts_well = True
 
     def tune(self, values: Mapping[str, float | None]) -> Future[None]:
         """Change hyper-parameters while training goes on; any thread may call this.
 
-        They change with the next round, all or none of them, and are kept by checkpoints. With several ranks, rank 0's
-        calls count.
+        They change with the next round, all or none of them, and are kept by checkpoints. With
+        several ranks, rank 0's calls count.
 
         Args:
-            values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps": 100}: what agent and
-                memory have in `tunable`, and the fields `options.LIVE` of the schedule.
+            values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps":
+                100}: what agent and memory have in `tunable`, and the fields `options.LIVE` of the
+                schedule.
 
         Returns:
             What is done when they have changed, or raises ConfigError where one of them cannot be.
@@ -229,7 +246,8 @@ class TrainingOffline(Schedule):
         listeners: Sequence[Listener] = (),
         should_stop: StopAsked = _never,
     ) -> list[Record]:
-        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of them.
+        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has
+        left of them.
 
         Args:
             interface: brings samples, and takes policies.
@@ -249,10 +267,15 @@ class TrainingOffline(Schedule):
                 metrics.begin(self.epoch, self.round, self.total_updates, self.total_samples)
             self.tuning.begin_round(self.ranks)
             self._follow_values()
-            with _profiled() if self.profiling else contextlib.nullcontext(), contextlib.suppress(StopTraining):
+            with (
+                _profiled() if self.profiling else contextlib.nullcontext(),
+                contextlib.suppress(StopTraining),
+            ):
                 self._run_round(around)
                 self.round += 1
-            vote = self._vote(around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s)
+            vote = self._vote(
+                around.should_stop, is_due=metrics.duration_s >= self.metrics_interval_s
+            )
             stops = vote.stop
             if stops or vote.due or self.round >= self.rounds:
                 records.append(self._close_round(around))
@@ -282,17 +305,23 @@ class TrainingOffline(Schedule):
         self.ranks.check(self.agent, self.total_updates)
 
     def publish(self, interface: TrainerInterface) -> None:
-        """Publish the actor, between two training steps; raises as `TrainerInterface.broadcast_model`."""
+        """Publish the actor, between two training steps; raises as
+        `TrainerInterface.broadcast_model`.
+        """
         self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
 
     def _wait_for_samples(self, around: _Around) -> None:
-        """Pause while training would run ahead of the environment, or the memory holds too little."""
+        """Pause while training would run ahead of the environment, or the memory holds too
+        little.
+        """
         if self._may_train(around, may_be_late=True) or self._may_train(around):
             return
         longest_s = math.inf if self.ranks.size == 1 else _OTHERS_WAIT_S
         with self._metrics.idle():
             for _ in self._reminders(around):
-                self._take_samples(around, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
+                self._take_samples(
+                    around, min(self.sleep_between_buffer_retrieval_attempts, longest_s)
+                )
                 if self._may_train(around):
                     return
 
@@ -311,10 +340,16 @@ class TrainingOffline(Schedule):
         self._published_at += since_s if is_due else 0.0
         return is_due
 
-    def _vote(self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False) -> Vote:
-        """Say how it stands here, hear how it stands with all ranks, and count what has come to any of them."""
+    def _vote(
+        self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False
+    ) -> Vote:
+        """Say how it stands here, hear how it stands with all ranks, and count what has come to any
+        of them.
+        """
         pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
-        vote = self._votes.cast(Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late)
+        vote = self._votes.cast(
+            Vote(self.memory.ready, stop, is_due, pacer.in_lockstep), may_be_late
+        )
         if vote.in_lockstep:
             pacer.enter_lockstep(self.total_updates)
         if vote.samples:
@@ -327,7 +362,9 @@ class TrainingOffline(Schedule):
     # -- samples
 
     def _take_samples(self, around: _Around, timeout_s: float = 0.0) -> None:
-        """Put what has arrived into the memory; of a process whose samples do not fit nothing more is taken."""
+        """Put what has arrived into the memory; of a process whose samples do not fit nothing more
+        is taken.
+        """
         taken, rejected = [], set()
         for delivery in around.interface.retrieve(timeout_s):
             receipt = delivery.receipt
@@ -336,8 +373,11 @@ class TrainingOffline(Schedule):
             try:
                 self._append(delivery)
             except MemoryContractError as error:
-                is_a_misfit = self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
-                if receipt is None or not is_a_misfit:  # the first may rather not fit the memory's arguments
+                is_a_misfit = self.memory.holds_samples and not isinstance(
+                    error, PipelineMismatchError
+                )
+                # the first may rather not fit the memory's arguments
+                if receipt is None or not is_a_misfit:
                     raise
                 around.interface.reject(receipt, str(error))
                 rejected.add(receipt[:2])
@@ -374,19 +414,35 @@ class TrainingOffline(Schedule):
     # -- what is said of it
 
     def _reminders(self, around: _Around) -> Iterator[None]:
-        """In each turn, say who is missing where it has been silent for long, and how far the warm-up has come."""
-        silent_since, remind_after_s, came, counted_at = self.clock(), _FIRST_REMINDER_S, self._awaited(), -math.inf
+        """In each turn, say who is missing where it has been silent for long, and how far the
+        warm-up has come.
+        """
+        silent_since, remind_after_s, came, counted_at = (
+            self.clock(),
+            _FIRST_REMINDER_S,
+            self._awaited(),
+            -math.inf,
+        )
         while True:
             yield
             now, before, came = self.clock(), came, self._awaited()
             if came != before:
                 silent_since, remind_after_s = now, _FIRST_REMINDER_S
-            elif now - silent_since >= remind_after_s and (self.ranks.rank == 0 or not self.memory.ready):
-                log.warning("no samples for %.0f s: %s", now - silent_since, around.interface.who_is_missing())
+            elif now - silent_since >= remind_after_s and (
+                self.ranks.rank == 0 or not self.memory.ready
+            ):
+                log.warning(
+                    "no samples for %.0f s: %s",
+                    now - silent_since,
+                    around.interface.who_is_missing(),
+                )
                 remind_after_s += min(remind_after_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
             if self.total_samples < self.start_training and now - counted_at >= _WARM_UP_EVERY_S:
                 counted_at = now
-                waits = {"env_steps_total": self.total_samples, "start_training": self.start_training}
+                waits = {
+                    "env_steps_total": self.total_samples,
+                    "start_training": self.start_training,
+                }
                 self._say(around, "warm_up", waits)
 
     def _awaited(self) -> int:
@@ -397,7 +453,11 @@ class TrainingOffline(Schedule):
         for listener in around.listeners:
             listener.on_samples(delivery)
         for stats in delivery.episodes:
-            self._say(around, "episode", msgspec.to_builtins(stats) | {"env_steps_total": self._samples_so_far})
+            self._say(
+                around,
+                "episode",
+                msgspec.to_builtins(stats) | {"env_steps_total": self._samples_so_far},
+            )
 
     def _say(self, around: _Around, kind: str, record: Record) -> None:
         record = {"kind": kind, "time_s": self.elapsed_s, **record}
@@ -411,8 +471,13 @@ class TrainingOffline(Schedule):
             if rank != self.ranks.rank:
                 other = msgspec.msgpack.decode(said, type=_RankRound)
                 self._tell(around, Delivery(Buffer(), tuple(other.episodes)))
-                numbers |= {name: numbers.get(name, 0) + number for name, number in other.numbers.items()}
-        record: Record = {"training_steps_total": self.total_updates, "env_steps_total": self.total_samples} | numbers
+                numbers |= {
+                    name: numbers.get(name, 0) + number for name, number in other.numbers.items()
+                }
+        record: Record = {
+            "training_steps_total": self.total_updates,
+            "env_steps_total": self.total_samples,
+        } | numbers
         for listener in around.listeners:
             listener.on_round(record)
         self._say(around, "round", record)
@@ -421,7 +486,9 @@ class TrainingOffline(Schedule):
     # -- its end, and its state
 
     def is_over(self, should_stop: StopAsked = _never) -> bool:
-        """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the caller."""
+        """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the
+        caller.
+        """
         return self._vote(should_stop).stop
 
     def clock(self) -> float:
@@ -438,7 +505,9 @@ class TrainingOffline(Schedule):
         self._began_at = self.clock() - seconds
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by themselves."""
+        """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by
+        themselves.
+        """
         return {
             "counters": {
                 "epoch": self.epoch,
@@ -470,7 +539,10 @@ def _missing(name: str) -> NoReturn:
 def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
     if isinstance(env_cls, Sequence):
         if len(env_cls) != 2:
-            raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
+            raise ConfigError(
+                f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} "
+                "items"
+            )
         return env_cls[0], env_cls[1]
     try:
         env = env_cls()
@@ -478,7 +550,8 @@ def _spaces_of(env_cls: SpacesOf) -> tuple[Space, Space]:
         raise
     except Exception as error:
         raise EnvironmentFaultError(
-            f"the environment raised while it was made, to read its spaces: {one_line(error)}{place_of(error)}"
+            "the environment raised while it was made, to read its spaces: "
+            f"{one_line(error)}{place_of(error)}"
         ) from error
     try:
         return env.observation_space, env.action_space

@@ -20,7 +20,14 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
-from tmrl_like.trainer.checkpoint_file import FORMAT, Head, Kept, put_damaged_aside, read_newest, write_checkpoint
+from tmrl_like.trainer.checkpoint_file import (
+    FORMAT,
+    Head,
+    Kept,
+    put_damaged_aside,
+    read_newest,
+    write_checkpoint,
+)
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 
@@ -41,7 +48,8 @@ class Snapshot:
         """Write it to the checkpoint folder `path`.
 
         Raises:
-            CheckpointError: it cannot be written (disk full, no permission); what is there stays whole.
+            CheckpointError: it cannot be written (disk full, no permission); what is there stays
+                whole.
         """
         try:
             write_checkpoint(path, self.head, _bytes_of(self.state))
@@ -55,7 +63,8 @@ def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: in
     Args:
         training: all of it.
         run: which training it is.
-        unstored_samples: that are counted, and come again where training goes on from this checkpoint.
+        unstored_samples: that are counted, and come again where training goes on from this
+            checkpoint.
     """
     head = Head(FORMAT, 0, run, training.total_updates, training.epoch, training.elapsed_s)
     state = _state_of(training) | {"unstored_samples": unstored_samples}
@@ -63,7 +72,8 @@ def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: in
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
-    """Restore what was learnt and counted into a new `training`; memory and hyper-parameters stay as they are.
+    """Restore what was learnt and counted into a new `training`; memory and hyper-parameters stay
+    as they are.
 
     Returns:
         What the checkpoint says of itself; None: there is none.
@@ -80,8 +90,9 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
         training.total_samples -= state["unstored_samples"]
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise CheckpointError(
-            f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give the experiment the "
-            "values that it was made with, or start over: run --fresh, or another --run_name"
+            f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give "
+            "the experiment the values that it was made with, or start over: run --fresh, or "
+            "another --run_name"
         ) from error
     put_damaged_aside(found)
     return found.head
@@ -91,7 +102,9 @@ def share(training: TrainingOffline, ranks: Alone) -> None:
     """Give all ranks what rank 0 has learnt and counted; each draws random numbers of its own."""
     if ranks.size == 1:
         return
-    state = _from_bytes(ranks.broadcast(bytes(_bytes_of(_state_of(training))) if ranks.rank == 0 else b""))
+    state = _from_bytes(
+        ranks.broadcast(bytes(_bytes_of(_state_of(training))) if ranks.rank == 0 else b"")
+    )
     if ranks.rank:
         _restore(training, state)
         seed = zlib.crc32(state["torch_rng"].numpy()) + ranks.rank
@@ -105,7 +118,10 @@ def _state_of(training: TrainingOffline) -> State:
     return {
         "agent": object_state(training.agent),
         "training": training.state_dict(),
-        "kept": {"version": training.kept.version, "uncounted_samples": training.kept.uncounted_samples},
+        "kept": {
+            "version": training.kept.version,
+            "uncounted_samples": training.kept.uncounted_samples,
+        },
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
@@ -127,10 +143,11 @@ def _restore(training: TrainingOffline, state: State) -> None:
 
 
 def object_state(holder: Any) -> State:
-    """State of an object's attributes that a restart needs: modules, optimisers, tensors, plain values.
+    """State of an object's attributes that a restart needs: modules, optimisers, tensors, plain
+    values.
 
-    Tensors are those of the object, no copies. Constructor arguments that are plain values stay as the restarted
-    script has them.
+    Tensors are those of the object, no copies. Constructor arguments that are plain values stay as
+    the restarted script has them.
     """
     if hasattr(type(holder), "state_dict"):
         return dict(holder.state_dict())
@@ -143,7 +160,9 @@ def object_state(holder: Any) -> State:
 
 
 def load_object_state(holder: Any, state: State) -> None:
-    """Restore what `object_state` gave; ValueError: the object lacks an attribute that was saved."""
+    """Restore what `object_state` gave; ValueError: the object lacks an attribute that was
+    saved.
+    """
     if hasattr(type(holder), "load_state_dict"):
         holder.load_state_dict(state)
         return
@@ -158,7 +177,9 @@ class _NoState(Exception):  # noqa: N818 - not an error
 
 
 def _encoded(value: Any) -> Any:
-    """Plain values and tensors, in lists and dicts; (kind, content) of arrays, and of what has a state."""
+    """Plain values and tensors, in lists and dicts; (kind, content) of arrays, and of what has a
+    state.
+    """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return "array", torch.from_numpy(np.array(value))
     if isinstance(value, (*_PLAIN, torch.Tensor)):
@@ -173,11 +194,17 @@ def _encoded(value: Any) -> Any:
 
 
 def _restored(current: Any, saved: Any) -> Any:
-    """What an attribute becomes; what can be filled in place is: an optimiser may hold the very tensor."""
+    """What an attribute becomes; what can be filled in place is: an optimiser may hold the very
+    tensor.
+    """
     if isinstance(saved, tuple):
         kind, content = saved
         if kind == "array":
-            return type(current)(content.numpy()) if isinstance(current, np.generic) else content.numpy()
+            return (
+                type(current)(content.numpy())
+                if isinstance(current, np.generic)
+                else content.numpy()
+            )
         current.load_state_dict(content)
         return current
     if isinstance(saved, list):
@@ -205,9 +232,12 @@ def _bytes_of(state: State) -> memoryview:
 
 
 def _from_bytes(data: bytes | memoryview) -> State:
-    """Tensors and plain values only: torch refuses anything else with `weights_only`; ValueError: it is no such."""
+    """Tensors and plain values only: torch refuses anything else with `weights_only`; ValueError:
+    it is no such.
+    """
     try:
         state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises its own kinds, among them one of a module we do not import
+    except Exception as error:
+        # torch raises its own kinds, among them one of a module we do not import
         raise ValueError(one_line(error, 200)) from error
     return state

@@ -53,7 +53,9 @@ _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the wor
 
 
 class _Records(Listener):
-    """Hands on each record: to the sinks, to who watches, and of a test episode to who keeps policies."""
+    """Hands on each record: to the sinks, to who watches, and of a test episode to who keeps
+    policies.
+    """
 
     def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
         self._sinks, self._saver, self._link = sinks, saver, link
@@ -70,12 +72,12 @@ class _Records(Listener):
 class Trainer:
     """Trains where the hardware is, from what the workers send.
 
-    Where torchrun started several processes, the trainers in them learn as one (`RankOptions`): each averages its
-    gradients with the others', and rank 0 publishes, logs and saves.
+    Where torchrun started several processes, the trainers in them learn as one (`RankOptions`):
+    each averages its gradients with the others', and rank 0 publishes, logs and saves.
 
     Construction builds the training (or loads its checkpoint) and connects, without waiting for the
-    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`; one that is still
-    open when the script ends is closed then.
+    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`;
+    one that is still open when the script ends is closed then.
 
     Attributes:
         training: what it trains.
@@ -104,31 +106,37 @@ class Trainer:
 
         Args:
             training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
-            server_ip: the server's address; None: `cfg.SERVER_IP_FOR_TRAINER`, which is this machine unless set.
+            server_ip: the server's address; None: `cfg.SERVER_IP_FOR_TRAINER`, which is this
+                machine unless set.
             model_path: the newest published weights are kept there; left out: the run's file
                 (`cfg.MODEL_PATH_TRAINER`); None: nowhere.
-            checkpoint_path: folder of the checkpoint, written after each epoch beside training, and of the samples,
-                kept as they arrive; both are read at start if they are there; left out: the run's
-                (`cfg.CHECKPOINT_PATH`); None: nothing is kept.
+            checkpoint_path: folder of the checkpoint, written after each epoch beside training, and
+                of the samples, kept as they arrive; both are read at start if they are there; left
+                out: the run's (`cfg.CHECKPOINT_PATH`); None: nothing is kept.
             dump_run_instance_fn: f(training, checkpoint_path), instead of our own format.
-            load_run_instance_fn: f(checkpoint_path) -> training, which reads what `dump_run_instance_fn` wrote. What it
-                restores is what was saved: `training.kept`, which says what the memory holds, belongs to it.
-            updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to change
-                hyper-parameters that the checkpoint brought back (an optimiser's learning rate).
-            metrics_path: file for metrics as JSON lines, and run.json beside it; None: in the run's folder
-                (`cfg.RUN_FOLDER`), which this trainer owns until it is closed.
-            policies_path: folder of the policy store; left out: the run's (`cfg.POLICIES_FOLDER`); None: there is none.
+            load_run_instance_fn: f(checkpoint_path) -> training, which reads what
+                `dump_run_instance_fn` wrote. What it restores is what was saved: `training.kept`,
+                which says what the memory holds, belongs to it.
+            updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to
+                change hyper-parameters that the checkpoint brought back (an optimiser's learning
+                rate).
+            metrics_path: file for metrics as JSON lines, and run.json beside it; None: in the run's
+                folder (`cfg.RUN_FOLDER`), which this trainer owns until it is closed.
+            policies_path: folder of the policy store; left out: the run's (`cfg.POLICIES_FOLDER`);
+                None: there is none.
             sinks: further places for metrics; None: the console.
             options: how it runs the training.
-            connect: None: over the server. `EngineOptions`: samples come from an engine, which gets the policies.
-                `OFFLINE`: train from what the memory holds, a data set or what an earlier process of this run has kept,
-                without server and worker. Or what makes a `TrainerInterface` of your own.
+            connect: None: over the server. `EngineOptions`: samples come from an engine, which gets
+                the policies. `OFFLINE`: train from what the memory holds, a data set or what an
+                earlier process of this run has kept, without server and worker. Or what makes a
+                `TrainerInterface` of your own.
             **dial: how to reach the server, see `Dial`.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
             CredentialsError: this machine's key cannot be read.
-            ConfigError: an argument is wrong, there is nothing to train from offline, or another process uses the run.
+            ConfigError: an argument is wrong, there is nothing to train from offline, or another
+                process uses the run.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
             ShortageError: the system gives it no threads.
         """
@@ -149,7 +157,9 @@ class Trainer:
             formats = (dump_run_instance_fn, load_run_instance_fn)
             self._checkpoints = Checkpoints(path, *formats, ranks, options.sync_every_s, _check_of)
             parts.callback(self._checkpoints.close)
-            self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
+            self.training = training = self._checkpoints.build(
+                training_cls, options.resume, updater_fn
+            )
             training.join(ranks)
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
@@ -162,7 +172,9 @@ class Trainer:
             self._saver = _saver_of(training, file, store, options)
             if self._saver is not None:
                 parts.callback(self._saver.close)
-            self.link = connect(LinkParts(training, self._checkpoints.receiver, self._saver, newest, options))
+            self.link = connect(
+                LinkParts(training, self._checkpoints.receiver, self._saver, newest, options)
+            )
             parts.callback(self.link.close)
             ranks.begin()
             self._parts = parts.pop_all()
@@ -171,8 +183,9 @@ class Trainer:
     def run(self, about: StartFields | None = None) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
 
-        Meanwhile torch leaves a core to other threads, which would make it wait: it computes with all others, with
-        fewer if `torch.set_num_threads` was called for fewer, or with `OMP_NUM_THREADS` where that is set.
+        Meanwhile torch leaves a core to other threads, which would make it wait: it computes with
+        all others, with fewer if `torch.set_num_threads` was called for fewer, or with
+        `OMP_NUM_THREADS` where that is set.
 
         Args:
             about: further fields of `metrics.starts.Start`, for the run's run.json.
@@ -181,9 +194,11 @@ class Trainer:
             RefusedError, CredentialsError: the server does not take this trainer.
             MemoryContractError: the user's memory broke its contract.
             CheckpointError: training is over, and its last state could not be written.
-            RankError: there are several trainers, and one of them is gone, or learns something else.
+            RankError: there are several trainers, and one of them is gone, or learns something
+                else.
             ShortageError: no memory is left.
-            FinishedError: the run has done its epochs or its minutes; it is said as well, in one line.
+            FinishedError: the run has done its epochs or its minutes; it is said as well, in one
+                line.
         """
         self._run(about)
 
@@ -202,18 +217,24 @@ class Trainer:
             entity: wandb user or team.
             project: wandb project.
             run_id: name of the run; the same id continues a run.
-            key: wandb API key; None: wandb's own settings. With WANDB_MODE=offline the run stays on this machine, and
-                `wandb sync` uploads it later.
+            key: wandb API key; None: wandb's own settings. With WANDB_MODE=offline the run stays on
+                this machine, and `wandb sync` uploads it later.
             about: as `run`'s.
 
         Raises:
-            ConfigError: a partial holds positional arguments, which have no name to be logged under.
+            ConfigError: a partial holds positional arguments, which have no name to be logged
+                under.
         """
-        config, folder = partial_to_dict(functools.partial(self._training_cls)), self._metrics_path.parent / "wandb"
+        config, folder = (
+            partial_to_dict(functools.partial(self._training_cls)),
+            self._metrics_path.parent / "wandb",
+        )
         self._run(about, WandbSink(folder, entity, project, run_id, key, config))
 
     def stop(self) -> None:
-        """End `run` after the current training step, with a checkpoint. Any thread, or a signal handler."""
+        """End `run` after the current training step, with a checkpoint. Any thread, or a signal
+        handler.
+        """
         self._stop.set()
 
     def close(self) -> None:
@@ -234,11 +255,15 @@ class Trainer:
 
     @property
     def worker_versions(self) -> dict[str, int]:
-        """The version of the policy that drives now, of each living worker by its name; twice a second."""
+        """The version of the policy that drives now, of each living worker by its name; twice a
+        second.
+        """
         return self.link.workers.versions()
 
     def average_reward(self) -> float | None:
-        """Mean reward of the newest `reward_window` decisions of all workers; None: there were none."""
+        """Mean reward of the newest `reward_window` decisions of all workers; None: there were
+        none.
+        """
         return self.training.recent_rewards.mean()
 
     def _run(self, about: StartFields | None, *further: Sink) -> None:
@@ -252,7 +277,12 @@ class Trainer:
         with self._running, contextlib.ExitStack() as closing:
             for sink in sinks:
                 closing.callback(sink.close)
-            with self._start_noted(about or {}), _interrupt_calls(self.stop), _one_core_left(), self._memory_named():
+            with (
+                self._start_noted(about or {}),
+                _interrupt_calls(self.stop),
+                _one_core_left(),
+                self._memory_named(),
+            ):
                 self._run_epochs([_Records(sinks, self._saver, self.link)])
 
     def _run_epochs(self, listeners: Sequence[Listener]) -> None:
@@ -289,9 +319,10 @@ class Trainer:
                 raise
             memory = self.training.memory
             raise ShortageError(
-                f"no memory is left for training ({len(memory):,} transitions are kept, memory_size is "
-                f"{memory.memory_size:,}): make memory_size or batch_size smaller, or end other programs; the last "
-                f"checkpoint and all stored samples stay ({one_line(error, _MAX_CAUSE)})"
+                f"no memory is left for training ({len(memory):,} transitions are kept, "
+                f"memory_size is {memory.memory_size:,}): make memory_size or batch_size smaller, "
+                "or end other programs; the last checkpoint and all stored samples stay "
+                f"({one_line(error, _MAX_CAUSE)})"
             ) from None
 
     @contextlib.contextmanager
@@ -353,7 +384,9 @@ def _task_of(training: TrainingOffline) -> str:
 
 @contextlib.contextmanager
 def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
-    """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
+    """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread
+    only.
+    """
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -373,7 +406,9 @@ def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_core_left() -> Iterator[None]:
-    """Within it, torch computes with all cores but one, or fewer that were asked for; OMP_NUM_THREADS is left alone."""
+    """Within it, torch computes with all cores but one, or fewer that were asked for;
+    OMP_NUM_THREADS is left alone.
+    """
     before = torch.get_num_threads()
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(min(before, cores_to_train_with()))
@@ -384,12 +419,16 @@ def _one_core_left() -> Iterator[None]:
 
 
 def partial_to_dict(value: object) -> object:
-    """What a partial is called with, partials inside included, in plain values; ConfigError: positional arguments."""
+    """What a partial is called with, partials inside included, in plain values; ConfigError:
+    positional arguments.
+    """
     if not isinstance(value, functools.partial):
         return value if isinstance(value, bool | int | float | str | None) else name_of(value)
     if value.args:
         raise ConfigError(
-            f"partial({name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
-            "the run's configuration can be logged"
+            f"partial({name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); "
+            "name them, so that the run's configuration can be logged"
         )
-    return {"__name__": name_of(value.func)} | {name: partial_to_dict(part) for name, part in value.keywords.items()}
+    return {"__name__": name_of(value.func)} | {
+        name: partial_to_dict(part) for name, part in value.keywords.items()
+    }

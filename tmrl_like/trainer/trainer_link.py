@@ -1,4 +1,6 @@
-"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the training thread."""
+"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the
+training thread.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,10 @@ class TrainerLink(TrainerInterface):
     ) -> None:
         """Connect, without waiting for the server.
 
-        `receiver` knows what the memory holds already, and `version` is that of the policy published last, both by
-        an earlier process of this training. `saver` keeps what is published.
-        `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of several trainers rank 0
-        publishes.
+        `receiver` knows what the memory holds already, and `version` is that of the policy
+        published last, both by an earlier process of this training. `saver` keeps what is
+        published. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of
+        several trainers rank 0 publishes.
         """
         self._where = ring.where
         self._receiver = receiver or Receiver()
@@ -72,7 +74,9 @@ class TrainerLink(TrainerInterface):
         self._say_short = Lines(log, 1, 1 / _SHORTAGE_AGAIN_S)
         self._inbox: deque[Delivery] = deque()
         self._arrived = threading.Event()
-        super().__init__(saver, version, Fleet(worker_stalled_after_s, self._freshness.max_lag_versions))
+        super().__init__(
+            saver, version, Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
+        )
         self._rank = rank
         self._publishes = rank.number == 0
         self._clocks = WorkerClocks(says=self._publishes)
@@ -86,10 +90,15 @@ class TrainerLink(TrainerInterface):
         self._divergence: DivergedError | None = None
         path, run = None if saver is None else saver.path, self._receiver.run
         self.session = Session(
-            *(ring, self, "trainer", name), spaces=spaces, model_path=path, rank=rank, run=run, clock=clock
+            *(ring, self, "trainer", name),
+            spaces=spaces,
+            model_path=path,
+            rank=rank,
+            run=run,
+            clock=clock,
         )
 
-    # -- the training thread -------------------------------------------------------------------------
+    # -- the training thread -----------------------------------------------------------------------
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
         """Take what has arrived, oldest first.
@@ -105,11 +114,15 @@ class TrainerLink(TrainerInterface):
         if not self._inbox and timeout_s > 0:
             self._arrived.wait(timeout_s)
         deliveries = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        return [d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)]
+        return [
+            d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)
+        ]
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """The memory has the samples of these; the store follows, and the acknowledgement."""
-        self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
+        self._receiver.confirm(
+            [delivery.receipt for delivery in deliveries if delivery.receipt is not None]
+        )
         self.session.wake()
 
     def reject(self, receipt: Receipt, reason: str) -> None:
@@ -121,12 +134,15 @@ class TrainerLink(TrainerInterface):
         self.session.wake()
 
     def report(self, record: Record) -> None:
-        """Let watchers have a record of the metrics; what the connection does not take is not sent again."""
+        """Let watchers have a record of the metrics; what the connection does not take is not sent
+        again.
+        """
         if self._publishes:
             self._reports.append(record)
 
     def broadcast_model(self, model: ActorModule) -> int:
-        """Publish the weights: copy them, the connection's thread does the rest. Of those that wait the newest is sent.
+        """Publish the weights: copy them, the connection's thread does the rest. Of those that wait
+        the newest is sent.
 
         Weights that are not finite are not sent; `retrieve` raises.
 
@@ -144,13 +160,19 @@ class TrainerLink(TrainerInterface):
         return version
 
     def _copy(self, model: ActorModule, version: int) -> Publication:
-        """The weights, in memory that no publication needs any more, if there is any that they fit."""
+        """The weights, in memory that no publication needs any more, if there is any that they
+        fit.
+        """
         parameters = model.state_dict()
         held = [] if self._saver is None else self._saver.held
         with self._lock:
             self._next_publication = None  # its memory may be written over
             in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
-            self._memory = [weights for weights in self._memory if weights.fits(parameters) or id(weights) in in_use]
+            self._memory = [
+                weights
+                for weights in self._memory
+                if weights.fits(parameters) or id(weights) in in_use
+            ]
             weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
             if weights is None:  # which takes longer than to copy
                 weights = WeightsCopy(parameters)
@@ -166,21 +188,26 @@ class TrainerLink(TrainerInterface):
         missing, rank = self.workers.describe() or "no worker has come", self._rank
         if rank.size > 1:
             missing = (
-                f"rank {rank.number} gets those of the workers that their names give it: start {rank.size} at least, "
-                f"with names that end in numbers, worker-1, worker-2, …; {missing}"
+                f"rank {rank.number} gets those of the workers that their names give it: start "
+                f"{rank.size} at least, with names that end in numbers, worker-1, worker-2, …; "
+                f"{missing}"
             )
         if not self.session.connected:
-            missing = f"there is no connection to the server at {self._where}; before that: {missing}"
+            missing = (
+                f"there is no connection to the server at {self._where}; before that: {missing}"
+            )
         failure = script.failures.get(self._where)
         if failure and not self.workers.is_driving():
-            raise NoWorkerError(f"the worker of this script has failed, and no other one drives: {failure}")
+            raise NoWorkerError(
+                f"the worker of this script has failed, and no other one drives: {failure}"
+            )
         return missing
 
     def close(self, flush_s: float = 1.0) -> None:
         """Send what waits, leave. Twice is fine."""
         self.session.close(flush_s)
 
-    # -- the connection's thread (`session.Role`) ----------------------------------------------------
+    # -- the connection's thread (`session.Role`) --------------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """A server without a policy gets the last one again."""
@@ -215,11 +242,16 @@ class TrainerLink(TrainerInterface):
             self._turn_left_s -= self._unread.work(self._inbox.append, self._turn_left_s)
         except MemoryError:  # that packet, and what lies behind it, is not acknowledged
             self._turn_left_s = 0.0
-            line = "no memory is left for samples that arrive: training goes on, and the workers send them again"
+            line = (
+                "no memory is left for samples that arrive: training goes on, and the workers send "
+                "them again"
+            )
             self._say_short("memory", logging.ERROR, line)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Read what waits, hand it over, store what is in the memory; send acknowledgements and policy frames."""
+        """Read what waits, hand it over, store what is in the memory; send acknowledgements and
+        policy frames.
+        """
         self._turn_left_s = self._turn_s
         self._read_unread()
         self._turn_left_s = self._turn_s
@@ -232,7 +264,8 @@ class TrainerLink(TrainerInterface):
             self._say_short("memory", logging.ERROR, line)
         if not connected:
             return 0.0 if self._unread else _TICK_S
-        is_sent = self._send_policy(send)  # first, so that a worker in lockstep has it when it goes on
+        # first, so that a worker in lockstep has it when it goes on
+        is_sent = self._send_policy(send)
         for message in self._receiver.due():
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
@@ -241,7 +274,9 @@ class TrainerLink(TrainerInterface):
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
-        """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""
+        """Send the newest policy as far as the connection takes it; True when nothing is left to be
+        sent.
+        """
         if self._frame is None:
             with self._lock:
                 policy, self._next_publication = self._next_publication, None

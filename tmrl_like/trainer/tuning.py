@@ -25,7 +25,9 @@ Values: TypeAlias = Mapping[str, float | None]
 
 
 class TunablePart(NamedTuple):
-    """A part of a training: what may change, of which object, and what changes it or raises ConfigError."""
+    """A part of a training: what may change, of which object, and what changes it or raises
+    ConfigError.
+    """
 
     names: tuple[str, ...]
     holder: object
@@ -33,7 +35,8 @@ class TunablePart(NamedTuple):
 
 
 class Tuning(Listener):
-    """The hyper-parameters of a training that may change. All its ranks change the same between the same two steps.
+    """The hyper-parameters of a training that may change. All its ranks change the same between the
+    same two steps.
 
     Attributes:
         given: the values that the script or the file gave, which made the training.
@@ -56,14 +59,24 @@ class Tuning(Listener):
         self.wanted = dict(self.given)
 
     def ask(self, values: Values, given: bool = False) -> Future[None]:
-        """See `TrainingOffline.tune`. `given`: the file that made the training says so, and a resumption will, too."""
+        """See `TrainingOffline.tune`. `given`: the file that made the training says so, and a
+        resumption will, too.
+        """
         asked = {}
         for name, value in values.items():
             if name not in self.given:
-                raise ConfigError(f"{name} cannot change while training; {', '.join(self.given)} can")
+                raise ConfigError(
+                    f"{name} cannot change while training; {', '.join(self.given)} can"
+                )
             is_none = value is None and name == _MAY_BE_NONE
             expect(is_none or isinstance(value, Real), name, value, "a number")
-            asked[name] = value if value is None else int(value) if float(value).is_integer() else float(value)
+            asked[name] = (
+                value
+                if value is None
+                else int(value)
+                if float(value).is_integer()
+                else float(value)
+            )
         done: Future[None] = Future()
         self._asked.append((asked, given, done))
         return done
@@ -71,8 +84,12 @@ class Tuning(Listener):
     def begin_round(self, ranks: Alone) -> None:
         """Change what rank 0 was asked to change."""
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        of_rank_0 = ranks.broadcast(msgspec.msgpack.encode([(values, given) for values, given, _ in asked]))
-        errors = [self._change(values, given) for values, given in msgspec.msgpack.decode(of_rank_0)]
+        of_rank_0 = ranks.broadcast(
+            msgspec.msgpack.encode([(values, given) for values, given, _ in asked])
+        )
+        errors = [
+            self._change(values, given) for values, given in msgspec.msgpack.decode(of_rank_0)
+        ]
         for (*_, done), error in zip(asked, errors, strict=False):
             if error is None:
                 done.set_result(None)
@@ -103,14 +120,18 @@ class Tuning(Listener):
         return {name: (given, self.wanted[name]) for name, given in self.given.items()}
 
     def load_state_dict(self, state: Mapping[str, tuple[float | None, float | None]]) -> None:
-        """Go on as another process left it; but where this one was given another value than that one, with that."""
+        """Go on as another process left it; but where this one was given another value than that
+        one, with that.
+        """
         for name, (given, wanted) in state.items():
             if name not in self.given:
                 continue
             if given == self.given[name]:
                 self.wanted[name] = wanted
             elif wanted != self.given[name]:
-                log.info("%s changes with this resumption: %s -> %s", name, wanted, self.given[name])
+                log.info(
+                    "%s changes with this resumption: %s -> %s", name, wanted, self.given[name]
+                )
             if not given == self.wanted[name] == self.given[name]:
                 try:
                     self._set({name: self.wanted[name]})
@@ -148,6 +169,10 @@ def discount_of(holder: object) -> float | None:
 
 
 def refuse_two_discounts(of_memory: float | None, of_agent: float | None) -> None:
-    """Raise ConfigError where both have one, and not the same: the memory sums rewards up, the agent adds values."""
+    """Raise ConfigError where both have one, and not the same: the memory sums rewards up, the
+    agent adds values.
+    """
     if None not in (of_memory, of_agent) and of_memory != of_agent:
-        raise ConfigError(f"gamma is {of_memory} in the memory and {of_agent} in the agent: give both the same")
+        raise ConfigError(
+            f"gamma is {of_memory} in the memory and {of_agent} in the agent: give both the same"
+        )

@@ -1,4 +1,6 @@
-"""What watches a training: it is told what happens, in the training's own thread, and changes nothing of it."""
+"""What watches a training: it is told what happens, in the training's own thread, and changes
+nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Listener:
         """A round ends: add to its record, which is what `on_record` gets next."""
 
     def on_record(self, record: Record) -> None:
-        """A record leaves: of a round, an episode, or the warm-up (`kind`); docs/metrics.md says what is in it."""
+        """A record leaves: of a round, an episode, or the warm-up (`kind`); docs/metrics.md says
+        what is in it.
+        """
 
 
 class RecentRewards(Listener):
@@ -43,7 +47,9 @@ class RecentRewards(Listener):
         """Those of resets are no decisions."""
         found = [self.newest]
         for block in delivery.buffer.blocks:
-            rewards = np.concatenate([np.asarray(segment.tree()[2], np.float64).ravel() for segment in block.segments])
+            rewards = np.concatenate(
+                [np.asarray(segment.tree()[2], np.float64).ravel() for segment in block.segments]
+            )
             found.append(rewards[~block.is_reset])
         self.newest = np.concatenate(found)[-self._window :]
 

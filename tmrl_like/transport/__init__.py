@@ -1,4 +1,6 @@
-"""Bytes between machines: `listen` for the server, `connect` for a peer; `zmq`, `tlspyo` or `inproc` beneath."""
+"""Bytes between machines: `listen` for the server, `connect` for a peer; `zmq`, `tlspyo` or
+`inproc` beneath.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def listen(
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
 
-def connect(transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> PeerLink:
+def connect(
+    transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
+) -> PeerLink:
     """Open a peer's side. Does not wait for the server.
 
     Raises:
@@ -78,7 +82,9 @@ def _sides(transport: str) -> tuple[_Server, _Peer]:
         try:
             from tmrl_like.transport.over_tlspyo import TlspyoPeerLink, TlspyoServerLink
         except ModuleNotFoundError as error:
-            raise MissingExtraError(f"the transport tlspyo needs {error.name}: pip install tlspyo") from None
+            raise MissingExtraError(
+                f"the transport tlspyo needs {error.name}: pip install tlspyo"
+            ) from None
 
         return TlspyoServerLink, TlspyoPeerLink
     if transport == "inproc":

@@ -9,7 +9,8 @@ from tmrl_like.errors import ConfigError
 
 
 def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
-    """Servers as HOST:PORT, from a list, or text with commas, of `host`, `host:port`, `::1` and `[::1]:port`.
+    """Servers as HOST:PORT, from a list, or text with commas, of `host`, `host:port`, `::1` and
+    `[::1]:port`.
 
     Raises:
         ConfigError: no address at all, one that is malformed, or one that is there twice.
@@ -20,12 +21,15 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
         host, own_port = host_and_port(text.strip(), port)
         if host in ("0.0.0.0", "::"):
             raise ConfigError(
-                f"host is {host}, all addresses of a machine, which nobody can dial; expected the server's name or "
-                "address as workers and trainer reach it (server.bind is where it listens)"
+                f"host is {host}, all addresses of a machine, which nobody can dial; expected the "
+                "server's name or address as workers and trainer reach it (server.bind is where it "
+                "listens)"
             )
         found[f"{bracketed(host)}:{own_port}"] = None
     if len(found) < len(hosts) or not hosts:
-        raise ConfigError(f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once")
+        raise ConfigError(
+            f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once"
+        )
     return tuple(found)
 
 
@@ -35,7 +39,10 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
         return address, port
     parts = re.fullmatch(r"(?:\[([^\s\[\]]+)\]|([^\s\[\]:]+))(?::(\d{1,5}))?", address)
     if parts is None or int(parts[3] or 0) > 65535:
-        raise ConfigError(f"host is {address!r}; expected an address or a name, and perhaps a port: a.example:7790")
+        raise ConfigError(
+            f"host is {address!r}; expected an address or a name, and perhaps a port: "
+            "a.example:7790"
+        )
     return parts[1] or parts[2], int(parts[3] or port)
 
 

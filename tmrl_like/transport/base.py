@@ -1,16 +1,18 @@
 """The seam under the network: whole messages as bytes, between one server and its peers.
 
-Two sides. `ServerLink` listens; it knows peers by opaque ids and by the name of the key they proved to
-hold. `PeerLink` dials out, and goes on dialling for as long as it is open. Neither knows what a message
-means. Every transport passes the same contract suite (`tests/transport/test_contract.py`).
+Two sides. `ServerLink` listens; it knows peers by opaque ids and by the name of the key they proved
+to hold. `PeerLink` dials out, and goes on dialling for as long as it is open. Neither knows what a
+message means. Every transport passes the same contract suite (`tests/transport/test_contract.py`).
 
 What every transport guarantees
 
 - A message arrives whole or not at all, in order within one connection, unchanged.
 - Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is asked to.
 - A message above `max_message_bytes` is refused on both sides.
-- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, which can make the server hold 64 MB at most.
-- What a peer has proved comes with every message; the id of a connection is never that of another key's.
+- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, which can make the server hold 64 MB at
+  most.
+- What a peer has proved comes with every message; the id of a connection is never that of another
+  key's.
 - Encrypted and authenticated in both directions (`inproc` never leaves the process).
 - What is not guaranteed: a message handed over may be lost when the connection breaks. Numbers and
   acknowledgements above the transport (`wire.messages`) make up for that.
@@ -32,7 +34,9 @@ T = TypeVar("T")
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
 MAX_UNPROVED_CONNECTIONS = 100
-"""Connections that have not proved a key and may be open at a time: times what each may send, it makes 64 MB."""
+"""Connections that have not proved a key and may be open at a time: times what each may send, it
+makes 64 MB.
+"""
 _DESCRIPTORS = 1 << 16
 
 
@@ -42,8 +46,8 @@ class TransportOptions(Options):
 
     Attributes:
         max_message_bytes: a larger message is refused.
-        queue_messages: messages that may wait per connection and direction; then `send` says no. So it does at a
-            server when `queue_bytes` wait for the peer.
+        queue_messages: messages that may wait per connection and direction; then `send` says no. So
+            it does at a server when `queue_bytes` wait for the peer.
         handshake_timeout_s: a connection that has not proved its key by then is dropped.
         heartbeat_s: sign of life on an idle connection.
         silent_after_s: a connection without any sign of life for this long is closed.
@@ -87,7 +91,9 @@ REVOKED = Identity("revoked", ())
 
 @dataclass(frozen=True)
 class Incoming:
-    """A message from a peer. `peer` names the connection, not the process: a reconnect has another."""
+    """A message from a peer. `peer` names the connection, not the process: a reconnect has
+    another.
+    """
 
     peer: bytes
     identity: Identity
@@ -99,7 +105,8 @@ def cannot_listen(host: str, port: int, taken: bool, why: object) -> TransportEr
     if not taken:
         return TransportError(f"cannot listen on {host}:{port}: {why}")
     return AddressInUseError(
-        f"port {port} on {host} is taken: another server runs there, or choose another port (--server.port)"
+        f"port {port} on {host} is taken: another server runs there, or choose another port "
+        "(--server.port)"
     )
 
 
@@ -152,8 +159,9 @@ class ServerLink(Protocol):
     def receive(self, timeout_s: float) -> Incoming | None:
         """Return the next message; None when `timeout_s` passed without one or `wake` was called.
 
-        Messages of peers without a valid key never get here. A connection whose key was revoked after it
-        was made is closed, or its messages come with the identity `REVOKED`, to be answered with the reason.
+        Messages of peers without a valid key never get here. A connection whose key was revoked
+        after it was made is closed, or its messages come with the identity `REVOKED`, to be
+        answered with the reason.
         """
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
@@ -181,18 +189,21 @@ class PeerLink(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is known to be broken, or could not be made; that it is silent may not be known."""
+        """Whether the connection is known to be broken, or could not be made; that it is silent may
+        not be known.
+        """
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """Return the next message; None when `timeout_s` passed without one or `wake` was called.
 
         Raises:
-            CredentialsError: the server refused this key, or proved to be another server than the key
-                is for. The link is of no more use.
+            CredentialsError: the server refused this key, or proved to be another server than the
+                key is for. The link is of no more use.
         """
 
     def send(self, data: bytes) -> bool:
-        """Hand a message over. False: the queue is full (the server is away or slow); nothing was sent.
+        """Hand a message over. False: the queue is full (the server is away or slow); nothing was
+        sent.
 
         Raises:
             OversizeError: the message is above `max_message_bytes`.

@@ -7,9 +7,10 @@ On the server's machine a folder holds everything; the first part that starts th
       peer.json             this machine's key as a peer; the parts on one machine just work
       authorized/NAME.json  public key and roles of each peer that may connect
 
-`invite` makes a key for another machine and prints it as one line; `join` on that machine writes it to
-its `peer.json`. `revoke` removes a peer's file: the server refuses it a second or two later, when two reads
-of the folder lacked the file, and closes what it has open. Secrets are files of their owner only.
+`invite` makes a key for another machine and prints it as one line; `join` on that machine writes it
+to its `peer.json`. `revoke` removes a peer's file: the server refuses it a second or two later,
+when two reads of the folder lacked the file, and closes what it has open. Secrets are files of
+their owner only.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ class KeyFolder:
         """The server's keys; made now if this machine has none at all.
 
         Raises:
-            CredentialsError: this machine only joined another server, or the file is damaged or readable
-                by others.
+            CredentialsError: this machine only joined another server, or the file is damaged or
+                readable by others.
         """
         self._create_first()
         if not (self.path / "server.json").exists():
             raise CredentialsError(
-                f"{self.path} holds a key that joins another machine's server; to run a server here "
-                "give it a folder of its own (--server.keys_dir FOLDER)"
+                f"{self.path} holds a key that joins another machine's server; to run a server "
+                "here give it a folder of its own (--server.keys_dir FOLDER)"
             )
         return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
@@ -117,9 +118,13 @@ class KeyFolder:
         server = self.server_keys()
         check_name(name)
         if (self.path / "authorized" / f"{name}.json").exists():
-            raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
+            raise CredentialsError(
+                f"there is a key named {name!r} already; revoke it first or take another name"
+            )
         keys = self._authorize(server, name, roles)
-        return _LINE_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(keys)).decode().rstrip("=")
+        return _LINE_PREFIX + base64.urlsafe_b64encode(
+            msgspec.msgpack.encode(keys)
+        ).decode().rstrip("=")
 
     def join(self, line: str) -> PeerKeys:
         """Store a line made by `invite` as this machine's key.
@@ -129,7 +134,9 @@ class KeyFolder:
         """
         text = line.strip()
         if not text.startswith(_LINE_PREFIX):
-            raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)")
+            raise CredentialsError(
+                f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)"
+            )
         text = text.removeprefix(_LINE_PREFIX)
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -142,7 +149,8 @@ class KeyFolder:
             self.write("peer.json", keys, private=True)
         elif self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
-                f"{self.path} holds a server's keys; join from another folder (--keys-dir) or remove it"
+                f"{self.path} holds a server's keys; join from another folder (--keys-dir) or "
+                "remove it"
             )
         return keys
 
@@ -155,7 +163,10 @@ class KeyFolder:
         check_name(name)
         file = self.path / "authorized" / f"{name}.json"
         if not file.exists():
-            known = ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values())) or "none"
+            known = (
+                ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values()))
+                or "none"
+            )
             raise CredentialsError(f"no key is named {name!r}; there are: {known}")
         disk.remove(file)
         disk.sync_folder(file.parent)
@@ -174,10 +185,14 @@ class KeyFolder:
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create_first(self) -> None:
-        """Make all keys where there are none, in a folder beside: two parts that start at once agree on one set."""
+        """Make all keys where there are none, in a folder beside: two parts that start at once
+        agree on one set.
+        """
         if (self.path / "server.json").exists() or (self.path / "peer.json").exists():
             return
-        draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
+        draft = KeyFolder(
+            self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        )
         self._remove_drafts()
         try:
             disk.make_folder(draft.path, mode=0o700)
@@ -191,8 +206,8 @@ class KeyFolder:
         except OSError as error:
             if not (self.path / "server.json").exists():
                 raise CredentialsError(
-                    f"cannot write keys to {self.path}: {error.strerror}; name another folder: --server.keys_dir, or "
-                    "TMRL_LIKE_HOME for all that is kept"
+                    f"cannot write keys to {self.path}: {error.strerror}; name another folder: "
+                    "--server.keys_dir, or TMRL_LIKE_HOME for all that is kept"
                 ) from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
@@ -207,9 +222,10 @@ class KeyFolder:
 class AuthorizedKeys:
     """Who may connect, answered from memory. One thread refreshes, any may look up.
 
-    What cannot be read changes nothing: a folder that is away or being copied, a file half written, no free
-    descriptors. A key is dropped when two reads, `KEYS_CHECK_S` apart or more, found the folder whole
-    (`server.json` is there) and without the key's file; or at once, when its file holds another key.
+    What cannot be read changes nothing: a folder that is away or being copied, a file half written,
+    no free descriptors. A key is dropped when two reads, `KEYS_CHECK_S` apart or more, found the
+    folder whole (`server.json` is there) and without the key's file; or at once, when its file
+    holds another key.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
@@ -228,12 +244,17 @@ class AuthorizedKeys:
         return self.identities.get(curve_public, REVOKED)
 
     def find(self, curve_public: str) -> Identity | None:
-        """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another thread."""
+        """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another
+        thread.
+        """
         if curve_public not in self.identities and self._looks.take(1, time.monotonic()):
             self.refresh()
         found = self.identities.get(curve_public)
         if found is None:
-            self._warn_once("refused a connection with an unknown key; `tmrl-like keys invite` makes a valid one")
+            self._warn_once(
+                "refused a connection with an unknown key; `tmrl-like keys invite` makes a valid "
+                "one"
+            )
         return found
 
     def refresh(self, now: float | None = None) -> None:
@@ -242,10 +263,14 @@ class AuthorizedKeys:
         authorized = self._folder / "authorized"
         try:
             with os.scandir(authorized) as files:
-                states = {file.name[:-5]: file.stat() for file in files if file.name.endswith(".json")}
+                states = {
+                    file.name[:-5]: file.stat() for file in files if file.name.endswith(".json")
+                }
             is_whole = (self._folder / "server.json").exists()
         except OSError as error:
-            self._warn_once(f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid")
+            self._warn_once(
+                f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid"
+            )
             return
         for name, state in states.items():
             stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
@@ -254,16 +279,25 @@ class AuthorizedKeys:
         if is_whole:
             self._drop_absent(self._entries.keys() - states.keys(), now)
         self.identities = {
-            entry.curve_public: Identity(name, entry.roles) for name, entry in sorted(self._entries.items())
+            entry.curve_public: Identity(name, entry.roles)
+            for name, entry in sorted(self._entries.items())
         }
 
     def _read(self, name: str, stamp: tuple[int, ...]) -> None:
-        """Read a file; one that cannot be read leaves what was in it before, and is read again next time."""
+        """Read a file; one that cannot be read leaves what was in it before, and is read again next
+        time.
+        """
         try:
-            self._entries[name] = read_keys(self._folder / "authorized" / f"{name}.json", Authorized, secret=False)
+            self._entries[name] = read_keys(
+                self._folder / "authorized" / f"{name}.json", Authorized, secret=False
+            )
             self._stamps[name] = stamp
         except CredentialsError as error:
-            what_follows = "the key that was in it stays valid" if name in self._entries else "this key is refused"
+            what_follows = (
+                "the key that was in it stays valid"
+                if name in self._entries
+                else "this key is refused"
+            )
             self._warn_once(f"{error}; {what_follows}")
 
     def _drop_absent(self, absent: Set[str], now: float) -> None:
@@ -306,14 +340,18 @@ def _tls_pair() -> tuple[str, str]:
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return private.decode(), certificate.public_bytes(pem).decode()
 
 
 def check_name(name: str) -> None:
     """Refuse with CredentialsError what cannot name a key."""
     if not _NAME.fullmatch(name):
-        raise CredentialsError(f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'")
+        raise CredentialsError(
+            f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
+        )
 
 
 def read_keys(path: Path, kind: type[T], secret: bool) -> T:
@@ -332,4 +370,6 @@ def read_keys(path: Path, kind: type[T], secret: bool) -> T:
     try:
         return read_checked(content, kind)
     except ValueError as error:
-        raise CredentialsError(f"{path} is damaged ({error}); restore it, or start over without the folder") from None
+        raise CredentialsError(
+            f"{path} is damaged ({error}); restore it, or start over without the folder"
+        ) from None

@@ -1,9 +1,11 @@
-"""Who gets past libzmq's listener: the questions about keys that it asks, and an end to what it does not limit.
+"""Who gets past libzmq's listener: the questions about keys that it asks, and an end to what it
+does not limit.
 
-libzmq accepts whoever dials, and keeps a connection that proves nothing for the whole handshake time. This
-thread hears of every connection that is accepted or ends (a socket monitor), learns from the server which ones
-have delivered a message (nobody can without a valid key), and of the others cuts some when there are too many
-(`Strangers`): they all dial again, and those that have a key are through in milliseconds.
+libzmq accepts whoever dials, and keeps a connection that proves nothing for the whole handshake
+time. This thread hears of every connection that is accepted or ends (a socket monitor), learns from
+the server which ones have delivered a message (nobody can without a valid key), and of the others
+cuts some when there are too many (`Strangers`): they all dial again, and those that have a key are
+through in milliseconds.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ class Gate:
     """Guards one ROUTER, in a thread of its own, until the context is terminated.
 
     Attributes:
-        proved: descriptors of connections from which a message came, perhaps before it is known here that there is
-            one. Any thread adds to them.
+        proved: descriptors of connections from which a message came, perhaps before it is known
+            here that there is one. Any thread adds to them.
         failure: what ended the thread.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: AuthorizedKeys):
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        router: zmq.Socket[bytes],
+        keys: AuthorizedKeys,
+    ):
         """Begin; ShortageError: there is no thread for it."""
         self.proved: set[int] = set()
         self.failure: BaseException | None = None
@@ -64,7 +71,9 @@ class Gate:
         next_refresh = time.monotonic() + KEYS_CHECK_S
         try:
             while True:
-                ready = dict(poller.poll(math.ceil(max(0.0, next_refresh - time.monotonic()) * 1000)))
+                ready = dict(
+                    poller.poll(math.ceil(max(0.0, next_refresh - time.monotonic()) * 1000))
+                )
                 if self._zap in ready:
                     self._judge()
                 if self._events in ready:
@@ -94,7 +103,9 @@ class Gate:
     def _watch(self) -> None:
         for _ in range(_EVENTS_PER_TURN):
             try:
-                event, descriptor = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
+                event, descriptor = struct.unpack(
+                    "=hi", self._events.recv_multipart(zmq.NOBLOCK)[0]
+                )
             except zmq.Again:
                 return
             self._strangers.remove(descriptor)
@@ -111,7 +122,8 @@ class Gate:
             surplus = self._strangers.add(descriptor, connection.getpeername())
         if surplus:
             with _borrowed(surplus[0]) as connection:
-                if connection.getpeername() == surplus[1]:  # the descriptor has not passed to another one
+                # the descriptor has not passed to another one
+                if connection.getpeername() == surplus[1]:
                     connection.shutdown(socket.SHUT_RDWR)
 
 

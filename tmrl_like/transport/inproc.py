@@ -44,14 +44,18 @@ class InprocServerLink(_InprocLink[Incoming]):
     """Listens at (host, port) within this process. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
-        """Take the address; raises AddressInUseError where another server of this process has it."""
+        """Take the address; raises AddressInUseError where another server of this process has
+        it.
+        """
         super().__init__(options)
         self.peers: dict[bytes, InprocPeerLink] = {}
         with _lock:
             host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
             self.address = (host, port or next(_ports))
             if self.address in _servers:
-                raise AddressInUseError(f"port {port} on {host} is taken: another server of this process listens there")
+                raise AddressInUseError(
+                    f"port {port} on {host} is taken: another server of this process listens there"
+                )
             _servers[self.address] = self
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:

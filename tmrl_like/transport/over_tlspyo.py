@@ -1,12 +1,14 @@
-"""The tlspyo transport: tlspyo's protocol over TLS, its server and client classes, a password for each key.
+"""The tlspyo transport: tlspyo's protocol over TLS, its server and client classes, a password for
+each key.
 
-tlspyo writes an ASCII length of 10 bytes, towards the server the password, and an envelope: (stamp, command,
-destination, object) towards the server, (stamp, command, object) towards a peer; here they are typed msgpack. Each is
-acknowledged by its stamp. A message is an object. An acknowledgement of nothing (stamp 0) is a sign of life.
+tlspyo writes an ASCII length of 10 bytes, towards the server the password, and an envelope: (stamp,
+command, destination, object) towards the server, (stamp, command, object) towards a peer; here they
+are typed msgpack. Each is acknowledged by its stamp. A message is an object. An acknowledgement of
+nothing (stamp 0) is a sign of life.
 
-Twisted's reactor runs in one thread of this process. tlspyo's own `Relay` and `Endpoint` are not used: they unpickle,
-share one password among all, let peers address each other, have no limits, and run in processes that outlive a killed
-parent.
+Twisted's reactor runs in one thread of this process. tlspyo's own `Relay` and `Endpoint` are not
+used: they unpickle, share one password among all, let peers address each other, have no limits, and
+run in processes that outlive a killed parent.
 """
 
 from __future__ import annotations
@@ -66,7 +68,12 @@ _REDIAL_MAX_S = 0.8
 _STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
 
 _decode_at_server = msgspec.msgpack.Decoder(
-    tuple[int, Literal["HELLO", "OBJ", "NTF", "ACK"], dict[str, int] | None, memoryview | tuple[str] | None]
+    tuple[
+        int,
+        Literal["HELLO", "OBJ", "NTF", "ACK"],
+        dict[str, int] | None,
+        memoryview | tuple[str] | None,
+    ]
 ).decode
 _decode_at_peer = msgspec.msgpack.Decoder(
     tuple[int, Literal["HELLO", "OBJ", "ACK", "DENIED"], memoryview | None]
@@ -95,40 +102,51 @@ def running_reactor() -> Any:
             _process = os.getpid()
         if _process != os.getpid():
             raise TransportError(
-                "this process was forked from one that uses the transport tlspyo: start processes with the method "
+                "this process was forked from one that uses the transport tlspyo: start processes "
+                "with the method "
                 '"spawn" of multiprocessing, or use the transport zmq'
             )
     return twisted_reactor
 
 
 def in_reactor(call: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in the reactor's thread, and return what it returns, or what its Deferred comes to."""
+    """Call a function in the reactor's thread, and return what it returns, or what its Deferred
+    comes to.
+    """
     return threads.blockingCallFromThread(running_reactor(), call, *args)
 
 
 def password_of(peer_public: str, server_public: str, own_secret: str) -> str:
-    """The password of a peer, which tlspyo asks every envelope for; `own_secret` is the peer's or the server's.
+    """The password of a peer, which tlspyo asks every envelope for; `own_secret` is the peer's or
+    the server's.
 
-    It is the peer's public key and a keyed hash over both public keys, under the secret that server and peer derive
-    from their CURVE keys (X25519). Nobody else can compute it, and it travels over TLS to the server alone, whose
-    certificate the peer has checked by then. Keys are Z85 text.
+    It is the peer's public key and a keyed hash over both public keys, under the secret that server
+    and peer derive from their CURVE keys (X25519). Nobody else can compute it, and it travels over
+    TLS to the server alone, whose certificate the peer has checked by then. Keys are Z85 text.
     """
     secret = X25519PrivateKey.from_private_bytes(z85.decode(own_secret))
     server, peer = z85.decode(server_public), z85.decode(peer_public)
     other = peer if secret.public_key().public_bytes_raw() == server else server
     shared = secret.exchange(X25519PublicKey.from_public_bytes(other))
-    return peer_public + hashlib.blake2b(server + peer, key=shared, person=_PERSON, digest_size=32).hexdigest()
+    return (
+        peer_public
+        + hashlib.blake2b(server + peer, key=shared, person=_PERSON, digest_size=32).hexdigest()
+    )
 
 
 class _Unremembered(dict[int, Any]):
-    """In the place of tlspyo's table of what was not acknowledged yet, which has a copy of every envelope."""
+    """In the place of tlspyo's table of what was not acknowledged yet, which has a copy of every
+    envelope.
+    """
 
     def __setitem__(self, stamp: int, sent: Any) -> None:
         pass
 
 
 class _MessageQueue:
-    """Messages that one thread adds and another takes. Each number has one writer, so there is no lock."""
+    """Messages that one thread adds and another takes. Each number has one writer, so there is no
+    lock.
+    """
 
     def __init__(self, options: TransportOptions) -> None:
         self._options = options
@@ -151,11 +169,16 @@ class _MessageQueue:
     def fill(self) -> float:
         """How much waits, as a share of what may."""
         size_bytes = self._added_bytes - self._taken_bytes
-        return max(len(self._messages) / self._options.queue_messages, size_bytes / self._options.queue_bytes)
+        return max(
+            len(self._messages) / self._options.queue_messages,
+            size_bytes / self._options.queue_bytes,
+        )
 
 
 class TlspyoLink:
-    """What both sides have: a queue with a connection for each message that arrived; None in it is a wake-up."""
+    """What both sides have: a queue with a connection for each message that arrived; None in it is
+    a wake-up.
+    """
 
     def __init__(self, options: TransportOptions) -> None:
         self.options = options
@@ -213,7 +236,8 @@ class Connection:
             self._timer.stop()
         self._timer = None  # and no circle
         self.ended.set()
-        running_reactor().callLater(0, gc.collect, 0)  # 150 kB of OpenSSL hang in a circle with the error that ended it
+        # 150 kB of OpenSSL hang in a circle with the error that ended it
+        running_reactor().callLater(0, gc.collect, 0)
 
     def _look_after(self) -> None:
         """Give a sign of life, and expect one, or a proof."""
@@ -277,17 +301,23 @@ class Connection:
             self.leave()
 
     def bounds(self, start: int) -> tuple[int, int]:
-        """Of the next envelope, behind so many bytes; raises DecodingError for a length that none has."""
+        """Of the next envelope, behind so many bytes; raises DecodingError for a length that none
+        has.
+        """
         if len(self._buffer) < start:
             return 0, len(self._buffer) + 1
         length = bytes(self._buffer[:_HEADER_BYTES])
         limit = self._options.max_message_bytes + _ENVELOPE_BYTES
         if not length.rstrip(b" ").isdigit() or int(length) > limit:
-            raise DecodingError(f"an envelope with the length {length!r}; at most {limit} bytes are allowed")
+            raise DecodingError(
+                f"an envelope with the length {length!r}; at most {limit} bytes are allowed"
+            )
         return start, start + int(length)
 
     def arrive(self, data: memoryview) -> None:
-        """Take a message. Where too much waits to be received nothing is read: TCP makes the other side wait."""
+        """Take a message. Where too much waits to be received nothing is read: TCP makes the other
+        side wait.
+        """
         self._options.check_size(len(data))
         self._arrived.add(data)
         self._link.inbox.put(self)
@@ -329,11 +359,15 @@ class TlspyoServerLink(TlspyoLink):
         self.address = (host, self._port.getHost().port)
 
     def _listen(self, host: str, port: int) -> Any:
-        certificate = ssl.PrivateCertificate.loadPEM(self.server_keys.tls_key + self.server_keys.tls_certificate)
+        certificate = ssl.PrivateCertificate.loadPEM(
+            self.server_keys.tls_key + self.server_keys.tls_certificate
+        )
         factory = Factory()
         factory.noisy = False
         factory.buildProtocol = lambda address: ServerConnection(self)
-        listening = running_reactor().listenSSL(port, factory, certificate.options(), _BACKLOG, host)
+        listening = running_reactor().listenSSL(
+            port, factory, certificate.options(), _BACKLOG, host
+        )
         self._reading_keys.start(KEYS_CHECK_S)
         return listening
 
@@ -360,7 +394,9 @@ class TlspyoServerLink(TlspyoLink):
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
-    """One connection, with a tlspyo server to itself: there are no other peers that it could address."""
+    """One connection, with a tlspyo server to itself: there are no other peers that it could
+    address.
+    """
 
     _link: TlspyoServerLink
 
@@ -461,7 +497,12 @@ class TlspyoPeerLink(TlspyoLink):
         authority = ssl.Certificate.loadPEM(keys.tls_certificate)
         trusted = ssl.optionsForClientTLS(hostname="default", trustRoot=authority)
         self._dialler.connector = in_reactor(
-            running_reactor().connectSSL, host, port, self._dialler, trusted, options.handshake_timeout_s
+            running_reactor().connectSSL,
+            host,
+            port,
+            self._dialler,
+            trusted,
+            options.handshake_timeout_s,
         )
 
     # in the reactor
@@ -477,8 +518,9 @@ class TlspyoPeerLink(TlspyoLink):
     def gone(self, reason: Any) -> None:
         """The connection has ended: was it the right server?
 
-        A wrong certificate is a proof that it was not. Something else that is no TLS must have answered several times
-        before the server ever did; a server that is away, and a forwarder before it, say nothing.
+        A wrong certificate is a proof that it was not. Something else that is no TLS must have
+        answered several times before the server ever did; a server that is away, and a forwarder
+        before it, say nothing.
         """
         self.connection, self.is_lost = None, True
         if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:

@@ -1,4 +1,6 @@
-"""Connections that have proved no key yet: how many there may be, and which one goes where there are more."""
+"""Connections that have proved no key yet: how many there may be, and which one goes where there
+are more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ log = logging.getLogger(__name__)
 C = TypeVar("C")
 Address: TypeAlias = tuple[Any, ...]  # as a socket gives it: the host comes first
 
-_SPARED_S = 0.5  # what a handshake may take on a slow link, or at a server that very many dial at once
+# what a handshake may take on a slow link, or at a server that very many dial at once
+_SPARED_S = 0.5
 
 
 class _Stranger(NamedTuple):
@@ -26,10 +29,12 @@ class _Stranger(NamedTuple):
 
 
 class Strangers(Generic[C]):
-    """Keeps them few. Of the network that has most of them the oldest goes, once it had its time for a handshake.
+    """Keeps them few. Of the network that has most of them the oldest goes, once it had its time
+    for a handshake.
 
-    While all are younger the newest goes, and dials again: where a thousand dial at once, those that are in the middle
-    of a handshake get through it. Networks are IPv4 addresses, and IPv6 networks of 64 bits.
+    While all are younger the newest goes, and dials again: where a thousand dial at once, those
+    that are in the middle of a handshake get through it. Networks are IPv4 addresses, and IPv6
+    networks of 64 bits.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +44,9 @@ class Strangers(Generic[C]):
         self._has_warned = False
 
     def add(self, connection: C, address: Address) -> tuple[C, Address] | None:
-        """A connection was made; returns the one that has to be cut for it, which does not count any more."""
+        """A connection was made; returns the one that has to be cut for it, which does not count
+        any more.
+        """
         self.remove(connection)
         now = self._clock()
         self._all[connection] = _Stranger(address, _network(address[0]), now)
@@ -50,7 +57,9 @@ class Strangers(Generic[C]):
             log.warning("more connections than usual prove no key; some of them are cut")
         crowds = Counter(stranger.network for stranger in self._all.values())
         largest = max(crowds.values())
-        crowd = [each for each, stranger in self._all.items() if crowds[stranger.network] == largest]
+        crowd = [
+            each for each, stranger in self._all.items() if crowds[stranger.network] == largest
+        ]
         had_its_time = now - self._all[crowd[0]].since > _SPARED_S
         surplus = crowd[0] if had_its_time else crowd[-1]
         return surplus, self._all.pop(surplus).address

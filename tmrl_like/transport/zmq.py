@@ -1,13 +1,16 @@
 """The default transport: ZeroMQ over TCP with CURVE (Curve25519, XSalsa20-Poly1305).
 
 The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over costs
-microseconds whatever the network does. A peer is authenticated before libzmq gives us its first byte.
+microseconds whatever the network does. A peer is authenticated before libzmq gives us its first
+byte.
 
-Signs of life are TCP's, and messages: libzmq's own heartbeats abort the process where they meet a connection whose
-queue is full and whose other end is gone (version 4.3.5). A peer that hears nothing for `silent_after_s` dials again.
+Signs of life are TCP's, and messages: libzmq's own heartbeats abort the process where they meet a
+connection whose queue is full and whose other end is gone (version 4.3.5). A peer that hears
+nothing for `silent_after_s` dials again.
 
-libzmq allocates what a frame announces, up to its limit, before the handshake, too. So frames are small here: a
-message of more than `_PART_BYTES` travels as several, which libzmq delivers together or not at all.
+libzmq allocates what a frame announces, up to its limit, before the handshake, too. So frames are
+small here: a message of more than `_PART_BYTES` travels as several, which libzmq delivers together
+or not at all.
 """
 
 from __future__ import annotations
@@ -26,7 +29,13 @@ import zmq
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
 from tmrl_like.transport.addresses import bracketed
-from tmrl_like.transport.base import Incoming, TransportOptions, cannot_listen, key_refused, other_server
+from tmrl_like.transport.base import (
+    Incoming,
+    TransportOptions,
+    cannot_listen,
+    key_refused,
+    other_server,
+)
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
 from tmrl_like.transport.gate import Gate
 
@@ -34,12 +43,14 @@ log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there
 _SPEAKS_WITHIN_S = 3.0
-_GIVES_UP_AFTER_S = 60.0  # since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
+# since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
+_GIVES_UP_AFTER_S = 60.0
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 516 << 10  # a frame of a policy in one
 _COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
-_THREADS = 4  # libzmq ends the process where it does not get two; and two that were tried take a moment to go
+# libzmq ends the process where it does not get two; and two that were tried take a moment to go
+_THREADS = 4
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 _NOW = int(zmq.NOBLOCK)  # to combine members of an enumeration takes longer than to send
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -53,7 +64,9 @@ _EVENTS = (
 
 
 class _ZmqLink:
-    """What both sides have: a socket of one kind, and a pair of plain ones that lets any thread end a poll."""
+    """What both sides have: a socket of one kind, and a pair of plain ones that lets any thread end
+    a poll.
+    """
 
     def __init__(self, kind: int, options: TransportOptions) -> None:
         self._options = options
@@ -77,7 +90,9 @@ class _ZmqLink:
         self._poller.register(self._woken, zmq.POLLIN)
 
     def _poll(self, timeout_s: float) -> dict[Any, int]:
-        """Which sources have something; nothing after `timeout_s`. `_woken` is there if `wake` was called."""
+        """Which sources have something; nothing after `timeout_s`. `_woken` is there if `wake` was
+        called.
+        """
         ready: dict[Any, int] = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
         if self._woken.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
@@ -146,14 +161,18 @@ class ZmqServerLink(_ZmqLink):
             if isinstance(error, zmq.ZMQError):
                 raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
             raise
-        self.address = (host, int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]))
+        self.address = (
+            host,
+            int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]),
+        )
 
     def receive(self, timeout_s: float) -> Incoming | None:
         if self._gate.failure:
             raise self._gate.failure
         while self._is_torn and self._socket.rcvmore:
             self._socket.recv(copy=False)
-        self._is_torn = True  # until a message was taken whole: memory may run out between its parts
+        # until a message was taken whole: memory may run out between its parts
+        self._is_torn = True
         try:
             peer = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -199,7 +218,8 @@ class ZmqPeerLink(_ZmqLink):
         self._address = host, port
         self._where = f"{host}:{port}"
         self._endpoint = f"tcp://{bracketed(host)}:{port}"
-        self._socket.immediate = 1  # else a queue that is full when the connection is another one aborts the process
+        # else a queue that is full when the connection is another one aborts the process
+        self._socket.immediate = 1
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
         self._socket.curve_secretkey = keys.curve_secret.encode()
@@ -208,13 +228,16 @@ class ZmqPeerLink(_ZmqLink):
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._heard_at = self._dead_since = self._gives_up_at = math.inf
-        self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
+        # a handshake succeeded: key and server are right, later failures are restarts
+        self._proved = False
         self._broken_handshakes = 0
         try:
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise TransportError(f"{self._where} is not an address to connect to: {error}") from None
+            raise TransportError(
+                f"{self._where} is not an address to connect to: {error}"
+            ) from None
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         try:
@@ -239,7 +262,8 @@ class ZmqPeerLink(_ZmqLink):
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):
-            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)  # pyzmq's way loads asyncio
+            # pyzmq's way loads asyncio
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise key_refused(self._where)
             now = time.monotonic()
@@ -251,7 +275,9 @@ class ZmqPeerLink(_ZmqLink):
                 self._doubt(now)
 
     def _doubt(self, now: float) -> None:
-        """Another handshake was broken off, and none has succeeded: is it the right server, or a server at all?"""
+        """Another handshake was broken off, and none has succeeded: is it the right server, or a
+        server at all?
+        """
         self._broken_handshakes += 1
         if now > self._gives_up_at:
             raise other_server(self._where)
@@ -260,13 +286,21 @@ class ZmqPeerLink(_ZmqLink):
         self._broken_handshakes = 0
         if _speaks(self._address):
             self._gives_up_at = now + _GIVES_UP_AFTER_S
-            line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
+            line = (
+                "what listens at %s breaks off each handshake: is it the server that this "
+                "machine's key is for? "
+            )
             log.warning(line + "Trying on", self._where)
 
     def _redial_if_dead(self) -> None:
-        """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or is silent."""
+        """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or
+        is silent.
+        """
         now = time.monotonic()
-        if now - self._heard_at > self._options.silent_after_s or now - self._dead_since > _REDIAL_AFTER_S:
+        if (
+            now - self._heard_at > self._options.silent_after_s
+            or now - self._dead_since > _REDIAL_AFTER_S
+        ):
             self._dead_since = self._heard_at = math.inf
             self.is_lost = True
             with contextlib.suppress(zmq.ZMQError):
@@ -289,8 +323,13 @@ class ZmqPeerLink(_ZmqLink):
 
 
 def _speaks(address: tuple[str, int]) -> bool:
-    """Whether what accepts connections there says anything; a forwarder whose server is away does not."""
-    with contextlib.suppress(OSError), socket.create_connection(address, _SPEAKS_WITHIN_S) as connection:
+    """Whether what accepts connections there says anything; a forwarder whose server is away does
+    not.
+    """
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(address, _SPEAKS_WITHIN_S) as connection,
+    ):
         connection.sendall(b"\r\n\r\n")  # for those that do not speak first
         return bool(connection.recv(1))
     return False
@@ -303,7 +342,8 @@ class _Unsent:
     """
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()  # size, and what knows whether it has left
+        # size, and what knows whether it has left
+        self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()
         self._size_bytes = 0
 
     def add(self, size_bytes: int, sent: zmq.MessageTracker) -> None:

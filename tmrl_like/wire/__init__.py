@@ -1,1 +1,3 @@
-"""What crosses the network: messages (`messages`), columnar sample packets (`columns`, `packet`), policies."""
+"""What crosses the network: messages (`messages`), columnar sample packets (`columns`, `packet`),
+policies.
+"""

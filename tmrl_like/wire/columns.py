@@ -1,5 +1,5 @@
-"""Samples of one structure as stacked buffers: `Columns` are buffers and a schema, viewed as arrays `[N, ...]` without
-copying, or taken apart into rows again. The buffers are made in `rows`.
+"""Samples of one structure as stacked buffers: `Columns` are buffers and a schema, viewed as arrays
+`[N, ...]` without copying, or taken apart into rows again. The buffers are made in `rows`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Columns:
     Attributes:
         schema: the structure of one sample.
         rows: N.
-        leaves: one per leaf of the schema: an array [N, *shape] (read-only, a view of the packet), a list for text and
-            bytes, None for None.
+        leaves: one per leaf of the schema: an array [N, *shape] (read-only, a view of the packet),
+            a list for text and bytes, None for None.
     """
 
     schema: Node
@@ -52,7 +52,9 @@ class Columns:
     leaves: tuple[Any, ...]
 
     def tree(self) -> Any:
-        """The sample's structure with whole columns as leaves (Python's own numbers as arrays, too)."""
+        """The sample's structure with whole columns as leaves (Python's own numbers as arrays,
+        too).
+        """
         return fill(self.schema, iter(self.leaves))
 
     def to_rows(self) -> list[Any]:
@@ -76,7 +78,9 @@ class Layout:
     """
 
     def __init__(self, schema: Node) -> None:
-        """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that cannot be."""
+        """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that
+        cannot be.
+        """
         self.schema = schema
         self.nodes = count_nodes(schema)
         self._leaves = [(leaf, array_form(leaf)) for leaf in leaves_of(schema)]
@@ -85,11 +89,14 @@ class Layout:
         self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
 
     def memory(self, rows: int) -> int:
-        """About what so many samples come to in memory beside their buffers: where they are taken apart into rows."""
+        """About what so many samples come to in memory beside their buffers: where they are taken
+        apart into rows.
+        """
         return rows * (_ROW_BYTES + _OBJECT_BYTES * self._objects)
 
     def columns(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
-        """View the start of `data` as `rows` samples; `sizes` are those of the varying buffers, in bytes.
+        """View the start of `data` as `rows` samples; `sizes` are those of the varying buffers, in
+        bytes.
 
         Returns:
             The columns, and how many bytes they took.
@@ -98,7 +105,9 @@ class Layout:
             DecodingError: the buffers do not follow from structure and rows.
         """
         if len(sizes) != len(self.varying):
-            raise DecodingError(f"the sizes of {len(sizes)} buffers of text; expected {len(self.varying)}")
+            raise DecodingError(
+                f"the sizes of {len(sizes)} buffers of text; expected {len(self.varying)}"
+            )
         varying = iter(sizes)
         start = 0
         columns: list[Any] = []
@@ -109,7 +118,9 @@ class Layout:
             if numbers is not None:
                 columns.append(_array(rows, *numbers, data, start))
             else:
-                columns.append(None if value_bytes == 0 else _texts(leaf, rows, data[start : start + size]))
+                columns.append(
+                    None if value_bytes == 0 else _texts(leaf, rows, data[start : start + size])
+                )
             start += size
         return Columns(self.schema, rows, tuple(columns)), start
 
@@ -120,7 +131,9 @@ def _size_of(leaf: Leaf, numbers: ArrayForm | None) -> int | None:
     return 0 if leaf == PlainLeaf("none") else None
 
 
-def _array(rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview, start: int) -> Any:
+def _array(
+    rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview, start: int
+) -> Any:
     try:
         return np.ndarray((rows, *shape), dtype, data, start)
     except ValueError:

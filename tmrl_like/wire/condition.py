@@ -1,8 +1,10 @@
-"""How a worker is: each figure with its type, its unit and the sentence that explains it, in one place.
+"""How a worker is: each figure with its type, its unit and the sentence that explains it, in one
+place.
 
-A control loop counts into a `Condition` of its own, `of_worker` makes one of those of all lanes, the link adds what it
-knows, a beat carries it on. How lanes add up, what the trainer sums up, what the page and Prometheus show, and the
-tables in docs/metrics.md follow from its fields: a new figure is a line here, and the place where it is counted.
+A control loop counts into a `Condition` of its own, `of_worker` makes one of those of all lanes,
+the link adds what it knows, a beat carries it on. How lanes add up, what the trainer sums up, what
+the page and Prometheus show, and the tables in docs/metrics.md follow from its fields: a new figure
+is a line here, and the place where it is counted.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ class Figure:
         meaning: a sentence.
         unit: where it has one.
         grows: it counts since the worker started; else it is as it is now.
-        is_summed: the trainer's metrics have its sum: what grows, of all workers; else of those that are alive.
-        of_lanes: makes one of the lanes' values, which are in order; the first lane's, unless said otherwise.
+        is_summed: the trainer's metrics have its sum: what grows, of all workers; else of those
+            that are alive.
+        of_lanes: makes one of the lanes' values, which are in order; the first lane's, unless said
+            otherwise.
     """
 
     meaning: str
@@ -65,16 +69,30 @@ TEST = "test"  # a driver
 
 
 class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
-    """How a worker, or one of its lanes, is. Texts are made one line, and cut after `MAX_NOTE` characters."""
+    """How a worker, or one of its lanes, is. Texts are made one line, and cut after `MAX_NOTE`
+    characters.
+    """
 
     policy_version: Annotated[Count, Figure("version of the policy that drives", of_lanes=min)] = 0
-    policy_age_s: Annotated[Finite, Figure("since that policy was received", "s", of_lanes=max)] = 0.0
+    policy_age_s: Annotated[Finite, Figure("since that policy was received", "s", of_lanes=max)] = (
+        0.0
+    )
     env_steps: Annotated[Count, Figure("environment steps", "steps", grows=True, of_lanes=sum)] = 0
     overruns: Annotated[
-        Count, Figure("time-steps that missed their deadline", "steps", grows=True, is_summed=True, of_lanes=sum)
+        Count,
+        Figure(
+            "time-steps that missed their deadline",
+            "steps",
+            grows=True,
+            is_summed=True,
+            of_lanes=sum,
+        ),
     ] = 0
     safe_steps: Annotated[
-        Count, Figure("steps that the safe action drove", "steps", grows=True, is_summed=True, of_lanes=sum)
+        Count,
+        Figure(
+            "steps that the safe action drove", "steps", grows=True, is_summed=True, of_lanes=sum
+        ),
     ] = 0
     env_faults: Annotated[
         Count,
@@ -86,7 +104,8 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         ),
     ] = 0
     env_rebuilds: Annotated[
-        Count, Figure("how often the environment was rebuilt", grows=True, is_summed=True, of_lanes=sum)
+        Count,
+        Figure("how often the environment was rebuilt", grows=True, is_summed=True, of_lanes=sum),
     ] = 0
     lost_samples: Annotated[Count, Figure("samples that were dropped", "samples", grows=True)] = 0
     unacknowledged_samples: Annotated[
@@ -98,18 +117,30 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
     time_step_s: Annotated[Finite, Figure("nominal time-step; 0: not in real time", "s")] = 0.0
     late_steps: Annotated[
         _LateSteps,
-        Figure("steps by how late they were, in bins up to `le` seconds", "steps", grows=True, of_lanes=_bins),
+        Figure(
+            "steps by how late they were, in bins up to `le` seconds",
+            "steps",
+            grows=True,
+            of_lanes=_bins,
+        ),
     ] = ()
     returns: Annotated[_Returns, Figure("returns of the last episodes")] = ()
     driver: Annotated[
         _Word,
-        Figure("who drives: policy, test (a policy kept to its end), expert, safe (the safe action), human or program"),
+        Figure(
+            "who drives: policy, test (a policy kept to its end), expert, safe (the safe action), "
+            "human or program"
+        ),
     ] = ""
     expert: Annotated[bool, Figure("1: it ignores policies")] = False
     awaits: Annotated[bool, Figure("1: it is in lockstep with training")] = False
-    alarm: Annotated[_Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)] = ""
+    alarm: Annotated[
+        _Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)
+    ] = ""
     ended: Annotated[_Note, Figure("why it no longer drives; 1: it does not")] = ""
-    sensor_age_s: Annotated[Finite, Figure("age of the value of the slowest sensor", "s", of_lanes=max)] = 0.0
+    sensor_age_s: Annotated[
+        Finite, Figure("age of the value of the slowest sensor", "s", of_lanes=max)
+    ] = 0.0
 
     @property
     def keeps_policy(self) -> bool:
@@ -129,7 +160,9 @@ FIGURES: dict[str, Figure] = {
 
 def of_worker(lanes: Sequence[Condition]) -> Condition:
     """What the conditions of a worker's lanes come to."""
-    return Condition(*(f.of_lanes([getattr(lane, field) for lane in lanes]) for field, f in FIGURES.items()))
+    return Condition(
+        *(f.of_lanes([getattr(lane, field) for lane in lanes]) for field, f in FIGURES.items())
+    )
 
 
 def with_alarms(condition: Condition, *alarms: str, **known: Any) -> Condition:

@@ -8,8 +8,8 @@ A message on the wire::
     body     raw bytes that the structure describes, of those that have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
-types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
-that steers no terminal, so that a log may show them as they are.
+types is refused; no length is used before it was compared with its limit. Names and texts come out
+as one line that steers no terminal, so that a log may show them as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=T
 
 
 class Spaces(msgspec.Struct, frozen=True, array_like=True):
-    """What observations and actions look like, for comparing worker and trainer: their leaves, `BETWEEN_LEAVES`."""
+    """What observations and actions look like, for comparing worker and trainer: their leaves,
+    `BETWEEN_LEAVES`.
+    """
 
     observation: Text
     action: Text
@@ -61,7 +63,9 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
         msgspec.structs.force_setattr(self, "action", one_line(self.action))
 
     def difference(self, other: Spaces) -> tuple[str, str, str]:
-        """The space that differs, "observation" or "action", and its first leaf that does: this one's, the other's."""
+        """The space that differs, "observation" or "action", and its first leaf that does: this
+        one's, the other's.
+        """
         what = "observation" if self.observation != other.observation else "action"
         leaves = (getattr(spaces, what).split(BETWEEN_LEAVES) for spaces in (self, other))
         pairs = itertools.zip_longest(*leaves, fillvalue="without this part")
@@ -81,7 +85,8 @@ ALONE = Rank()
 
 @functools.lru_cache(10_000)
 def share_of(worker: str, shares: int) -> int:
-    """Which of so many shares of all workers one belongs to: at a server, of as many as there are ranks.
+    """Which of so many shares of all workers one belongs to: at a server, of as many as there are
+    ranks.
 
     Names that differ in a number at the end take turns; the others fall where they fall.
     """
@@ -92,22 +97,32 @@ def share_of(worker: str, shares: int) -> int:
 
 
 class Hello(Message):
-    """Peer to server: who I am, what I speak, which spaces I have. The first message on a connection."""
+    """Peer to server: who I am, what I speak, which spaces I have. The first message on a
+    connection.
+    """
 
     role: Name  # "worker", "trainer" or "watcher"
     name: Name  # unique among live peers of that role
     incarnation: Count  # random per process; a restarted process has another
     software: Name  # version of tmrl_like, for error messages
     spaces: Spaces | None = None
-    model_file: Name = ""  # hash of machine and path of the file where this peer keeps its weights; empty: none
-    takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # incarnations
-    # of this worker that are dead, whose packets it sends as well; a seat that one of them still has is this peer's
+    # hash of machine and path of the file where this peer keeps its weights; empty: none
+    model_file: Name = ""
+    # incarnations
+    takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()
+    # of this worker that are dead, whose packets it sends as well; a seat that one of them still
+    # has is this peer's
     rank: Rank = ALONE  # of a trainer
-    run: Name = ""  # of a trainer: the random name of its training, which all that resume it know; empty: none is kept
-    began_up_s: float = 0.0  # when the process began, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    # of a trainer: the random name of its training, which all that resume it know; empty: none is
+    # kept
+    run: Name = ""
+    # when the process began, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    began_up_s: float = 0.0
 
     def goes_on_with(self, before: Hello) -> bool:
-        """Whether a trainer goes on with what an earlier one has stored; what a dead one said may arrive behind it."""
+        """Whether a trainer goes on with what an earlier one has stored; what a dead one said may
+        arrive behind it.
+        """
         return self.run != "" and self.run == before.run and self.began_up_s > before.began_up_s
 
 
@@ -115,8 +130,8 @@ class Welcome(Message):
     """Server to peer: you are in.
 
     `feed` changes whenever packets sent so far may have been lost on their way (another server
-    process, another trainer process): a worker then sends again what is not acknowledged. 0: there is
-    no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
+    process, another trainer process): a worker then sends again what is not acknowledged. 0: there
+    is no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
     """
 
     feed: Count
@@ -124,7 +139,9 @@ class Welcome(Message):
 
 
 class HelloWanted(Message):
-    """Server to peer: there is no record of this connection (the server was restarted, or the link was cut)."""
+    """Server to peer: there is no record of this connection (the server was restarted, or the link
+    was cut).
+    """
 
 
 class Refusal(Message):
@@ -138,11 +155,13 @@ class Refusal(Message):
 
 
 class SamplePacket(Message):
-    """Worker to trainer: the entries `first` to `last` of one worker process, the same bytes on the wire and on a disk.
+    """Worker to trainer: the entries `first` to `last` of one worker process, the same bytes on the
+    wire and on a disk.
 
-    What a process says in order are its entries, numbered 1, 2, 3, …: samples, reports of finished episodes, and breaks
-    (what follows does not continue what came before). Entries may be cut into packets in any way, and again in another;
-    a break is the first entry of its packet. The body is a checksum and the columns of the samples (`wire.packet`).
+    What a process says in order are its entries, numbered 1, 2, 3, …: samples, reports of finished
+    episodes, and breaks (what follows does not continue what came before). Entries may be cut into
+    packets in any way, and again in another; a break is the first entry of its packet. The body is
+    a checksum and the columns of the samples (`wire.packet`).
     """
 
     worker: Name
@@ -150,16 +169,23 @@ class SamplePacket(Message):
     first: Entry
     last: Entry
     oldest: Entry  # that the worker still has: what is missing before it never comes
-    breaks: Count  # of the process, up to here: samples of packets that differ in it do not continue each other
+    # of the process, up to here: samples of packets that differ in it do not continue each other
+    breaks: Count
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]  # of the columns before compression
+    # of the columns before compression
+    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]
     compressed: bool  # zstandard
     observed_at_s: float = 0.0  # of the first sample; Unix time
     policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
-    episodes: Annotated[tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
-    lost_samples: Count = 0  # of this process so far: dropped because the worker's limits were reached
-    awaits: bool = False  # lockstep: the worker holds still until `Ack.trained` comes up to these entries
-    epoch_s: float = 0.0  # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
+    episodes: Annotated[
+        tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)
+    ] = ()
+    # of this process so far: dropped because the worker's limits were reached
+    lost_samples: Count = 0
+    # lockstep: the worker holds still until `Ack.trained` comes up to these entries
+    awaits: bool = False
+    # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
+    epoch_s: float = 0.0
 
     @property
     def receipt(self) -> Receipt:
@@ -170,10 +196,11 @@ class SamplePacket(Message):
 class Ack(Message):
     """Trainer to worker: how far the entries of (worker, incarnation) have come.
 
-    Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
-    where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
-    no longer in flight. `again`: what follows `received` is missing; send it again. Up to `trained` the training
-    steps that they allow are made: of a process that awaits it.
+    Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in
+    its memory where it keeps no log): the worker may forget them. Up to `received` they are in the
+    trainer's memory: they are no longer in flight. `again`: what follows `received` is missing;
+    send it again. Up to `trained` the training steps that they allow are made: of a process that
+    awaits it.
     """
 
     worker: Name
@@ -185,9 +212,11 @@ class Ack(Message):
 
 
 class Dismissal(Message):
-    """Trainer to worker: the samples of (worker, incarnation) do not fit the memory, none of them is taken any more.
+    """Trainer to worker: the samples of (worker, incarnation) do not fit the memory, none of them
+    is taken any more.
 
-    A worker whose process they are of ends; one that only sends what that process left keeps them to itself.
+    A worker whose process they are of ends; one that only sends what that process left keeps them
+    to itself.
     """
 
     worker: Name
@@ -210,17 +239,21 @@ class PolicyFrame(Message):
 
 
 class Beat(Message):
-    """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the metrics show."""
+    """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the
+    metrics show.
+    """
 
     worker: Name = ""
     condition: Condition = msgspec.field(default_factory=Condition)
     policy_received: Count = 0  # the newest version that arrived whole
     at_s: Finite = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
-    up_s: Finite = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    up_s: Finite = 0.0
 
 
 class Report(Message):
-    """Trainer to server: a record of its metrics, for watchers. The body is the record, a JSON object.
+    """Trainer to server: a record of its metrics, for watchers. The body is the record, a JSON
+    object.
 
     It may be lost.
     """
@@ -246,11 +279,14 @@ class Sight(msgspec.Struct, array_like=True):
     trainers: list[str]
     counters: dict[str, int]  # of the server since its start
     workers: list[tuple[float, Beat]]  # of each the seconds since its newest beat came, and that
-    reports: list[bytes]  # records that the trainer has sent since the last view, oldest first, as JSON
+    # records that the trainer has sent since the last view, oldest first, as JSON
+    reports: list[bytes]
 
 
 class Probe(Message):
-    """Peer to server, before a `Hello`, too; and back, with the same body and what the peer cannot know."""
+    """Peer to server, before a `Hello`, too; and back, with the same body and what the peer cannot
+    know.
+    """
 
     time_s: float = 0.0  # the server's, Unix time
     software: Name = ""  # the server's version of tmrl_like
@@ -300,7 +336,9 @@ def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what:
 
 
 def encode(message: AnyMessage, *body: bytes | memoryview) -> bytes:
-    """Frame a message and its body, in one or several pieces, into the bytes that a transport carries."""
+    """Frame a message and its body, in one or several pieces, into the bytes that a transport
+    carries.
+    """
     return b"".join((frame_of(message), *body))
 
 

@@ -1,7 +1,7 @@
 """A packet's body: what `SamplePacket` announces, from samples to bytes and back.
 
-The body begins with 4 bytes of CRC-32, of the frame before it and the columns behind it: whoever takes a packet, from a
-connection or a disk, compares it. The columns, before compression::
+The body begins with 4 bytes of CRC-32, of the frame before it and the columns behind it: whoever
+takes a packet, from a connection or a disk, compares it. The columns, before compression::
 
     4 bytes   length of the head, little-endian
     head      `_Segment`s (msgpack)
@@ -38,7 +38,9 @@ _FIELDS = (6, 7)  # of a sample; the seventh is for CRC debugging, the transitio
 
 MAX_HEAD_BYTES = 1 << 20
 MAX_MEMORY_BYTES = MAX_BODY_BYTES
-"""What one packet may come to in memory, body and head and all. It is compared before anything is unpacked or made."""
+"""What one packet may come to in memory, body and head and all. It is compared before anything is
+unpacked or made.
+"""
 _BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes 7 bytes of the head at least
 _KEPT_BYTES = 16 << 10  # of an encoded structure: larger ones are worked out each time they come
 
@@ -46,7 +48,8 @@ _KEPT_BYTES = 16 << 10  # of an encoded structure: larger ones are worked out ea
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
     rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     schema: msgspec.Raw  # a `Node`
-    sizes: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)], ...]  # of the buffers that hold text or bytes
+    # of the buffers that hold text or bytes
+    sizes: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)], ...]
 
 
 class _OfThread(threading.local):
@@ -116,13 +119,17 @@ class SampleBlock:
                 segments.append(segment.after(max(0, skip - start)))
             start += segment.rows
         timing = Timing(*(column[skip:] for column in self.timing))
-        return SampleBlock(tuple(segments), self.is_reset[skip:], self.episode[skip:], timing, self.size_bytes)
+        return SampleBlock(
+            tuple(segments), self.is_reset[skip:], self.episode[skip:], timing, self.size_bytes
+        )
 
 
 def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepTiming) -> Sample:
     act, obs, rew, terminated, truncated, info, *rest = row
     if type(info) is dict:
-        info = Info(info, is_reset, timing=timing, original=rest[0] if rest else None, episode=episode)
+        info = Info(
+            info, is_reset, timing=timing, original=rest[0] if rest else None, episode=episode
+        )
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
@@ -138,7 +145,9 @@ class PacketRows:
     def __init__(self, segments: Sequence[RowColumns]) -> None:
         """Join segments."""
         self._segments = segments
-        head = [_Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments]
+        head = [
+            _Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments
+        ]
         self._head = _encoder.encode(head)
         self.samples = sum(part.rows for part in segments)
         columns = zip(*(part.timing for part in segments), strict=True)
@@ -158,7 +167,9 @@ class PacketRows:
     def encode(self) -> bytes:
         """The columns, uncompressed."""
         buffers = (buffer for part in self._segments for buffer in part.buffers)
-        return b"".join((len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing))
+        return b"".join(
+            (len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing)
+        )
 
 
 class PacketWriter:
@@ -170,8 +181,12 @@ class PacketWriter:
         self.size_bytes = 0  # about, uncompressed
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
-    def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0) -> None:
-        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as `row_of`."""
+    def append(
+        self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0
+    ) -> None:
+        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as
+        `row_of`.
+        """
         episode = episode % EPISODES + RESET * is_reset
         known = self._segments[-1][0] if self._segments else None
         form, row = row_of(sample, known, *timing, episode)
@@ -218,7 +233,9 @@ def encode_packet(packet: SamplePacket, columns: bytes = b"") -> bytes:
 
 
 def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
-    """The message of a packet with these samples; `header`: what of `SamplePacket` does not follow from them."""
+    """The message of a packet with these samples; `header`: what of `SamplePacket` does not follow
+    from them.
+    """
     body = rows.encode()
     columns, is_compressed = compress(body)
     packet = SamplePacket(
@@ -233,7 +250,9 @@ def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
 
 
 def samples_up_to(packet: SamplePacket, entry: int) -> int:
-    """How many of a packet's samples are entries up to this one; the packet is one that `refuse_misnumbered` takes."""
+    """How many of a packet's samples are entries up to this one; the packet is one that
+    `refuse_misnumbered` takes.
+    """
     entries = min(entry, packet.last) - packet.first + 1
     reports = sum(number <= entry for number, _ in packet.episodes)
     return max(0, entries - reports - _breaks_in(packet))
@@ -244,17 +263,27 @@ def _breaks_in(packet: SamplePacket) -> int:
 
 
 def refuse_misnumbered(packet: SamplePacket) -> None:
-    """Raise DecodingError where a packet's entries are not its samples, its worker's reports, and a break at first."""
-    numbers = [packet.first + _breaks_in(packet) - 1, *(number for number, _ in packet.episodes), packet.last + 1]
+    """Raise DecodingError where a packet's entries are not its samples, its worker's reports, and a
+    break at first.
+    """
+    numbers = [
+        packet.first + _breaks_in(packet) - 1,
+        *(number for number, _ in packet.episodes),
+        packet.last + 1,
+    ]
     is_rising = all(before < number for before, number in itertools.pairwise(numbers))
     if _breaks_in(packet) not in (0, 1) or not is_rising:
-        raise DecodingError(f"the entries {packet.first} to {packet.last} are not those that the packet holds")
+        raise DecodingError(
+            f"the entries {packet.first} to {packet.last} are not those that the packet holds"
+        )
     if any(episode.worker != packet.worker for _, episode in packet.episodes):
         raise DecodingError("a packet reports an episode of another worker")
 
 
 def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
-    """The columns in a packet's body, which is the end of its message; DecodingError: the message is damaged."""
+    """The columns in a packet's body, which is the end of its message; DecodingError: the message
+    is damaged.
+    """
     columns = body[4:]
     frame = memoryview(message)[: len(message) - len(body)]
     if int.from_bytes(body[:4], "little") != zlib.crc32(columns, zlib.crc32(frame)):
@@ -269,8 +298,9 @@ def decode_body(
 ) -> SampleBlock:
     """Turn one packet's columns, as they were sent, back into samples.
 
-    The block's columns are views of the (decompressed) bytes: copy what outlives them. `check` is called with the
-    structure of each segment before its columns are made, and raises what shall be raised.
+    The block's columns are views of the (decompressed) bytes: copy what outlives them. `check` is
+    called with the structure of each segment before its columns are made, and raises what shall be
+    raised.
 
     Raises:
         OversizeError: it comes to more than `MAX_MEMORY_BYTES`.
@@ -279,15 +309,23 @@ def decode_body(
     data = _unpacked(packet, columns)
     head_bytes = int.from_bytes(data[:4], "little")
     if head_bytes > MAX_HEAD_BYTES:
-        raise OversizeError(f"a packet head of {head_bytes} bytes; at most {MAX_HEAD_BYTES} are allowed")
+        raise OversizeError(
+            f"a packet head of {head_bytes} bytes; at most {MAX_HEAD_BYTES} are allowed"
+        )
     end = 4 + head_bytes
-    parts = [(part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")]
+    parts = [
+        (part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")
+    ]
     size_bytes = packet.body_bytes + _BYTES_PER_HEAD_BYTE * head_bytes
     size_bytes += sum(layout.memory(part.rows) for part, layout in parts)
     if size_bytes > MAX_MEMORY_BYTES:
-        raise OversizeError(f"a packet of {size_bytes} bytes in memory; at most {MAX_MEMORY_BYTES} are allowed")
+        raise OversizeError(
+            f"a packet of {size_bytes} bytes in memory; at most {MAX_MEMORY_BYTES} are allowed"
+        )
     if sum(part.rows for part, _ in parts) != packet.samples:
-        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
+        raise DecodingError(
+            f"the packet announces {packet.samples} samples and holds another number"
+        )
     segments = []
     for part, layout in parts:
         if check is not None:
@@ -299,8 +337,12 @@ def decode_body(
     return _block_of(segments, timing, episode, size_bytes)
 
 
-def _block_of(segments: Iterable[Columns], timing: Timing, episode: Array, size_bytes: int = 0) -> SampleBlock:
-    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, size_bytes)
+def _block_of(
+    segments: Iterable[Columns], timing: Timing, episode: Array, size_bytes: int = 0
+) -> SampleBlock:
+    return SampleBlock(
+        tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, size_bytes
+    )
 
 
 def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
@@ -336,7 +378,9 @@ def _layout_of(schema: msgspec.Raw) -> Layout:
 def _new_layout(schema: bytes) -> Layout:
     layout = Layout(decoded(_schema_decoder, schema, "a structure"))
     if layout.nodes > MAX_NODES:
-        raise DecodingError(f"a structure of {layout.nodes} values; at most {MAX_NODES} can be sent")
+        raise DecodingError(
+            f"a structure of {layout.nodes} values; at most {MAX_NODES} can be sent"
+        )
     if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
         raise DecodingError("a sample is not a tuple of 6 or 7 items")
     return layout

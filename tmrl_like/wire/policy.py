@@ -1,6 +1,7 @@
 """A policy on the wire, in frames, so that samples and signs of life pass between them.
 
-The first frame says what the parameters are, as msgpack; the others bring them, raw, one after the other in that order.
+The first frame says what the parameters are, as msgpack; the others bring them, raw, one after the
+other in that order.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ Manifest: TypeAlias = dict[str, tuple[DtypeName, tuple[_Size, ...]]]
 _NO_FRAME = -1, -1
 
 
-def split_policy(weights: tuple[Manifest, bytes | memoryview], version: int, published_at_s: float) -> Iterator[bytes]:
-    """Yield the messages that carry a policy's parameters, in order. `published_at_s` is Unix time."""
+def split_policy(
+    weights: tuple[Manifest, bytes | memoryview], version: int, published_at_s: float
+) -> Iterator[bytes]:
+    """Yield the messages that carry a policy's parameters, in order. `published_at_s` is Unix
+    time.
+    """
     manifest, data = weights
     view = memoryview(data)
     bodies = [memoryview(msgspec.msgpack.encode(manifest))]
@@ -36,7 +41,9 @@ def split_policy(weights: tuple[Manifest, bytes | memoryview], version: int, pub
     checksum = 0
     for index, body in enumerate(bodies):
         checksum = zlib.crc32(body, checksum)
-        yield m.encode(m.PolicyFrame(version, index, len(bodies), len(view), published_at_s, checksum), body)
+        yield m.encode(
+            m.PolicyFrame(version, index, len(bodies), len(view), published_at_s, checksum), body
+        )
 
 
 class PolicyAssembler:
@@ -45,8 +52,12 @@ class PolicyAssembler:
     A frame is copied and checked when it comes, so that no call touches more than `FRAME_BYTES`.
     """
 
-    def __init__(self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES) -> None:
-        """`allocate` gives memory for the parameters of each policy that begins, or raises what `add` is to raise."""
+    def __init__(
+        self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES
+    ) -> None:
+        """`allocate` gives memory for the parameters of each policy that begins, or raises what
+        `add` is to raise.
+        """
         self._allocate = allocate
         self._max_bytes = max_bytes
         self._memory = self._left = memoryview(b"")  # what is not filled yet
@@ -56,29 +67,36 @@ class PolicyAssembler:
     def add(self, frame: m.PolicyFrame, body: memoryview) -> memoryview | None:
         """Take a frame; returns all parameters with the last one, valid until the next call.
 
-        A frame that does not continue the policy begun is skipped (its policy is incomplete: a newer
-        one follows).
+        A frame that does not continue the policy begun is skipped (its policy is incomplete: a
+        newer one follows).
 
         Raises:
             OversizeError: the policy claims to be larger than allowed.
-            DecodingError: the frames do not add up to what was announced, or one is damaged or of another policy.
+            DecodingError: the frames do not add up to what was announced, or one is damaged or of
+                another policy.
         """
         if frame.total_bytes > self._max_bytes:
-            raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
+            raise OversizeError(
+                f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed"
+            )
         if frame.index == 0:
             self._next, self._checksum = (frame.version, 0), 0
         if (frame.version, frame.index) != self._next:
             return None
-        self._next = _NO_FRAME  # nothing more of this policy is taken, unless this frame is right and not the last
+        # nothing more of this policy is taken, unless this frame is right and not the last
+        self._next = _NO_FRAME
         self._checksum = zlib.crc32(body, self._checksum)
         if self._checksum != frame.checksum:
             raise DecodingError(
-                "the policy's checksum differs from the trainer's: damaged, or its pieces belong to different policies"
+                "the policy's checksum differs from the trainer's: damaged, or its pieces belong "
+                "to different policies"
             )
         if frame.index == 0:
             self._memory = self._left = self._allocate(_manifest_in(body))
             if len(self._memory) != frame.total_bytes:
-                raise DecodingError(f"a policy of {frame.total_bytes} bytes for parameters of {len(self._memory)}")
+                raise DecodingError(
+                    f"a policy of {frame.total_bytes} bytes for parameters of {len(self._memory)}"
+                )
         elif len(body) > len(self._left):
             raise DecodingError("a policy is longer than announced")
         else:
@@ -88,16 +106,21 @@ class PolicyAssembler:
             self._next = frame.version, frame.index + 1
             return None
         if self._left:
-            raise DecodingError(f"a policy of {len(self._memory)} bytes ended {len(self._left)} before")
+            raise DecodingError(
+                f"a policy of {len(self._memory)} bytes ended {len(self._left)} before"
+            )
         return self._memory
 
 
 def _manifest_in(body: memoryview) -> Manifest:
     if len(body) > MAX_MANIFEST_BYTES:
-        raise OversizeError(f"a policy's description of {len(body)} bytes; at most {MAX_MANIFEST_BYTES} are allowed")
+        raise OversizeError(
+            f"a policy's description of {len(body)} bytes; at most {MAX_MANIFEST_BYTES} are allowed"
+        )
     try:
         return msgspec.msgpack.decode(body, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise DecodingError(
-            f"a policy's description cannot be read, give trainer and worker the same tmrl_like: {error}"
+            "a policy's description cannot be read, give trainer and worker the same tmrl_like: "
+            f"{error}"
         ) from None

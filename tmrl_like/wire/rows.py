@@ -1,8 +1,9 @@
 """Samples of one structure as rows of bytes, which become columns together.
 
-A `RowFormat` turns samples into rows, one at a time, in the control loop: a small function, compiled once per
-structure, checks the sample's structure and packs all of it, in about a microsecond for a drone. `RowColumns` turns
-rows, many at a time and elsewhere, into the buffers of a packet.
+A `RowFormat` turns samples into rows, one at a time, in the control loop: a small function,
+compiled once per structure, checks the sample's structure and packs all of it, in about a
+microsecond for a drone. `RowColumns` turns rows, many at a time and elsewhere, into the buffers of
+a packet.
 
 A row of fixed size::
 
@@ -45,7 +46,8 @@ TIMING: dict[str, np.dtype[Any]] = {  # what comes with a sample: its `StepTimin
     "period_error_s": np.dtype("<f4"),
     "policy_version": np.dtype("<i8"),
     "source": np.dtype("u1"),
-    "episode": np.dtype("u1"),  # its number in its lane modulo `EPISODES`, and `RESET` more in samples of a reset
+    # its number in its lane modulo `EPISODES`, and `RESET` more in samples of a reset
+    "episode": np.dtype("u1"),
 }
 RESET = 128  # what a sample of a reset has in `episode` beside the number
 EPISODES = 100  # numbers of episodes go round
@@ -67,11 +69,12 @@ class RowFormat:
         encoded_schema: the structure, as msgpack.
         layout: of the columns that they become.
         size_bytes: of a row; 0: each row has its own size.
-        fields: dtype of a row, or of the part of it that has a fixed size: the fields of `TIMING`, and "0", "1", … for
-            the leaves, as bytes.
-        pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)`
-            writes what `fields` describe into a writable buffer, and returns True (or the sample's texts and bytes,
-            where it has any); False, having written nothing: the sample has another structure.
+        fields: dtype of a row, or of the part of it that has a fixed size: the fields of `TIMING`,
+            and "0", "1", … for the leaves, as bytes.
+        pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version,
+            source, episode)` writes what `fields` describe into a writable buffer, and returns True
+            (or the sample's texts and bytes, where it has any); False, having written nothing: the
+            sample has another structure.
     """
 
     def __init__(self, schema: Node) -> None:
@@ -79,10 +82,13 @@ class RowFormat:
         self.layout = Layout(schema)
         if self.layout.nodes > MAX_NODES:
             raise EncodingError(
-                f"sample has {self.layout.nodes} values, at most {MAX_NODES} can be sent: use numpy arrays"
+                f"sample has {self.layout.nodes} values, at most {MAX_NODES} can be sent: use "
+                "numpy arrays"
             )
         self.encoded_schema = msgspec.Raw(_encoder.encode(schema))
-        fixed = [(str(i), f"V{size}") for i, size in enumerate(self.layout.sizes) if size is not None]
+        fixed = [
+            (str(i), f"V{size}") for i, size in enumerate(self.layout.sizes) if size is not None
+        ]
         fixed.sort(key=lambda field: np.dtype(field[1]).itemsize >= _LARGE_BYTES)
         fields = [*TIMING.items(), *fixed]
         padding = -np.dtype(fields).itemsize % 8
@@ -106,7 +112,8 @@ def format_for(schema: Node) -> RowFormat:
 
 
 def format_of(sample: tuple[Any, ...]) -> RowFormat:
-    """The format for samples like this one: (act, obs, rew, terminated, truncated, info[, original]).
+    """The format for samples like this one: (act, obs, rew, terminated, truncated, info[,
+    original]).
 
     Raises:
         EncodingError: it holds something that cannot travel; the message names the field.
@@ -115,14 +122,20 @@ def format_of(sample: tuple[Any, ...]) -> RowFormat:
     return format_for(TupleNode(tuple(schema_of(value, name, depth=1) for name, value in named)))
 
 
-def row_of(sample: tuple[Any, ...], known: RowFormat | None, *timing: Any) -> tuple[RowFormat, bytes | bytearray]:
-    """The row of a sample, in the format that is known if it has that structure, and the format; as `format_of`."""
+def row_of(
+    sample: tuple[Any, ...], known: RowFormat | None, *timing: Any
+) -> tuple[RowFormat, bytes | bytearray]:
+    """The row of a sample, in the format that is known if it has that structure, and the format; as
+    `format_of`.
+    """
     row = None if known is None else known.row(sample, *timing)
     if known is None or row is None:
         known = format_of(sample)
         row = known.row(sample, *timing)
         if row is None:
-            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+            raise EncodingError(
+                "a sample does not match its own structure; is another thread changing it?"
+            )
     return known, row
 
 
@@ -137,7 +150,9 @@ class RowColumns:
     """
 
     def __init__(self, form: RowFormat, rows: Sequence[Any]) -> None:
-        """Take rows one by one, as bytes, or those of fixed size in pieces: arrays [n] that have `form.fields`."""
+        """Take rows one by one, as bytes, or those of fixed size in pieces: arrays [n] that have
+        `form.fields`.
+        """
         texts: Sequence[tuple[str | bytes, ...]] = ()
         if not form.size_bytes:
             rows, texts = zip(*map(_decoder.decode, rows), strict=True)
@@ -167,9 +182,9 @@ class RowColumns:
 class _PackSource:
     """The source of a `RowFormat`'s function.
 
-    Generated rather than interpreted because it runs in the control loop: every check, then every copy, each on a local
-    variable. Only indices, lengths and offsets are written into the source; every value (dtype, shape, key) is passed
-    in by name.
+    Generated rather than interpreted because it runs in the control loop: every check, then every
+    copy, each on a local variable. Only indices, lengths and offsets are written into the source;
+    every value (dtype, shape, key) is passed in by name.
     """
 
     def __init__(self, schema: Node, fields: np.dtype[Any]) -> None:
@@ -192,9 +207,13 @@ class _PackSource:
             return
         names = [self._name("v") for _ in node.items]
         if isinstance(node, DictNode):
-            self._refuse_if(f"type({value}) is not dict or tuple({value}) != {self._constant(node.keys)}")
+            self._refuse_if(
+                f"type({value}) is not dict or tuple({value}) != {self._constant(node.keys)}"
+            )
             if names:  # 1, 1.0 and True are equal
-                self._refuse_if(f"[*map(type, {value})] != {self._constant([*map(type, node.keys)])}")
+                self._refuse_if(
+                    f"[*map(type, {value})] != {self._constant([*map(type, node.keys)])}"
+                )
             value += ".values()"
         else:
             kind = "tuple" if isinstance(node, TupleNode) else "list"
@@ -207,8 +226,11 @@ class _PackSource:
     def _check_leaf(self, leaf: Leaf, value: str) -> None:
         if isinstance(leaf, ArrayLeaf):
             dtype = self._constant(np.dtype(leaf.dtype))
-            self._refuse_if(f"type({value}) is not ndarray or {value}.shape != {self._constant(leaf.shape)}")
-            self._refuse_if(f"{value}.dtype is not {dtype} and {value}.dtype != {dtype}")  # most are the same object
+            self._refuse_if(
+                f"type({value}) is not ndarray or {value}.shape != {self._constant(leaf.shape)}"
+            )
+            # most are the same object
+            self._refuse_if(f"{value}.dtype is not {dtype} and {value}.dtype != {dtype}")
         elif isinstance(leaf, ScalarLeaf):
             self._refuse_if(f"type({value}) is not {self._constant(np.dtype(leaf.dtype).type)}")
         else:
@@ -230,7 +252,9 @@ class _PackSource:
             if dtype.itemsize >= _LARGE_BYTES:  # `tobytes` where an array is not contiguous
                 place = f"into[at + {offset} : at + {offset + dtype.itemsize}]"
                 large.append(f"try: {place} = {value}")
-                large.append(f"except (TypeError, ValueError, BufferError): {place} = {value}.tobytes()")
+                large.append(
+                    f"except (TypeError, ValueError, BufferError): {place} = {value}.tobytes()"
+                )
             elif code := _format_of(leaf):
                 form += code
                 packed.append(value)
@@ -238,7 +262,11 @@ class _PackSource:
                 form += f"{dtype.itemsize}s"
                 packed.append(f"{value}.tobytes()")
         self._constants["pack_into"] = struct.Struct(form).pack_into
-        self._lines += [f"pack_into({', '.join(packed)})", *large, f"return ({texts})" if texts else "return True"]
+        self._lines += [
+            f"pack_into({', '.join(packed)})",
+            *large,
+            f"return ({texts})" if texts else "return True",
+        ]
 
     def _refuse_if(self, condition: str) -> None:
         self._lines.append(f"if {condition}: return False")
@@ -254,7 +282,9 @@ class _PackSource:
 
 
 def _format_of(leaf: Leaf) -> str | None:
-    """The code of `struct` for a single number, packed as it is: `tobytes` takes a quarter of a microsecond."""
+    """The code of `struct` for a single number, packed as it is: `tobytes` takes a quarter of a
+    microsecond.
+    """
     if isinstance(leaf, ScalarLeaf):
         return _SCALAR_FORMATS.get(leaf.dtype)
     return _PLAIN_FORMATS.get(leaf.kind) if isinstance(leaf, PlainLeaf) else None

@@ -1,10 +1,10 @@
 """The structure of one sample, as data: which containers, which leaves, which dtypes and shapes.
 
-A schema is what makes a packet of raw buffers readable again. It is typed (msgspec), so bytes that do
-not describe a schema are refused before anything is built from them. There is no code in it.
+A schema is what makes a packet of raw buffers readable again. It is typed (msgspec), so bytes that
+do not describe a schema are refused before anything is built from them. There is no code in it.
 
-Kept apart, so that what comes out is what went in: tuples and lists, arrays and numpy scalars, numpy
-scalars and Python's own numbers, float32 and float64, 0-dimensional arrays and scalars.
+Kept apart, so that what comes out is what went in: tuples and lists, arrays and numpy scalars,
+numpy scalars and Python's own numbers, float32 and float64, 0-dimensional arrays and scalars.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MAX_NODES = 10_000
 _INT64 = range(-(2**63), 2**63)
 _DTYPE = r"\A(\|[biu]1|[<>][iuf][248])\Z"  # booleans, integers, floats
 
-Dtype = Annotated[str, msgspec.Meta(pattern=_DTYPE)]  # as numpy writes it, with the byte order: "<f4"
+# as numpy writes it, with the byte order: "<f4"
+Dtype = Annotated[str, msgspec.Meta(pattern=_DTYPE)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 PlainKind = Literal["none", "bool", "int", "float", "str", "bytes"]
@@ -84,7 +85,9 @@ PLAIN_KINDS: dict[type, PlainKind] = {
 
 
 def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
-    """Describe `value`; raises EncodingError, which names where (`info['car']`), for what cannot travel."""
+    """Describe `value`; raises EncodingError, which names where (`info['car']`), for what cannot
+    travel.
+    """
     if depth > MAX_DEPTH:
         raise EncodingError(f"{name} is nested more than {MAX_DEPTH} levels deep")
     kind = type(value)
@@ -94,7 +97,9 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
         return ScalarLeaf(_dtype_of(value, name))
     if kind in PLAIN_KINDS:
         if not travels(value):
-            raise EncodingError(f"{name} is an integer of more than 64 bits or a text without a UTF-8 form")
+            raise EncodingError(
+                f"{name} is an integer of more than 64 bits or a text without a UTF-8 form"
+            )
         return PlainLeaf(PLAIN_KINDS[kind])
     if kind is tuple:
         return TupleNode(_items_of(enumerate(value), name, depth))
@@ -104,12 +109,13 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
         for key in value:
             if type(key) not in (str, int) or not travels(key):
                 raise EncodingError(
-                    f"{name} has the key {key!r}; keys that can be sent are strings and 64-bit integers"
+                    f"{name} has the key {key!r}; keys that can be sent are strings and 64-bit "
+                    "integers"
                 )
         return DictNode(tuple(value), _items_of(value.items(), name, depth))
     raise EncodingError(
-        f"{name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; use numpy arrays, numbers, "
-        "strings, tuples, lists and dicts, or drop it in the sample_compressor"
+        f"{name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; use numpy "
+        "arrays, numbers, strings, tuples, lists and dicts, or drop it in the sample_compressor"
     )
 
 
@@ -120,8 +126,9 @@ def _items_of(items: Any, name: str, depth: int) -> tuple[Node, ...]:
 def _dtype_of(value: np.ndarray[Any, Any] | np.generic, name: str) -> str:
     if not re.search(_DTYPE, value.dtype.str) or value.ndim > MAX_DIMENSIONS:
         raise EncodingError(
-            f"{name} has the dtype {value.dtype} and {value.ndim} dimensions, which cannot be sent; use booleans, "
-            f"integers or floats of at most 64 bits in at most {MAX_DIMENSIONS} dimensions"
+            f"{name} has the dtype {value.dtype} and {value.ndim} dimensions, which cannot be "
+            "sent; use booleans, integers or floats of at most 64 bits in at most "
+            f"{MAX_DIMENSIONS} dimensions"
         )
     return value.dtype.str
 
@@ -140,7 +147,9 @@ def travels(value: Any) -> bool:
 
 
 def count_nodes(node: Node, depth: int = 0) -> int:
-    """How many containers and leaves there are; DecodingError: nested too deeply, or a dictionary that cannot be."""
+    """How many containers and leaves there are; DecodingError: nested too deeply, or a dictionary
+    that cannot be.
+    """
     if depth > MAX_DEPTH:
         raise DecodingError(f"a structure of more than {MAX_DEPTH} levels")
     if isinstance(node, Leaf):

@@ -1,4 +1,6 @@
-"""Spaces as plain data, from which they can be made again without pickle, and as text that tells two apart."""
+"""Spaces as plain data, from which they can be made again without pickle, and as text that tells
+two apart.
+"""
 
 from __future__ import annotations
 
@@ -86,14 +88,18 @@ def spec_of(space: Space) -> SpaceSpec:
         case spaces.Discrete():
             return Discrete(int(space.n), int(space.start))
         case spaces.MultiDiscrete():
-            return MultiDiscrete(space.nvec.shape, str(space.dtype), _numbers(space.nvec), _numbers(space.start))
+            return MultiDiscrete(
+                space.nvec.shape, str(space.dtype), _numbers(space.nvec), _numbers(space.start)
+            )
         case spaces.MultiBinary():
             return MultiBinary(space.n if isinstance(space.n, int) else space.shape)
         case spaces.Tuple():
             return Tuple(tuple(map(spec_of, space.spaces)))
         case spaces.Dict():
             return Dict(tuple((key, spec_of(part)) for key, part in space.spaces.items()))
-    raise PolicyError(f"the space {one_line(space, 80)} is of a kind that a policy file does not know")
+    raise PolicyError(
+        f"the space {one_line(space, 80)} is of a kind that a policy file does not know"
+    )
 
 
 def _numbers(bound: _Array) -> tuple[_Number, ...]:
@@ -132,23 +138,35 @@ def _array(numbers: tuple[_Number, ...], shape: tuple[int, ...], dtype: str) -> 
 
 def _refuse_size(shape: tuple[int, ...]) -> None:
     if (count := math.prod(shape)) > _MOST_NUMBERS:
-        raise ValueError(f"a space of {count:,} numbers, where at most {_MOST_NUMBERS:,} are expected")
+        raise ValueError(
+            f"a space of {count:,} numbers, where at most {_MOST_NUMBERS:,} are expected"
+        )
 
 
 def describe_spaces(observation_space: Space, action_space: Space) -> Spaces:
-    """Each leaf of both spaces: place, shape, dtype and bounds; a long description ends with its hash."""
+    """Each leaf of both spaces: place, shape, dtype and bounds; a long description ends with its
+    hash.
+    """
     return Spaces(_describe(observation_space), _describe(action_space))
 
 
 def _describe(space: Space) -> str:
-    text = BETWEEN_LEAVES.join(f"{tree.name_of(path)} {_leaf(leaf)}".lstrip() for path, leaf in tree.walk(space))
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}… #{_hash(text.encode(), 8)}"
+    text = BETWEEN_LEAVES.join(
+        f"{tree.name_of(path)} {_leaf(leaf)}".lstrip() for path, leaf in tree.walk(space)
+    )
+    return (
+        text
+        if len(text) <= _MAX_CHARACTERS
+        else f"{text[:_MAX_CHARACTERS]}… #{_hash(text.encode(), 8)}"
+    )
 
 
 def _leaf(space: Space) -> str:
     if not isinstance(space, spaces.Box):
         return str(space)
-    low, high = (_range(np.array(_numbers(bound), space.dtype)) for bound in (space.low, space.high))
+    low, high = (
+        _range(np.array(_numbers(bound), space.dtype)) for bound in (space.low, space.high)
+    )
     return f"Box({low}, {high}, {space.shape}, {space.dtype})"
 
 

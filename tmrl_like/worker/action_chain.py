@@ -1,13 +1,15 @@
-"""What stands between who drives and the environment: filters and limits, in the order in which a user lists them.
+"""What stands between who drives and the environment: filters and limits, in the order in which a
+user lists them.
 
     driver -> filter -> limits -> environment
 
-What comes out of the chain is what the environment gets, and so what the sample, the action buffer and the memory hold.
-A part keeps a state within an episode. Learning needs to see it: with `act_buf_len` of 1 the newest action is in the
-observation, which is the state of `LowPass` and `RateLimit`; with 2 so is the speed, for the other ones.
+What comes out of the chain is what the environment gets, and so what the sample, the action buffer
+and the memory hold. A part keeps a state within an episode. Learning needs to see it: with
+`act_buf_len` of 1 the newest action is in the observation, which is the state of `LowPass` and
+`RateLimit`; with 2 so is the speed, for the other ones.
 
-Values of actions are Python's, in one list that each part changes in place: at the few numbers that an action has,
-numpy takes longer, and so do new lists, `zip` and calls of `min` and `max`.
+Values of actions are Python's, in one list that each part changes in place: at the few numbers that
+an action has, numpy takes longer, and so do new lists, `zip` and calls of `min` and `max`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class ActionRange:
 
     def each(self, name: str, value: PerNumber) -> Values:
         """`value` for each number of an action; ConfigError: there are more or fewer."""
-        values = [float(value)] * len(self.rest) if isinstance(value, int | float) else [float(v) for v in value]
+        values = (
+            [float(value)] * len(self.rest)
+            if isinstance(value, int | float)
+            else [float(v) for v in value]
+        )
         num = len(self.rest)
         expect(len(values) == num, name, value, f"one number, or {num}, one for each of an action")
         return values
@@ -72,16 +78,24 @@ class ActionPart:
 
 
 class ActionChain:
-    """The parts, one behind the other; what comes out is cut off at the bounds of the action space."""
+    """The parts, one behind the other; what comes out is cut off at the bounds of the action
+    space.
+    """
 
     def __init__(self, parts: Sequence[ActionPart], time_step_s: float | None = None) -> None:
         """Take copies of the parts: several environments have a chain each.
 
         Args:
             parts: the first one gets what the driver chose.
-            time_step_s: seconds from an action to the next, for an environment without a clock; None: it has one.
+            time_step_s: seconds from an action to the next, for an environment without a clock;
+                None: it has one.
         """
-        expect(time_step_s is None or 0.0 < time_step_s < math.inf, "time_step_s", time_step_s, "more than 0")
+        expect(
+            time_step_s is None or 0.0 < time_step_s < math.inf,
+            "time_step_s",
+            time_step_s,
+            "more than 0",
+        )
         self._parts = copy.deepcopy(list(parts))
         self._changes: Sequence[Callable[[Values], object]] = self._parts
         self._time_step_s = time_step_s
@@ -90,16 +104,24 @@ class ActionChain:
         """Say what actions are, and how long the environment's time-step is; 0: it has no clock.
 
         Raises:
-            ConfigError: the numbers of actions have no bounds; nobody says how long a time-step is; a part has values
-                for fewer or more numbers.
+            ConfigError: the numbers of actions have no bounds; nobody says how long a time-step is;
+                a part has values for fewer or more numbers.
         """
-        is_box = isinstance(space, spaces.Box) and space.is_bounded() and np.issubdtype(space.dtype, np.floating)
-        expect(is_box, "the space of actions", space, "for an action_chain a Box of floats with bounds")
+        is_box = (
+            isinstance(space, spaces.Box)
+            and space.is_bounded()
+            and np.issubdtype(space.dtype, np.floating)
+        )
+        expect(
+            is_box, "the space of actions", space, "for an action_chain a Box of floats with bounds"
+        )
         assert isinstance(space, spaces.Box)
         self._shape, self._dtype = space.shape, space.dtype
         step_s = self._time_step_s or time_step_s
         if not step_s:
-            raise ConfigError("the environment has no clock: give its action_chain a time_step_s, in seconds")
+            raise ConfigError(
+                "the environment has no clock: give its action_chain a time_step_s, in seconds"
+            )
         rest = np.asarray(default_action, np.float64).ravel().tolist()
         low, high = space.low.ravel().tolist(), space.high.ravel().tolist()
         self._actions = ActionRange(rest, low, high, step_s)
@@ -120,8 +142,8 @@ class ActionChain:
         for change in self._changes:
             if change(numbers) is not None:
                 raise ConfigError(
-                    f"{type(change).__name__} returns an action; expected a part that changes, in place, the list that "
-                    "it is called with"
+                    f"{type(change).__name__} returns an action; expected a part that changes, in "
+                    "place, the list that it is called with"
                 )
         if not math.isfinite(sum(numbers)):
             names = ", ".join(type(part).__name__ for part in self._parts)
@@ -157,25 +179,33 @@ class LowPass(ActionPart):
 
 
 class OneEuroFilter(ActionPart):
-    """A low pass that lets fast movements through: Casiez, Roussel and Vogel, "1 Euro Filter", CHI 2012.
+    """A low pass that lets fast movements through: Casiez, Roussel and Vogel, "1 Euro Filter", CHI
+    2012.
 
     Eq. 1 to 6, for each number:  speed <- low pass of the change per second, at `speed_cutoff_hz`;
 
         f = min_cutoff_hz + beta abs(speed),    y <- y + (x - y) / (1 + 1 / (2 pi f dt)).
     """
 
-    def __init__(self, min_cutoff_hz: float = 1.0, beta: float = 0.0, speed_cutoff_hz: float = 1.0) -> None:
+    def __init__(
+        self, min_cutoff_hz: float = 1.0, beta: float = 0.0, speed_cutoff_hz: float = 1.0
+    ) -> None:
         """Take the frequencies.
 
         Args:
             min_cutoff_hz: of what hardly moves: lower shakes less.
-            beta: by how much it grows, in Hz, with each unit of the action per second: higher lags less.
+            beta: by how much it grows, in Hz, with each unit of the action per second: higher lags
+                less.
             speed_cutoff_hz: of the speed's own low pass.
         """
         for name, value in (("min_cutoff_hz", min_cutoff_hz), ("speed_cutoff_hz", speed_cutoff_hz)):
             expect(0.0 < value < math.inf, name, value, "more than 0")
         expect(0.0 <= beta < math.inf, "beta", beta, "0 or more")
-        self._min_cutoff_hz, self._beta, self._speed_cutoff_hz = min_cutoff_hz, beta, speed_cutoff_hz
+        self._min_cutoff_hz, self._beta, self._speed_cutoff_hz = (
+            min_cutoff_hz,
+            beta,
+            speed_cutoff_hz,
+        )
 
     def begin(self, actions: ActionRange) -> None:
         self._turn = 2.0 * math.pi * actions.step_s
@@ -213,10 +243,12 @@ class RateLimit(ActionPart):
 
 
 class AccelerationLimit(ActionPart):
-    """The speed of no number changes by more than so much per second, and it comes to rest without going beyond.
+    """The speed of no number changes by more than so much per second, and it comes to rest without
+    going beyond.
 
-    Its moves of two steps differ by b = a dt^2 at most. Towards a goal at distance d it moves as far as it can while
-    the moves m, m - b, m - 2 b, … that bring it to rest add up to d: with the largest k of which b k (k + 1) / 2 <= d,
+    Its moves of two steps differ by b = a dt^2 at most. Towards a goal at distance d it moves as
+    far as it can while the moves m, m - b, m - 2 b, … that bring it to rest add up to d: with the
+    largest k of which b k (k + 1) / 2 <= d,
 
         m = b k / 2 + d / (k + 1).
     """
@@ -226,7 +258,9 @@ class AccelerationLimit(ActionPart):
         self._per_s2 = per_s2
 
     def begin(self, actions: ActionRange) -> None:
-        self._most = [limit * actions.step_s**2 for limit in _limits(actions, "per_s2", self._per_s2)]
+        self._most = [
+            limit * actions.step_s**2 for limit in _limits(actions, "per_s2", self._per_s2)
+        ]
         self._last = list(actions.rest)
         self._moves = [0.0] * len(actions.rest)  # of the newest step
 
@@ -262,24 +296,35 @@ class DeadZone(ActionPart):
 class GrowingRange(ActionPart):
     """Actions near the default action at first, and all of them in the end.
 
-    As Smith et al., "Grow Your Limits: Continuous Improvement with Real-World RL for Robotic Locomotion", 2023 (APRL),
-    widen what a robot may do. The range is a share of the way from the default action to each bound. It grows from
-    `first` to 1 with steps, or with episodes that went well, or with both; each worker counts its own, from its start.
+    As Smith et al., "Grow Your Limits: Continuous Improvement with Real-World RL for Robotic
+    Locomotion", 2023 (APRL), widen what a robot may do. The range is a share of the way from the
+    default action to each bound. It grows from `first` to 1 with steps, or with episodes that went
+    well, or with both; each worker counts its own, from its start.
     """
 
     def __init__(
-        self, first: float, steps: int | None = None, episodes: int | None = None, min_return: float = 0.0
+        self,
+        first: float,
+        steps: int | None = None,
+        episodes: int | None = None,
+        min_return: float = 0.0,
     ) -> None:
         """Take how it grows.
 
         Args:
             first: the share at first.
             steps: after so many it is 1; None: it does not grow with steps.
-            episodes: after so many with a return of `min_return` it is 1; None: it does not grow with episodes.
+            episodes: after so many with a return of `min_return` it is 1; None: it does not grow
+                with episodes.
             min_return: of an episode that went well.
         """
         expect(0.0 < first <= 1.0, "first", first, "more than 0, at most 1")
-        expect(steps is not None or episodes is not None, "steps and episodes", None, "one of them at least")
+        expect(
+            steps is not None or episodes is not None,
+            "steps and episodes",
+            None,
+            "one of them at least",
+        )
         for name, value in (("steps", steps), ("episodes", episodes)):
             expect(value is None or value >= 1, name, value, "1 or more")
         self._min_return = min_return

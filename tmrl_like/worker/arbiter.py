@@ -1,4 +1,6 @@
-"""Who drives: whoever took over, the policy (or an expert that ignores new ones), or the safe action."""
+"""Who drives: whoever took over, the policy (or an expert that ignores new ones), or the safe
+action.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +30,30 @@ _CALM_S = 1.0
 class Arbiter:
     """Chooses each action, and says whose it is.
 
-    The safe action drives where the policy is too old or missing, and in place of an action that is not finite. Such an
-    incident begins with the first step that the safe action drives, and is over when the policy has driven for a
-    second. Each is logged once, and so is its end.
+    The safe action drives where the policy is too old or missing, and in place of an action that is
+    not finite. Such an incident begins with the first step that the safe action drives, and is over
+    when the policy has driven for a second. Each is logged once, and so is its end.
 
     Attributes:
         env: what is driven; its log takes the lines of the control thread.
         actor: the instance that acts now; `intake` has the other ones.
         intake: where policies come from.
         is_pinned: one policy drives, whatever is published.
-        max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for ever, and the actor may
-            drive before any policy was received.
+        max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for
+            ever, and the actor may drive before any policy was received.
         safe_action: an action of the space; None: the environment's default action.
         takeover: who may drive in place of the policy; None: nobody.
         obs_preprocessor: applied to what the actor sees; None: nothing is.
-        source: whose the actor's actions are: the policy's or, where policies that arrive are ignored, an expert's.
+        source: whose the actor's actions are: the policy's or, where policies that arrive are
+            ignored, an expert's.
         has_policy: whether one was received or read from a file.
-        holds: the policy drives on whatever arrives, for a test that is to be one policy's, until it is too old.
-        counts: the control loop's; it takes the policy's version, whether policies are ignored, the steps of the safe
-            action, and, as alarm, what an incident is about.
+        holds: the policy drives on whatever arrives, for a test that is to be one policy's, until
+            it is too old.
+        counts: the control loop's; it takes the policy's version, whether policies are ignored, the
+            steps of the safe action, and, as alarm, what an incident is about.
         received_at: `time.perf_counter()` when the one that drives was received; 0: none was.
-        expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is none.
+        expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is
+            none.
     """
 
     env: SupervisedEnv
@@ -74,7 +79,9 @@ class Arbiter:
         self._safe_steps_before = 0  # the incident
 
     def choose(self, obs: Observation, test: bool, now: float) -> tuple[Action, ActionSource]:
-        """The action to send, and whose it is; `now` is `time.perf_counter()`. For the control loop, at each step."""
+        """The action to send, and whose it is; `now` is `time.perf_counter()`. For the control
+        loop, at each step.
+        """
         if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
             return act, self.takeover.source
         if now > self.expires_at and not self.is_expert:
@@ -85,7 +92,9 @@ class Arbiter:
             self._blame_environment(error, obs)
             raise
         if not self._is_finite(act):
-            return self._safe(now, f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
+            return self._safe(
+                now, f"the policy's action is not finite: {act!r:.80}"
+            ), ActionSource.SAFE
         if self.counts.alarm and now - self._safe_at > _CALM_S:
             self._end_incident()
         return act, self.source
@@ -98,12 +107,14 @@ class Arbiter:
         return self.actor.act_(obs, test)
 
     def _blame_environment(self, error: Exception, obs: Observation) -> None:
-        """Raise EnvironmentFaultError where the actor raised on an observation that is none of the space."""
+        """Raise EnvironmentFaultError where the actor raised on an observation that is none of the
+        space.
+        """
         space = self.env.env.observation_space
         if not space.contains(obs):
             raise EnvironmentFaultError(
-                "the policy raised on an observation that is not in the environment's observation space: expected "
-                f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
+                "the policy raised on an observation that is not in the environment's observation "
+                f"space: expected {space}, got {outline(obs)} ({type(error).__name__}: {error})"
             ) from error
 
     def _safe(self, now: float, why: str = "") -> Action:
@@ -117,14 +128,18 @@ class Arbiter:
             self.env.log.add(logging.ERROR, "%s", counts.alarm)
         counts.safe_steps += 1
         self._safe_at = now
-        return copy.deepcopy(self.env.default_action if self.safe_action is None else self.safe_action)
+        return copy.deepcopy(
+            self.env.default_action if self.safe_action is None else self.safe_action
+        )
 
     def _end_incident(self) -> None:
         steps = self.counts.safe_steps - self._safe_steps_before
-        self.env.log.add(logging.INFO, "the policy drives again; the safe action drove %d steps", steps)
+        self.env.log.add(
+            logging.INFO, "the policy drives again; the safe action drove %d steps", steps
+        )
         self.counts.alarm = ""
 
-    # -- policies ------------------------------------------------------------------------------------
+    # -- policies ----------------------------------------------------------------------------------
 
     @property
     def is_expert(self) -> bool:
@@ -144,7 +159,10 @@ class Arbiter:
         if ready is None:
             return False
         policy, self.actor = ready
-        is_repeated = (policy.version, policy.published_at_s) == (self.counts.policy_version, self._published_at_s)
+        is_repeated = (policy.version, policy.published_at_s) == (
+            self.counts.policy_version,
+            self._published_at_s,
+        )
         if not is_repeated:  # by a server, to whoever comes back
             self.received_at = policy.received_at
         self._published_at_s = policy.published_at_s
@@ -152,7 +170,8 @@ class Arbiter:
         return True
 
     def use_weights(self, weights: Weights, version: int) -> None:
-        """Act with these from now on, in the thread of the environment, without the checks of those that arrive.
+        """Act with these from now on, in the thread of the environment, without the checks of those
+        that arrive.
 
         While a policy is held they wait until it is released.
         """
@@ -187,7 +206,9 @@ class Arbiter:
         try:
             self.intake.probe.load(self.actor, weights)
         except PolicyError as error:
-            advice = "give both their values of then, or choose another policy or another --run_name"
+            advice = (
+                "give both their values of then, or choose another policy or another --run_name"
+            )
             raise PolicyError(f"{path}: {error}; {advice}") from None
         self._renew(0 if card is None else card.version, time.perf_counter())
 

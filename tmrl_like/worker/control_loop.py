@@ -1,7 +1,8 @@
 """The control loop: act, step, append. Nothing in it waits for the network, a disk or the learner.
 
-After a sleep of the environment's clock the processor's caches hold little of it, and each line takes several times as
-long. So `step` has what must happen in each step, and the rest is in functions that it rarely calls.
+After a sleep of the environment's clock the processor's caches hold little of it, and each line
+takes several times as long. So `step` has what must happen in each step, and the rest is in
+functions that it rarely calls.
 """
 
 from __future__ import annotations
@@ -63,14 +64,17 @@ class ControlLoop:
         driver: chooses the actions.
         worker: the worker's name.
         returns: takes those of the last episodes; the lanes of a worker share it.
-        sample_of: makes a sample of what a step made, and of the observation before; None: that is the sample.
+        sample_of: makes a sample of what a step made, and of the observation before; None: that is
+            the sample.
         rollouts: where episodes go as a whole; None: nobody takes them.
         samples: where samples are appended to; None: nobody takes them.
-        chain: what becomes of an action on its way from the driver to the environment; None: it stays as it is.
-        counts: what is counted since the start, by the driver, too; `condition` has the rest as well.
+        chain: what becomes of an action on its way from the driver to the environment; None: it
+            stays as it is.
+        counts: what is counted since the start, by the driver, too; `condition` has the rest as
+            well.
         collected_steps: steps since the start that became samples.
-        times: `time.perf_counter()` of the newest step: when its observation came, when it was looked at, when the
-            action was there, and when the next observation came.
+        times: `time.perf_counter()` of the newest step: when its observation came, when it was
+            looked at, when the action was there, and when the next observation came.
     """
 
     env: SupervisedEnv
@@ -86,13 +90,17 @@ class ControlLoop:
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
         self.counts = self.driver.counts
-        self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)  # of the first bin, of steps in time, `condition` knows
+        # of the first bin, of steps in time, `condition` knows
+        self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
         self._late_after_s = math.inf  # a period
-        self._no_extras = {name: _zeros_like(value) for name, value in self.driver.actor.extras.items()}
+        self._no_extras = {
+            name: _zeros_like(value) for name, value in self.driver.actor.extras.items()
+        }
         self._action: Action = None  # the newest
         self._source = ActionSource.POLICY  # whose it was
         self._episode = _Episode(False, 0.0, 0, 0)
-        self._number = -1  # of the newest episode whose samples are collected, as it travels with them
+        # of the newest episode whose samples are collected, as it travels with them
+        self._number = -1
         self._reward = 0.0  # the newest
         self._epoch_s = 0.0  # the Unix time at which `time.perf_counter()` was 0
         self._failure: BaseException | None = None
@@ -101,7 +109,7 @@ class ControlLoop:
         if self.driver.obs_preprocessor is not None:  # which may be there to replace what is not
             self._is_finite_obs = lambda obs: True
 
-    # -- any thread ----------------------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------------
 
     def condition(self) -> Condition:
         """How it is now."""
@@ -120,7 +128,9 @@ class ControlLoop:
             time_step_s=env.time_step_s,
             late_steps=(max(0, counts.env_steps - sum(late)) if env.time_step_s else 0, *late),
             returns=tuple(self.returns),
-            driver=TEST if driver.holds and self._source is ActionSource.POLICY else self._source.name.lower(),
+            driver=TEST
+            if driver.holds and self._source is ActionSource.POLICY
+            else self._source.name.lower(),
         )
 
     def fail(self, failure: BaseException) -> None:
@@ -132,10 +142,12 @@ class ControlLoop:
         if self._failure is not None:
             raise self._failure
 
-    # -- the control thread --------------------------------------------------------------------------
+    # -- the control thread ------------------------------------------------------------------------
 
     def be_expert(self, expert: bool) -> None:
-        """Ignore policies from now on, or no more. Samples of an expert do not continue those of others."""
+        """Ignore policies from now on, or no more. Samples of an expert do not continue those of
+        others.
+        """
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
@@ -147,7 +159,9 @@ class ControlLoop:
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
         """Reset; returns the observation. Raises as `step`."""
         self.check()
-        self._episode = _Episode(test, time.monotonic(), self.counts.env_steps, self.counts.overruns)
+        self._episode = _Episode(
+            test, time.monotonic(), self.counts.env_steps, self.counts.overruns
+        )
         obs, _ = self.reset(collect_samples)
         if self.rollouts is not None:
             self._episode.rollout = self.rollouts.begin(obs, self.times[3])
@@ -156,8 +170,9 @@ class ControlLoop:
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
         """Reset the environment; returns observation and info.
 
-        With `collect_samples` its first observation becomes samples: one for each action of its action buffer, oldest
-        first, so that who rebuilds action buffers from samples need not know what a reset does to them.
+        With `collect_samples` its first observation becomes samples: one for each action of its
+        action buffer, oldest first, so that who rebuilds action buffers from samples need not know
+        what a reset does to them.
         """
         self.release()
         collect_garbage(is_between_episodes=True)
@@ -169,7 +184,9 @@ class ControlLoop:
             raise not_finite("observation after a reset", obs)
         if not self.counts.env_steps:
             self._look(obs)
-        late_after_s = self.env.time_step_s + LATENESS_EDGES_S[0] if self.env.time_step_s else math.inf
+        late_after_s = (
+            self.env.time_step_s + LATENESS_EDGES_S[0] if self.env.time_step_s else math.inf
+        )
         self._late_after_s = min(late_after_s, self.env.overrun_after_s)
         now = time.perf_counter()
         self.times = now, now, now, now
@@ -180,11 +197,20 @@ class ControlLoop:
 
     def _collect_reset(self, obs: Observation, info: Info) -> None:
         kind = type(self._reward)
-        no_reward = kind(0) if kind in REWARD_TYPES else 0.0  # in the type of the environment's rewards
+        # in the type of the environment's rewards
+        no_reward = kind(0) if kind in REWARD_TYPES else 0.0
         self._number = (self._number + 1) % EPISODES
-        timing = self._epoch_s + self.times[3], 0.0, 0.0, self.counts.policy_version, self.driver.source
+        timing = (
+            self._epoch_s + self.times[3],
+            0.0,
+            0.0,
+            self.counts.policy_version,
+            self.driver.source,
+        )
         for act in actions_of_reset(self.env.env, obs):
-            self._append((act, obs, no_reward, False, False, info), None, *timing, self._number + RESET)
+            self._append(
+                (act, obs, no_reward, False, False, info), None, *timing, self._number + RESET
+            )
 
     def _append(self, made: Made, last_obs: Observation, *timing: Any) -> None:
         """As `step` does it, which has no time for a further call."""
@@ -192,7 +218,9 @@ class ControlLoop:
         if self.samples is not None:
             self.samples.append(sample, *timing)
 
-    def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
+    def step(
+        self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> Stepped:
         """See `RolloutWorker.step`; `info` holds the actor's `extras`.
 
         Raises:
@@ -235,7 +263,15 @@ class ControlLoop:
                 sample = self.sample_of(sample, obs)
             if self.samples is not None:
                 at_s, error_s = self._epoch_s + observed, period_s - env.time_step_s
-                self.samples.append(sample, at_s, acted - started, error_s, counts.policy_version, source, self._number)
+                self.samples.append(
+                    sample,
+                    at_s,
+                    acted - started,
+                    error_s,
+                    counts.policy_version,
+                    source,
+                    self._number,
+                )
         if steps % _LOOKED_AFTER_EVERY == 1:
             self._look_after(new_obs)
         return new_obs, rew, terminated, truncated, info
@@ -257,7 +293,9 @@ class ControlLoop:
         problem = observation_problem(obs, self.env.env.observation_space, finite=False)
         if problem and problem != self._problem:
             self._problem = problem
-            self.env.log.add(logging.WARNING, "%s; correct the environment or its observation_space", problem)
+            self.env.log.add(
+                logging.WARNING, "%s; correct the environment or its observation_space", problem
+            )
 
     def _on_late(self, period_s: float) -> None:
         env, counts = self.env, self.counts
@@ -268,13 +306,19 @@ class ControlLoop:
         counts.overruns += 1
         if counts.overruns < 10 or counts.overruns % 100 == 0:
             line = "time-step overrun: %.1f ms instead of %.1f ms (%d so far)"
-            env.log.add(logging.WARNING, line, period_s * 1e3, env.time_step_s * 1e3, counts.overruns)
+            env.log.add(
+                logging.WARNING, line, period_s * 1e3, env.time_step_s * 1e3, counts.overruns
+            )
 
     def release(self) -> None:
         """Append the steps that are held back, where a person judges them."""
 
-    def end_episode(self, terminated: bool, truncated: bool, fault: str | None = None) -> EpisodeStats:
-        """Report the episode. What follows a `fault`, with which the environment broke it off, does not continue it."""
+    def end_episode(
+        self, terminated: bool, truncated: bool, fault: str | None = None
+    ) -> EpisodeStats:
+        """Report the episode. What follows a `fault`, with which the environment broke it off, does
+        not continue it.
+        """
         self.release()
         episode, counts = self._episode, self.counts
         stats = EpisodeStats(
@@ -305,4 +349,6 @@ class ControlLoop:
 
 def _zeros_like(value: Any) -> Any:
     """Zeros of an array's or a number's form."""
-    return np.zeros_like(value)[()] if isinstance(value, np.ndarray | np.generic) else type(value)(0)
+    return (
+        np.zeros_like(value)[()] if isinstance(value, np.ndarray | np.generic) else type(value)(0)
+    )

@@ -1,9 +1,11 @@
-"""New weights, from memory that the link fills to the control loop, without the loop ever waiting for them.
+"""New weights, from memory that the link fills to the control loop, without the loop ever waiting
+for them.
 
-An actor in numpy acts on the parameters where they lie: there is an instance for each slot, and to take a policy is to
-change the instance. Those of an actor in torch are loaded and probed first, in the thread that the link wakes: one
-instance acts, another one is loaded. A third one is made when a policy arrives while another one waits to be taken, so
-that a policy that turns out to be unfit never costs one that was fit.
+An actor in numpy acts on the parameters where they lie: there is an instance for each slot, and to
+take a policy is to change the instance. Those of an actor in torch are loaded and probed first, in
+the thread that the link wakes: one instance acts, another one is loaded. A third one is made when a
+policy arrives while another one waits to be taken, so that a policy that turns out to be unfit
+never costs one that was fit.
 """
 
 from __future__ import annotations
@@ -51,11 +53,14 @@ class PolicyIntake:
         return self.ready[0] != self.taken
 
     def take(self, acting: Actor) -> Ready | None:
-        """Swap the acting instance for the newest policy's (environment's thread); None: there is no newer one."""
+        """Swap the acting instance for the newest policy's (environment's thread); None: there is
+        no newer one.
+        """
         return None
 
     def on_published(self) -> int:
-        """The link has put a policy into a slot, and cannot say whether it is fit to act (the thread that it wakes).
+        """The link has put a policy into a slot, and cannot say whether it is fit to act (the
+        thread that it wakes).
 
         Returns:
             The word of a policy that was checked here and is fit to act; 0: none was.
@@ -81,7 +86,9 @@ class NumpyIntake(PolicyIntake):
         make_actor: Callable[[], NetworkActor],
         lane: int = 0,
     ) -> None:
-        """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees what lane 0 sees."""
+        """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees
+        what lane 0 sees.
+        """
         super().__init__(probe, slots.ready)
         self._slots, self._lane = slots, lane
         if lane == 0:
@@ -106,7 +113,9 @@ class TorchIntake(PolicyIntake):
         slots: where policies arrive.
     """
 
-    def __init__(self, slots: PolicySlots, probe: PolicyProbe, make_actor: Callable[[], Actor], lane: int = 0) -> None:
+    def __init__(
+        self, slots: PolicySlots, probe: PolicyProbe, make_actor: Callable[[], Actor], lane: int = 0
+    ) -> None:
         """`make_actor` makes another instance of the actor, on its device."""
         self._word = [0]
         super().__init__(probe, self._word)

@@ -36,10 +36,11 @@ class _Held:
 
 @dataclass(eq=False)
 class JudgedLoop(ControlLoop):
-    """Holds back the newest steps for a person's reaction time, and changes them by what the person says meanwhile.
+    """Holds back the newest steps for a person's reaction time, and changes them by what the person
+    says meanwhile.
 
-    What is said counts for the step in which it was seen: whose observation was the next to come. A step that was a
-    success or a failure is its episode's last one: those after it are left out.
+    What is said counts for the step in which it was seen: whose observation was the next to come. A
+    step that was a success or a failure is its episode's last one: those after it are left out.
 
     Attributes:
         person: who judges.
@@ -53,7 +54,9 @@ class JudgedLoop(ControlLoop):
         self._holds_s = self.person.options.reaction_s + _HEARD_WITHIN_S
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """As the control loop's; where that is asked for, a person resets first, while nothing moves."""
+        """As the control loop's; where that is asked for, a person resets first, while nothing
+        moves.
+        """
         if self.person.options.reset_prompt:
             self._await_reset()
         obs, info = super().reset(collect_samples)
@@ -72,13 +75,21 @@ class JudgedLoop(ControlLoop):
                 raise StoppedError
         self.counts.alarm = ""
 
-    def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
+    def step(
+        self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> Stepped:
         """As the control loop's; `terminated` as well where a person has said so."""
         last_obs = copy.deepcopy(obs)  # an environment may use its arrays again
         stepped = super().step(obs, test, False, last_step)
         before, started, acted, observed = self.times
         error_s = observed - before - self.env.time_step_s
-        timing = self._epoch_s + observed, acted - started, error_s, self.counts.policy_version, self._source
+        timing = (
+            self._epoch_s + observed,
+            acted - started,
+            error_s,
+            self.counts.policy_version,
+            self._source,
+        )
         made = copy.deepcopy([self._action, *stepped])
         self._held.append(_Held(observed, last_obs, made, timing, collect_samples))
         new_obs, rew, terminated, truncated, info = stepped
@@ -112,7 +123,9 @@ class JudgedLoop(ControlLoop):
         return ends
 
     def release(self, until: float = math.inf) -> None:
-        """Append the steps that were observed up to then: nobody says anything about them any more."""
+        """Append the steps that were observed up to then: nobody says anything about them any
+        more.
+        """
         while self._held and self._held[0].observed <= until:
             step = self._held.popleft()
             if step.collects:

@@ -1,4 +1,6 @@
-"""A lane of a worker: one environment, and all that drives it; several share a worker's policy and connection."""
+"""A lane of a worker: one environment, and all that drives it; several share a worker's policy and
+connection.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ class Plan:
 
     def begins_another(self) -> bool:
         """Whether a lane is to begin another episode, which it does then."""
-        return self.collected_steps < self.nb_steps + self.initial_steps and next(self._begun) < self.nb_episodes
+        return (
+            self.collected_steps < self.nb_steps + self.initial_steps
+            and next(self._begun) < self.nb_episodes
+        )
 
 
 class Lane:
@@ -84,12 +89,13 @@ class Lane:
         self.env = loop.env
         self.env.while_waiting(Rehearsal(loop))
         self.intake = loop.driver.intake
-        self._retests, self._repeats = Retests(), False  # whether the next episode is a test of the same policy
+        # whether the next episode is a test of the same policy
+        self._retests, self._repeats = Retests(), False
         self._trained = 0  # the training steps that entries up to this one allow are made
         self._changed = threading.Condition()
         self._before, self._newest = 0, 0  # the entries of the step before the newest, and of that
 
-    # -- in the environment's thread -----------------------------------------------------------------
+    # -- in the environment's thread ---------------------------------------------------------------
 
     def _steps(self, plan: Plan, tests: Iterator[bool]) -> Iterator[None]:
         """Drive an episode for each of `tests`; yields after each step.
@@ -110,7 +116,9 @@ class Lane:
                 obs = loop.begin_episode(is_test, collects)
                 terminated = truncated = False
                 for number in itertools.count(1):
-                    obs, _, terminated, truncated, _ = loop.step(obs, is_test, collects, number >= limit)
+                    obs, _, terminated, truncated, _ = loop.step(
+                        obs, is_test, collects, number >= limit
+                    )
                     if stopping.is_set():
                         raise StoppedError
                     if waits:
@@ -149,7 +157,8 @@ class Lane:
             self._await_training(plan, all_of_it=True)
 
     def _await_training(self, plan: Plan, all_of_it: bool = False) -> None:
-        """After a step, hold still until the training steps of the one before it are made; or `all_of_it`.
+        """After a step, hold still until the training steps of the one before it are made; or
+        `all_of_it`.
 
         So one task of each lane may wait while its next step is under way, and no more.
 
@@ -168,10 +177,13 @@ class Lane:
                     raise StoppedError
                 self._changed.wait(0.2)
 
-    # -- who drives it -------------------------------------------------------------------------------
+    # -- who drives it -----------------------------------------------------------------------------
 
-    def drive(self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]) -> None:
-        """Run episodes, whatever the environment does; within `tuned`, as often as the environment's thread is made.
+    def drive(
+        self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]
+    ) -> None:
+        """Run episodes, whatever the environment does; within `tuned`, as often as the
+        environment's thread is made.
 
         Raises:
             StoppedError: a stop was requested.
@@ -196,7 +208,9 @@ class Lane:
         self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:
-        """The same in the caller's thread: yields after each step, and goes on when the next one is asked for."""
+        """The same in the caller's thread: yields after each step, and goes on when the next one is
+        asked for.
+        """
         tests = self._tests(plan)
         while True:
             try:
@@ -213,13 +227,15 @@ class Lane:
             kind = "test" if stats.test else "training"
             how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
             line = "%s episode: return %.2f in %d steps%s (policy %d)"
-            self.env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
+            self.env.log.add(
+                logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version
+            )
         if stats.test is not plan.test and stats.policy_version:
             self._repeats = self._retests.wants_another(-math.inf if stats.fault else stats.return_)
         if plan.on_episode is not None:
             plan.on_episode(stats)
 
-    # -- any thread ----------------------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------------
 
     def note_trained(self, incarnation: int, entry: int) -> None:
         """The training steps are made that the entries of an incarnation up to this one allow."""

@@ -1,9 +1,10 @@
-"""The link: a worker's half of the conversation with the server, beside the process that drives the environment.
+"""The link: a worker's half of the conversation with the server, beside the process that drives the
+environment.
 
-It sends what the control loops left in their sample logs, and has checked policies ready for them. The two meet in
-a folder in shared memory, whatever happens to one of them, and tell each other the rest in a few messages: once when it
-starts (`Setup`), then five times a second, and when something changes. It imports neither torch nor gymnasium nor any
-code of the user's.
+It sends what the control loops left in their sample logs, and has checked policies ready for them.
+The two meet in a folder in shared memory, whatever happens to one of them, and tell each other the
+rest in a few messages: once when it starts (`Setup`), then five times a second, and when something
+changes. It imports neither torch nor gymnasium nor any code of the user's.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _ORPHAN_FLUSH_S = 3.0  # for how long it sends what is left when the other proce
 
 @dataclass(eq=False)
 class WorkerRole:
-    """Sends what the control loop left in the sample log, has new weights ready for it (see `session.Role`).
+    """Sends what the control loop left in the sample log, has new weights ready for it (see
+    `session.Role`).
 
     Attributes:
         outbox: sends the samples.
@@ -76,7 +78,8 @@ class WorkerRole:
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
-        self._feed: int | None = None  # of the newest welcome, 0: nobody trains; None: there was none yet
+        # of the newest welcome, 0: nobody trains; None: there was none yet
+        self._feed: int | None = None
         self._policy_received = 0
         self._beat_is_due = False
 
@@ -112,8 +115,8 @@ class WorkerRole:
         elif isinstance(message, m.Dismissal):
             if message.incarnation in self.outbox.incarnations:
                 raise RefusedError(
-                    f"this worker's samples do not fit those in the trainer's memory: {message.reason}; start "
-                    "both with the same environment and sample_compressor"
+                    "this worker's samples do not fit those in the trainer's memory: "
+                    f"{message.reason}; start both with the same environment and sample_compressor"
                 )
             self.outbox.set_aside(message.incarnation, message.reason)
 
@@ -132,7 +135,13 @@ class WorkerRole:
         return self._feed != 0 and self.outbox.pending()
 
     def beat(self) -> m.Beat:
-        return m.Beat(self.outbox.worker, self.known(), self._policy_received, at_s=time.time(), up_s=clocks.up_s())
+        return m.Beat(
+            self.outbox.worker,
+            self.known(),
+            self._policy_received,
+            at_s=time.time(),
+            up_s=clocks.up_s(),
+        )
 
     def known(self) -> Condition:
         """The worker's condition, with what the link knows."""
@@ -146,7 +155,11 @@ class Link:
     """The connection and all that it does, in the threads of whoever makes it."""
 
     def __init__(
-        self, setup: Setup, messages: Iterator[ToLink], tell: Callable[[FromLink], None], leaving: threading.Event
+        self,
+        setup: Setup,
+        messages: Iterator[ToLink],
+        tell: Callable[[FromLink], None],
+        leaving: threading.Event,
     ) -> None:
         """Take over what is in the sample log, and connect, without waiting for the server.
 
@@ -160,7 +173,9 @@ class Link:
         self._leaving = leaving
         self._flush_s = _ORPHAN_FLUSH_S
         self._shared = Path(setup.shared)
-        slots = PolicySlots(self._shared, setup.manifest, input_size(setup.network), len(setup.incarnations))
+        slots = PolicySlots(
+            self._shared, setup.manifest, input_size(setup.network), len(setup.incarnations)
+        )
         probes = np.frombuffer(setup.probes, np.float32).reshape(-1, max(1, slots.input.size))
         network = None if setup.network is None else Network(setup.network)
         gate = PolicyGate(slots, setup.actor, setup.manifest, network, probes)
@@ -170,11 +185,21 @@ class Link:
             ring = connect_to_one(setup.transport, setup.servers, setup.worker, keys, setup.limits)
             undo.callback(ring.close)
             self._outbox = Outbox(
-                Path(setup.folder), setup.worker, setup.incarnations, setup.outbox, epoch_s=setup.epoch_s
+                Path(setup.folder),
+                setup.worker,
+                setup.incarnations,
+                setup.outbox,
+                epoch_s=setup.epoch_s,
             )
             undo.callback(self._outbox.close)
             self._role = WorkerRole(
-                self._outbox, gate, slots, self._files, setup.condition, tell, is_final=network is not None
+                self._outbox,
+                gate,
+                slots,
+                self._files,
+                setup.condition,
+                tell,
+                is_final=network is not None,
             )
             first, *others = setup.incarnations
             self._session = Session(
@@ -205,7 +230,9 @@ class Link:
         self._leaving.set()
 
     def serve(self) -> None:
-        """Say how it is, and write what is to be kept, until it is to leave; then send what is left."""
+        """Say how it is, and write what is to be kept, until it is to leave; then send what is
+        left.
+        """
         is_over = False
         while not is_over:
             self._tell(Status(self._session.connected, self._role.known()))
@@ -226,7 +253,9 @@ class Link:
 
 
 def run_link(
-    messages: Iterator[ToLink], tell: Callable[[FromLink], None], start: Callable[[Setup], threading.Event]
+    messages: Iterator[ToLink],
+    tell: Callable[[FromLink], None],
+    start: Callable[[Setup], threading.Event],
 ) -> None:
     """Be a link, from its `Setup` on, for which `start` returns what is set when it is to leave."""
     setup = next(messages, None)
@@ -240,7 +269,9 @@ def run_link(
 
 
 def failure(error: BaseException) -> Failed:
-    """An error as the control loops' side raises it; a ShortageError: another link may find what this one did not."""
+    """An error as the control loops' side raises it; a ShortageError: another link may find what
+    this one did not.
+    """
     if isinstance(error, TmrlLikeError):
         return Failed(type(error).__name__, str(error))
     kind = ShortageError if isinstance(error, MemoryError | OSError) else TmrlLikeError

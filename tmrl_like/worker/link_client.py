@@ -92,7 +92,9 @@ class LinkThread:
         from tmrl_like.worker.link import run_link
 
         try:
-            run_link(iter(self._to_link.get, None), self._from_link.put, lambda setup: threading.Event())
+            run_link(
+                iter(self._to_link.get, None), self._from_link.put, lambda setup: threading.Event()
+            )
         finally:
             self._from_link.put(None)
 
@@ -103,12 +105,15 @@ class LinkThread:
 
 
 def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
-    """A link that waits for its `Setup`: in a process, or in a thread, which the transport "inproc" needs."""
+    """A link that waits for its `Setup`: in a process, or in a thread, which the transport "inproc"
+    needs.
+    """
     return LinkProcess() if in_process and transport != "inproc" else LinkThread()
 
 
 class LinkClient:
-    """Has a link run, and answers it. When it ends before it is to leave, another one goes on where it was.
+    """Has a link run, and answers it. When it ends before it is to leave, another one goes on where
+    it was.
 
     Attributes:
         connected: whether the server let this worker in and still answers.
@@ -143,13 +148,16 @@ class LinkClient:
         self._lanes = lanes
         self._failure: BaseException | None = None
         self._is_ready = threading.Event()  # or never will be
-        self._changing = threading.Lock()  # held while a link is told what to do, and that it is to leave
+        # held while a link is told what to do, and that it is to leave
+        self._changing = threading.Lock()
         self._leave: Leave | None = None
         self._leaving = threading.Event()
         self._said: set[str] = set()
         self._thread = start_thread(self._run, "tmrl-link")
         if not self._is_ready.wait(_READY_WITHIN_S):
-            self._fail(TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s"))
+            self._fail(
+                TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s")
+            )
         self.check()
 
     @property
@@ -167,7 +175,8 @@ class LinkClient:
             raise self._failure
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Have the link, or the one that is being started, send what is left within `flush_s`, and end it.
+        """Have the link, or the one that is being started, send what is left within `flush_s`, and
+        end it.
 
         Twice is fine.
         """
@@ -178,10 +187,12 @@ class LinkClient:
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
         self._link.end()
 
-    # -- the thread that answers ---------------------------------------------------------------------
+    # -- the thread that answers -------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Have one link after the other, until one was to leave, or says what ended the connection."""
+        """Have one link after the other, until one was to leave, or says what ended the
+        connection.
+        """
         link: LinkProcess | LinkThread | None = self._link
         while link is not None:
             started_at = time.monotonic()
@@ -208,19 +219,27 @@ class LinkClient:
                 link.send(self._leave)
 
     def _start_again(self) -> LinkProcess | LinkThread | None:
-        """Start another one, as soon as the machine has what it needs; None: nobody waits for that any more."""
+        """Start another one, as soon as the machine has what it needs; None: nobody waits for that
+        any more.
+        """
         while True:
             try:
                 return type(self._link)()
             except (ShortageError, MemoryError) as error:
-                self._say_once(logging.ERROR, f"{one_line(error)}: the environment goes on, trying again")
+                self._say_once(
+                    logging.ERROR, f"{one_line(error)}: the environment goes on, trying again"
+                )
             if self._leaving.wait(_PAUSE_S):
                 return None
 
     def _answer(self, link: LinkProcess | LinkThread) -> None:
         """Hear a link, until it has ended, or asks for another one: that may find what it lacks."""
         for message in link.messages:
-            if isinstance(message, Failed) and message.kind == ShortageError.__name__ and self._is_ready.is_set():
+            if (
+                isinstance(message, Failed)
+                and message.kind == ShortageError.__name__
+                and self._is_ready.is_set()
+            ):
                 self._say_once(logging.ERROR, message.text)
                 return
             try:

@@ -1,6 +1,8 @@
-"""What a worker and its link tell each other: when the link starts, five times a second, and when something changes.
+"""What a worker and its link tell each other: when the link starts, five times a second, and when
+something changes.
 
-Between two processes, a message is 4 bytes for its length, and msgpack; between threads it is handed over.
+Between two processes, a message is 4 bytes for its length, and msgpack; between threads it is
+handed over.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ class Published(_Told):
 
 
 class Trained(_Told):
-    """From the link: the training steps are made that the entries of a lane up to this one allow."""
+    """From the link: the training steps are made that the entries of a lane up to this one
+    allow.
+    """
 
     incarnation: int
     entry: int

@@ -1,4 +1,6 @@
-"""The link as a process of its own; started by `link_client`, with pipes as standard input and output."""
+"""The link as a process of its own; started by `link_client`, with pipes as standard input and
+output.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from collections.abc import Callable
 
 from tmrl_like.base.processes import end_with_parent, keep_freed_memory
 from tmrl_like.worker.link import run_link
-from tmrl_like.worker.link_messages import TO_LINK, FromLink, LogLine, MessageWriter, Setup, messages_in
+from tmrl_like.worker.link_messages import (
+    TO_LINK,
+    FromLink,
+    LogLine,
+    MessageWriter,
+    Setup,
+    messages_in,
+)
 
 _KEEP_BYTES = 64 << 20  # of freed memory: one packet's is the next one's
 
@@ -29,8 +38,10 @@ class _ToParent(logging.Handler):
 def main() -> None:
     """Serve until the other process says so, or has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "sched_setscheduler"):  # not a real-time priority of the thread that starts it; and on Linux it
-        policy = getattr(os, "SCHED_BATCH", os.SCHED_OTHER)  # wakes up without taking the processor from anybody
+    # not a real-time priority of the thread that starts it; and on Linux it
+    if hasattr(os, "sched_setscheduler"):
+        # wakes up without taking the processor from anybody
+        policy = getattr(os, "SCHED_BATCH", os.SCHED_OTHER)
         os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
     tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))

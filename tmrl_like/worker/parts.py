@@ -1,4 +1,6 @@
-"""What a worker is made of: environments, lanes that drive them, the link, and the files that it shares with them."""
+"""What a worker is made of: environments, lanes that drive them, the link, and the files that it
+shares with them.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,17 @@ class Parts:
         obs_preprocessor: ObsPreprocessor | None,
         crc_debug: bool,
     ) -> None:
-        """Make them; `closing` closes them. Other arguments, and what is raised, are `RolloutWorker`'s."""
+        """Make them; `closing` closes them. Other arguments, and what is raised, are
+        `RolloutWorker`'s.
+        """
         self._options, self._keywords, self._closing = options, keywords, closing
         self._actor_module_cls = actor_module_cls
         refuse_missing_cores(options.cpu_affinity)
         self._link = None if standalone else self._start_link()  # it starts while the rest is made
         hooks = keywords.get("on_rollout")
-        self.rollouts = Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
+        self.rollouts = (
+            Rollouts(hooks, options.rollout_observations, 4 * options.envs) if hooks else None
+        )
         if self.rollouts is not None:
             closing.callback(self.rollouts.close)
         self.name = keywords.get("name") or new_name()
@@ -84,18 +90,23 @@ class Parts:
         self._env = envs[0].env
         refuse_longer_buffer(sample_compressor, held_actions(self._env))
         sample_of = sampler_of(sample_compressor, crc_debug)
-        self._probe = PolicyProbe(self._env.observation_space, self._env.action_space, obs_preprocessor)
+        self._probe = PolicyProbe(
+            self._env.observation_space, self._env.action_space, obs_preprocessor
+        )
         actors = [self._make_actor() for _ in envs]
         self._actor = actors[0]
         network = self._actor.in_numpy()
-        self._network = None if network is None else network.spec  # the link does not know what others compute
+        # the link does not know what others compute
+        self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
         takeover = self._make_takeover(envs[0])
         self.person = self._make_person()
         returns: deque[float] = deque(maxlen=RETURNS_KEPT)
         self.lanes: list[Lane] = []
         for env, actor, intake in zip(envs, actors, intakes, strict=True):
-            driver = self._make_arbiter(env, actor, intake, None if self.lanes else takeover, obs_preprocessor)
+            driver = self._make_arbiter(
+                env, actor, intake, None if self.lanes else takeover, obs_preprocessor
+            )
             samples = self._logs[len(self.lanes)] if self._logs else None
             chain = self._make_chain(env)
             parts = env, driver, self.name, returns, sample_of, self.rollouts, samples, chain
@@ -114,7 +125,9 @@ class Parts:
 
     def _make_actor(self) -> Actor:
         env = self._env
-        actor = self._actor_module_cls(observation_space=env.observation_space, action_space=env.action_space)
+        actor = self._actor_module_cls(
+            observation_space=env.observation_space, action_space=env.action_space
+        )
         actor = actor.to_device(self._options.device)
         return actor.in_numpy() or actor
 
@@ -164,21 +177,28 @@ class Parts:
             intake,
             is_pinned=is_pinned,
             max_policy_age_s=options.max_policy_age_s if self._logs and not is_pinned else math.inf,
-            safe_action=None if safe_action is None else to_action(safe_action, self._env.action_space),
+            safe_action=None
+            if safe_action is None
+            else to_action(safe_action, self._env.action_space),
             takeover=takeover,
             obs_preprocessor=obs_preprocessor,
         )
 
-    # -- what the worker shares with its link --------------------------------------------------------
+    # -- what the worker shares with its link ------------------------------------------------------
 
     def _make_logs(self) -> list[SampleLog]:
-        """Where each lane appends its samples; raises ConfigError where the folder cannot be used."""
+        """Where each lane appends its samples; raises ConfigError where the folder cannot be
+        used.
+        """
         options = self._options
         spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
-        self._folder = folder = self._open_folder(Path(spool) if spool else None, self._keywords.get("name"))
+        self._folder = folder = self._open_folder(
+            Path(spool) if spool else None, self._keywords.get("name")
+        )
         self.name = folder.worker
         self._memory = folder if folder.is_private else self._open_folder(None, folder.worker)
-        room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4  # the link drops the oldest before that
+        # the link drops the oldest before that
+        room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4
         logs = []
         for _ in range(options.envs):
             logs.append(SampleLog(folder, room_bytes // options.envs))
@@ -191,19 +211,27 @@ class Parts:
         return folder
 
     def _make_intakes(self, actors: Sequence[Actor]) -> Sequence[PolicyIntake]:
-        """Where policies come from, for each lane; raises ConfigError where there is no room for them."""
+        """Where policies come from, for each lane; raises ConfigError where there is no room for
+        them.
+        """
         if not self._logs:
             return [PolicyIntake(self._probe) for _ in actors]
         folder = self._memory.path
         try:
-            slots = PolicySlots(folder, self._actor.manifest(), input_size(self._network), len(actors))
+            slots = PolicySlots(
+                folder, self._actor.manifest(), input_size(self._network), len(actors)
+            )
         except OSError as error:
             raise ConfigError(
-                f"cannot keep policies in this machine's shared memory, {folder.parent}: {error.strerror}; make room"
+                f"cannot keep policies in this machine's shared memory, {folder.parent}: "
+                f"{error.strerror}; make room"
             ) from None
         networks = [network for actor in actors if (network := actor.in_numpy()) is not None]
         if networks:
-            return [NumpyIntake(slots, self._probe, actor, self._make_network, i) for i, actor in enumerate(networks)]
+            return [
+                NumpyIntake(slots, self._probe, actor, self._make_network, i)
+                for i, actor in enumerate(networks)
+            ]
         return [TorchIntake(slots, self._probe, self._make_actor, i) for i in range(len(actors))]
 
     def _start_link(self) -> LinkProcess | LinkThread:
@@ -218,18 +246,27 @@ class Parts:
         weights: Path | None,
         history: Path | None,
     ) -> LinkClient:
-        """Have the link do its work: whom it dials, and where it keeps the newest weights, and every k-th.
+        """Have the link do its work: whom it dials, and where it keeps the newest weights, and
+        every k-th.
 
         `make_condition` says how the worker is. Not for a standalone one, which has no link.
         """
         assert self._link is not None
-        client = LinkClient(self._link, self._setup(server_ip, weights, history), make_condition, self.lanes)
+        client = LinkClient(
+            self._link, self._setup(server_ip, weights, history), make_condition, self.lanes
+        )
         self._closing.callback(client.close)
         return client
 
-    def _setup(self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None) -> Setup:
+    def _setup(
+        self, server_ip: str | Sequence[str] | None, weights: Path | None, history: Path | None
+    ) -> Setup:
         keywords, network = self._keywords, self._actor.in_numpy()
-        probes = [] if network is None else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
+        probes = (
+            []
+            if network is None
+            else [network.flatten(obs).tobytes() for obs in self._probe.sampled]
+        )
         return Setup(
             worker=self.name,
             folder=str(self._folder.path),
@@ -237,7 +274,9 @@ class Parts:
             shared=str(self._memory.path),
             outbox=self._options.outbox,
             transport=keywords.get("transport", "zmq"),
-            servers=addresses_of(server_ip or cfg.SERVER_IP_FOR_WORKER, keywords.get("server_port") or cfg.PORT),
+            servers=addresses_of(
+                server_ip or cfg.SERVER_IP_FOR_WORKER, keywords.get("server_port") or cfg.PORT
+            ),
             keys=str(keywords.get("keys_dir") or cfg.KEYS_FOLDER),
             limits=keywords.get("limits") or TransportOptions(),
             spaces=describe_spaces(self._env.observation_space, self._env.action_space),
@@ -252,10 +291,11 @@ class Parts:
             epoch_s=clocks.EPOCH_S,
         )
 
-    # -- policies from the disk ----------------------------------------------------------------------
+    # -- policies from the disk --------------------------------------------------------------------
 
     def load_policy(self, kept: Path | None, is_needed: bool) -> None:
-        """Have all lanes act with the `policy` of the keywords, else with the one that was kept, if there is one.
+        """Have all lanes act with the `policy` of the keywords, else with the one that was kept, if
+        there is one.
 
         A kept one that is damaged, and not `is_needed`, is put aside.
 
@@ -274,10 +314,14 @@ class Parts:
             if is_needed or policy is not None:
                 raise
             aside = path.replace(f"{path}.damaged")
-            log.warning("%s; it is %s now; starting without weights, until some arrive", error, aside)
+            log.warning(
+                "%s; it is %s now; starting without weights, until some arrive", error, aside
+            )
 
 
 def _seed_of(seed: int, name: str, number: int) -> int:
-    """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's number."""
+    """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's
+    number.
+    """
     entropy = (seed, zlib.crc32(name.encode()), number)
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1

@@ -1,4 +1,6 @@
-"""A person watches an environment, says how it goes, and resets it: by key, by gamepad, by command, or by a script."""
+"""A person watches an environment, says how it goes, and resets it: by key, by gamepad, by command,
+or by a script.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,13 @@ _BUTTON = "button "
 
 
 class Person:
-    """Listens in a thread of its own, and keeps what was said until the control loop, which never waits, takes it.
+    """Listens in a thread of its own, and keeps what was said until the control loop, which never
+    waits, takes it.
 
     Attributes:
         options: what they say.
-        said: about episodes, oldest first: a reward, whether the episode ends, and when what it is about was seen, in
-            seconds of `time.perf_counter`.
+        said: about episodes, oldest first: a reward, whether the episode ends, and when what it is
+            about was seen, in seconds of `time.perf_counter`.
         has_reset: a reset is done.
     """
 
@@ -62,7 +65,9 @@ class Person:
         return partial(self._keyboard.is_down, self._keyboard.key(name))
 
     def say(self, said: Said) -> None:
-        """Say success, failure, reset-done or a reward, from any thread; ConfigError: it is none of them."""
+        """Say success, failure, reset-done or a reward, from any thread; ConfigError: it is none of
+        them.
+        """
         seen_at = time.perf_counter() - self.options.reaction_s
         match to_said(said):
             case "reset-done":

@@ -1,4 +1,6 @@
-"""The link's half of a policy's way to the control loop: what is received is checked before it can be taken."""
+"""The link's half of a policy's way to the control loop: what is received is checked before it can
+be taken.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ import numpy as np
 from tmrl_like.errors import DecodingError, PolicyError
 from tmrl_like.policies.layers import Floats
 from tmrl_like.policies.network import Network
-from tmrl_like.policies.weight_file import Manifest, Weights, refuse_misfit, refuse_not_finite, write_weights
+from tmrl_like.policies.weight_file import (
+    Manifest,
+    Weights,
+    refuse_misfit,
+    refuse_not_finite,
+    write_weights,
+)
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
 from tmrl_like.worker.slots import PolicySlots
@@ -40,7 +48,9 @@ class Verdicts:
         self._refused += 1
         if str(error) != self._reason:
             self._reason = str(error)
-            self.alarm = f"policy {version} is refused, the one before stays: {error}"[:_ALARM_CHARACTERS]
+            self.alarm = f"policy {version} is refused, the one before stays: {error}"[
+                :_ALARM_CHARACTERS
+            ]
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:
@@ -58,7 +68,12 @@ class PolicyGate:
     """
 
     def __init__(
-        self, slots: PolicySlots, actor: str, manifest: Manifest, network: Network | None, probes: Floats
+        self,
+        slots: PolicySlots,
+        actor: str,
+        manifest: Manifest,
+        network: Network | None,
+        probes: Floats,
     ) -> None:
         """Put the parts together.
 
@@ -66,7 +81,8 @@ class PolicyGate:
             slots: where policies go.
             actor: name of the actor's class, for messages.
             manifest: what a policy must hold.
-            network: what a policy computes; None: this process does not know, and the other one probes.
+            network: what a policy computes; None: this process does not know, and the other one
+                probes.
             probes: float32 [N, R], flat observations that a policy must have an answer to.
         """
         self.verdicts = Verdicts()
@@ -137,7 +153,8 @@ class PolicyFiles:
             name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
             paths.append(self._history_prefix.with_name(name))
         if paths:
-            copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)  # others go on meanwhile
+            # others go on meanwhile
+            copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)
             for path in paths:
                 self._waiting.pop(path, None)  # what is newest comes last
                 self._waiting[path] = copy
@@ -152,5 +169,8 @@ class PolicyFiles:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)
+                log.error(
+                    "cannot save the policy: %s; acting goes on, saving is tried with the next",
+                    error,
+                )
             self._failed = True

@@ -22,16 +22,25 @@ log = logging.getLogger("tmrl_like.worker")
 
 _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
-_SWITCH_S = 0.0002  # for how long another thread that computes in Python may keep the control thread waiting
-_YOUNG = 700  # objects; as in Python's own rule, whose other thresholds are ten collections of the generation below
-_MANY = 100_000  # young objects, for which Python may interrupt the control loop: other threads make some, too
+# for how long another thread that computes in Python may keep the control thread waiting
+_SWITCH_S = 0.0002
+# objects; as in Python's own rule, whose other thresholds are ten collections of the generation
+# below
+_YOUNG = 700
+# young objects, for which Python may interrupt the control loop: other threads make some, too
+_MANY = 100_000
 
 
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
     """Raise ConfigError unless this machine has all these processors."""
     cores = os.cpu_count() or 1
-    if cpu_affinity is not None and not (cpu_affinity and all(0 <= core < cores for core in cpu_affinity)):
-        raise ConfigError(f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at least one")
+    if cpu_affinity is not None and not (
+        cpu_affinity and all(0 <= core < cores for core in cpu_affinity)
+    ):
+        raise ConfigError(
+            f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at "
+            "least one"
+        )
 
 
 @contextlib.contextmanager
@@ -42,16 +51,19 @@ def real_time(
     priority: int | None = None,
     cpu_affinity: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Within it, the threads have what was asked for, and Python interrupts the control loop as little as it can.
+    """Within it, the threads have what was asked for, and Python interrupts the control loop as
+    little as it can.
 
-    Threads and programs that the control thread starts meanwhile inherit it. What of it is Python's: `_Interpreter`.
+    Threads and programs that the control thread starts meanwhile inherit it. What of it is
+    Python's: `_Interpreter`.
 
     Args:
         control: native id of the thread that steps the environment.
-        helpers: native ids of threads that may hold the interpreter while the control thread waits for it.
-            They get a priority, too, else a busy processor would stop them, and with them the control thread.
-        priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical", whatever
-            the number); None: the ordinary class.
+        helpers: native ids of threads that may hold the interpreter while the control thread waits
+            for it. They get a priority, too, else a busy processor would stop them, and with them
+            the control thread.
+        priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical",
+            whatever the number); None: the ordinary class.
         cpu_affinity: the processors that the control thread may run on; None: all.
     """
     undo: list[Callable[[], None]] = []
@@ -72,11 +84,12 @@ def real_time(
 
 
 class _Interpreter:
-    """This process's Python while control loops run in it: the first one changes it, the last one changes it back.
+    """This process's Python while control loops run in it: the first one changes it, the last one
+    changes it back.
 
-    Garbage is collected where nothing waits (`collect_garbage`), and without what was there before: with torch
-    imported that is some 100,000 objects, and tens of milliseconds in the middle of a step. Threads that compute in
-    Python hand over the interpreter sooner than by default.
+    Garbage is collected where nothing waits (`collect_garbage`), and without what was there before:
+    with torch imported that is some 100,000 objects, and tens of milliseconds in the middle of a
+    step. Threads that compute in Python hand over the interpreter sooner than by default.
     """
 
     def __init__(self) -> None:
@@ -107,10 +120,12 @@ _interpreter = _Interpreter()
 
 
 def collect_garbage(is_between_episodes: bool) -> None:
-    """Collect what a control loop with `real_time` has left to be collected; nothing where Python does it by itself.
+    """Collect what a control loop with `real_time` has left to be collected; nothing where Python
+    does it by itself.
 
-    Within an episode, to be called right after a step: young objects, when there are as many as Python would wait for,
-    and all only in episodes that do not end. Between episodes: young objects, and all as often as Python would.
+    Within an episode, to be called right after a step: young objects, when there are as many as
+    Python would wait for, and all only in episodes that do not end. Between episodes: young
+    objects, and all as often as Python would.
     """
     if not gc.isenabled() or gc.get_threshold()[0] != _MANY:
         return
@@ -125,8 +140,16 @@ def _tried(what: str, ask: Callable[[], Callable[[], None]]) -> list[Callable[[]
     try:
         return [ask()]
     except (OSError, AttributeError) as error:
-        reason = "this system has no such thing" if isinstance(error, AttributeError) else error.strerror or error
-        log.warning("%s is not granted (%s); the control loop runs without: see docs/guide/realtime.md", what, reason)
+        reason = (
+            "this system has no such thing"
+            if isinstance(error, AttributeError)
+            else error.strerror or error
+        )
+        log.warning(
+            "%s is not granted (%s); the control loop runs without: see docs/guide/realtime.md",
+            what,
+            reason,
+        )
         return []
 
 
@@ -147,7 +170,9 @@ def set_priority(thread: int, priority: int) -> Callable[[], None]:
 def _set_affinity(thread: int, cores: Sequence[int]) -> Callable[[], None]:
     if sys.platform == "win32":
         everywhere = (1 << (os.cpu_count() or 1)) - 1
-        return _windows_thread(thread, "SetThreadAffinityMask", sum(1 << core for core in cores), everywhere)
+        return _windows_thread(
+            thread, "SetThreadAffinityMask", sum(1 << core for core in cores), everywhere
+        )
     before = os.sched_getaffinity(thread)
     os.sched_setaffinity(thread, cores)
     return lambda: os.sched_setaffinity(thread, before)

@@ -1,7 +1,8 @@
-"""A step for nothing, while the environment waits: after a sleep the processor's caches hold little of a control loop.
+"""A step for nothing, while the environment waits: after a sleep the processor's caches hold little
+of a control loop.
 
-What a rehearsal touches (the code of a step, the policy's parameters, the place where the next sample goes) is at hand
-when the observation comes.
+What a rehearsal touches (the code of a step, the policy's parameters, the place where the next
+sample goes) is at hand when the observation comes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from tmrl_like.worker.intake import PolicyIntake
 class Rehearsal:
     """Steps a double of a control loop, which has counts, an episode and an environment of its own.
 
-    It leaves no trace: no random number is drawn, no policy taken, no sample stored. Of the user's code nothing is
-    called, neither the compressor nor the preprocessor, and of actors only networks in numpy, which remember nothing.
+    It leaves no trace: no random number is drawn, no policy taken, no sample stored. Of the user's
+    code nothing is called, neither the compressor nor the preprocessor, and of actors only networks
+    in numpy, which remember nothing.
     """
 
     def __init__(self, loop: ControlLoop) -> None:
@@ -32,7 +34,9 @@ class Rehearsal:
         real = loop.driver
         env = _Still(real)
         is_network = real.actor.in_numpy() is real.actor
-        driver = _Understudy(env, real.actor, PolicyIntake(real.intake.probe), real=real, is_network=is_network)
+        driver = _Understudy(
+            env, real.actor, PolicyIntake(real.intake.probe), real=real, is_network=is_network
+        )
         self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
 
     def __call__(self) -> None:
@@ -40,7 +44,8 @@ class Rehearsal:
         obs = self._loop.driver.intake.probe.newest
         if obs is None:
             return
-        self._double.counts.env_steps = 1  # so that the next one is none of those that look after something
+        # so that the next one is none of those that look after something
+        self._double.counts.env_steps = 1
         try:
             self._double.step(obs, test=True, collect_samples=True)
         except Exception:  # the control loop's own step has said so, of this observation
@@ -50,7 +55,9 @@ class Rehearsal:
 
 
 class _Still(SupervisedEnv):
-    """Where nothing happens and nothing is started: an observation is the newest one that the policy has seen."""
+    """Where nothing happens and nothing is started: an observation is the newest one that the
+    policy has seen.
+    """
 
     def __init__(self, driver: Arbiter) -> None:
         real = driver.env
@@ -60,7 +67,8 @@ class _Still(SupervisedEnv):
             default_action=real.default_action,
         )
         self.time_step_s, self.overrun_after_s = 0.0, math.inf
-        self.log = DeferredLog(logging.getLogger("tmrl_like.worker"))  # nobody writes it: the real one says the same
+        # nobody writes it: the real one says the same
+        self.log = DeferredLog(logging.getLogger("tmrl_like.worker"))
         self._probe = driver.intake.probe
 
     def step(self, action: Action) -> Stepped:

@@ -8,10 +8,11 @@ from tmrl_like.policies.policy_store import TESTS
 
 
 class Retests:
-    """Has a policy tested again while all its test episodes are better than the worst one of the best policy so far.
+    """Has a policy tested again while all its test episodes are better than the worst one of the
+    best policy so far.
 
-    That is this worker's best: it was tested `TESTS` times. A worker's first test is not repeated, as it is the one of
-    a policy that nobody has trained yet.
+    That is this worker's best: it was tested `TESTS` times. A worker's first test is not repeated,
+    as it is the one of a policy that nobody has trained yet.
     """
 
     def __init__(self) -> None:

@@ -18,21 +18,30 @@ REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 def not_finite(name: str, value: object) -> EnvironmentFaultError:
     """The error about an observation or a reward that holds NaN or infinity."""
     shown = " ".join(repr(value).split())[:200]
-    return EnvironmentFaultError(f"the environment's {name} is not finite: {shown}; nothing can be learnt from it")
+    return EnvironmentFaultError(
+        f"the environment's {name} is not finite: {shown}; nothing can be learnt from it"
+    )
 
 
 def check_reward(rew: object) -> None:
     """Raise EnvironmentFaultError for a reward that is no number, or not a finite one."""
-    if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
+    if not isinstance(rew, int | float | np.number | np.bool_) and not (
+        isinstance(rew, np.ndarray) and rew.ndim == 0
+    ):
         raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
     if not is_finite(rew):
         raise not_finite("reward", rew)
 
 
 def observation_problem(obs: Observation, space: Space, finite: bool = True) -> str:
-    """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds do not count."""
+    """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds
+    do not count.
+    """
     parts = tree.walk(space, obs)
-    problems = (_leaf_problem(part, of, finite, f"the observation{tree.name_of(path)}") for path, of, part in parts)
+    problems = (
+        _leaf_problem(part, of, finite, f"the observation{tree.name_of(path)}")
+        for path, of, part in parts
+    )
     return next(filter(None, problems), "")
 
 
@@ -52,7 +61,11 @@ def _leaf_problem(obs: Observation, space: Space, finite: bool, name: str) -> st
 def outline(obs: object) -> str:
     """Types and shapes of an observation."""
     if isinstance(obs, tuple | list):
-        return f"{type(obs).__name__} of {', '.join(map(outline, obs))}" if obs else f"an empty {type(obs).__name__}"
+        return (
+            f"{type(obs).__name__} of {', '.join(map(outline, obs))}"
+            if obs
+            else f"an empty {type(obs).__name__}"
+        )
     if isinstance(obs, dict):
         return "{" + ", ".join(f"{key!r}: {outline(value)}" for key, value in obs.items()) + "}"
     if isinstance(obs, np.ndarray | np.generic):

@@ -1,4 +1,6 @@
-"""What becomes of a step on its way into a sample: the user's compressor and, for CRC debugging, the original."""
+"""What becomes of a step on its way into a sample: the user's compressor and, for CRC debugging,
+the original.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,16 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.types import Observation, SampleCompressor
 
 Made: TypeAlias = tuple[Any, ...]
-"""(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh: the transition it belongs to."""
+"""(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh: the transition
+it belongs to.
+"""
 
 _DONE = "; `done` is now two, `terminated` and `truncated`"
 
 
-def sampler_of(compressor: SampleCompressor | None, crc_debug: bool) -> Callable[[Made, Observation], Made] | None:
+def sampler_of(
+    compressor: SampleCompressor | None, crc_debug: bool
+) -> Callable[[Made, Observation], Made] | None:
     """What makes a sample of the six and the observation before them; None: the six are the sample.
 
     Raises:
@@ -39,12 +45,14 @@ def sampler_of(compressor: SampleCompressor | None, crc_debug: bool) -> Callable
 
 
 def refuse_longer_buffer(compressor: SampleCompressor | None, held: int | None) -> None:
-    """Raise ConfigError for a compressor that drops more actions than the `held` ones that observations end in."""
+    """Raise ConfigError for a compressor that drops more actions than the `held` ones that
+    observations end in.
+    """
     dropped = getattr(compressor, "act_buf_len", 0)
     if held is not None and dropped > held:
         raise ConfigError(
-            f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
-            "environment's act_buf_len, or none"
+            f"the compressor drops {dropped} actions of each observation, which ends in {held}: "
+            "give the memory the environment's act_buf_len, or none"
         )
 
 
@@ -58,15 +66,17 @@ def _check_arguments(compressor: SampleCompressor) -> None:
     except TypeError:
         number = len(signature.parameters)
         raise MemoryContractError(
-            f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, truncated, info)"
-            f"{_DONE if number == 5 else ''}"
+            f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, "
+            f"truncated, info){_DONE if number == 5 else ''}"
         ) from None
 
 
 def _checked(sample: object) -> Made:
     if isinstance(sample, tuple | list) and len(sample) == 6:
         return tuple(sample)
-    found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+    found = (
+        f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+    )
     raise MemoryContractError(
         "sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned "
         f"{found}{_DONE if found == '5 items' else ''}"

@@ -1,4 +1,5 @@
-"""Policies in memory that two processes share: the link fills a slot, control loops act with others.
+"""Policies in memory that two processes share: the link fills a slot, control loops act with
+others.
 
 A file that both map::
 
@@ -6,9 +7,10 @@ A file that both map::
     input     float32 [R], the newest observation as the network sees it; R is 0 for one in torch
     slots     3 policies and one for each lane: the actor's parameters, raw, in the actor's order
 
-A policy has a word that names it and its slot. The word of the newest one is written by the link, the word of the one
-that a lane took by that lane, each in one store: to take a policy is to store a word. The link fills a slot again
-when it holds neither a policy that was taken nor one of the two newest, which may be about to be taken.
+A policy has a word that names it and its slot. The word of the newest one is written by the link,
+the word of the one that a lane took by that lane, each in one store: to take a policy is to store a
+word. The link fills a slot again when it holds neither a policy that was taken nor one of the two
+newest, which may be about to be taken.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class PolicyInSlot(NamedTuple):
     word: int  # names it among all that were ever ready
     version: int  # the trainer's number
     published_at_s: float  # Unix time, by the trainer's clock
-    received_at: float  # `time.perf_counter()`, which all processes of a machine share, when its last frame was here
+    # `time.perf_counter()`, which all processes of a machine share, when its last frame was here
+    received_at: float
     slot: int  # where it is
 
 
@@ -46,7 +49,9 @@ class PolicySlots:
         slots: what each slot holds, views.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, input_size: int = 0, lanes: int = 1) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, input_size: int = 0, lanes: int = 1
+    ) -> None:
         """Map the file, which is made if it is not there.
 
         Args:
@@ -80,7 +85,7 @@ class PolicySlots:
         """The trainer's number of the policy in a slot."""
         return int(self._known[slot, 0])
 
-    # -- the link ------------------------------------------------------------------------------------
+    # -- the link ----------------------------------------------------------------------------------
 
     def free_slot(self) -> int:
         """One that nobody uses."""
@@ -101,7 +106,7 @@ class PolicySlots:
         """The slot of a policy that is in use; None: its slot may hold another one by now."""
         return word % self._count if word in self._words else None
 
-    # -- the other side ------------------------------------------------------------------------------
+    # -- the other side ----------------------------------------------------------------------------
 
     def has_new(self, lane: int = 0) -> bool:
         """Whether there is a newer policy than the one that a lane took."""
@@ -112,7 +117,8 @@ class PolicySlots:
         while True:
             word = self._words[_TAKEN + lane] = self._words[_READY]
             self._order()
-            if self._words[_READY] == word:  # else its slot may have been chosen before the word was there
+            # else its slot may have been chosen before the word was there
+            if self._words[_READY] == word:
                 slot = word % self._count
                 version, published_at_s, received_at = self._known[slot].tolist()
                 return PolicyInSlot(word, int(version), published_at_s, received_at, slot)

@@ -28,13 +28,16 @@ _SILENT_S = 0.5  # for a driver that does not answer, the policy drives
 
 
 class Takeover:
-    """Asks a driver in a thread of its own, and has its newest action ready for the control loop, which never waits.
+    """Asks a driver in a thread of its own, and has its newest action ready for the control loop,
+    which never waits.
 
     Attributes:
         source: of its actions: a person or a program.
     """
 
-    def __init__(self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False) -> None:
+    def __init__(
+        self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False
+    ) -> None:
         """Make the driver, and begin to ask it; raises what making it raises.
 
         Args:
@@ -60,7 +63,9 @@ class Takeover:
             raise
 
     def choose(self, obs: Observation, test: bool, now: float) -> Action | None:
-        """The action of who has taken over; None: the policy drives. For the control loop, at each step."""
+        """The action of who has taken over; None: the policy drives. For the control loop, at each
+        step.
+        """
         self._obs = obs
         is_silent = now - self._asked_at > _SILENT_S
         if is_silent and not self._is_silent:
@@ -71,7 +76,9 @@ class Takeover:
         who = self.source.name.lower()
         if action is None:
             if self._steps:
-                self._env.log.add(logging.INFO, "takeover: %s gives back after %d steps", who, self._steps)
+                self._env.log.add(
+                    logging.INFO, "takeover: %s gives back after %d steps", who, self._steps
+                )
             self._steps = 0
             return None
         if not self._steps:
@@ -93,7 +100,9 @@ class Takeover:
             except Exception as error:
                 self._action = None
                 if failure != (failure := one_line(error)):
-                    log.error("takeover: %s failed, the policy drives: %s", type(driver).__name__, failure)
+                    log.error(
+                        "takeover: %s failed, the policy drives: %s", type(driver).__name__, failure
+                    )
             self._asked_at = math.inf
 
     def close(self) -> None:
@@ -104,7 +113,9 @@ class Takeover:
 
 
 def to_action(value: object, space: Space, name: str = "safe_action") -> Action:
-    """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
+    """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not
+    one.
+    """
     action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
     if problem:

@@ -22,11 +22,15 @@ Taken: TypeAlias = tuple[m.SamplePacket, memoryview, bytes]
 
 
 class SampleTap:
-    """Takes the packets that would have left for a server; there is no limit to what waits for it."""
+    """Takes the packets that would have left for a server; there is no limit to what waits for
+    it.
+    """
 
     def __init__(self, worker: RolloutWorker, options: OutboxOptions | None = None) -> None:
         """Begin with what comes next; `options` say when a packet leaves."""
-        options = replace(options or OutboxOptions(), max_bytes=_ENDLESS_BYTES, window_bytes=_ENDLESS_BYTES)
+        options = replace(
+            options or OutboxOptions(), max_bytes=_ENDLESS_BYTES, window_bytes=_ENDLESS_BYTES
+        )
         self._loops = [lane.loop for lane in worker.lanes]
         with contextlib.ExitStack() as closing:
             folder = open_folder(None, worker.name)
@@ -34,7 +38,9 @@ class SampleTap:
             self._logs = [SampleLog(folder, _ENDLESS_BYTES) for _ in self._loops]
             for log in self._logs:
                 closing.callback(log.close)
-            self._outbox = Outbox(folder.path, worker.name, [log.incarnation for log in self._logs], options)
+            self._outbox = Outbox(
+                folder.path, worker.name, [log.incarnation for log in self._logs], options
+            )
             closing.callback(self._outbox.close)
             self._closing = closing.pop_all()
         for loop, log in zip(self._loops, self._logs, strict=True):
@@ -46,7 +52,9 @@ class SampleTap:
             log.refill()
 
     def take(self, everything: bool = False, awaits: bool = False) -> list[Taken]:
-        """The packets that leave now, `everything` that is there, or what control loops in lockstep await."""
+        """The packets that leave now, `everything` that is there, or what control loops in lockstep
+        await.
+        """
         taken: list[Taken] = []
 
         def keep(data: bytes) -> bool:

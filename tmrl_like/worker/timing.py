@@ -25,9 +25,15 @@ class StepTimes:
     """
 
     def __init__(self, times: Seconds, overrun_after_s: float) -> None:
-        """`times`: [N, 4], each step's as in `ControlLoop.times`; a period of `overrun_after_s` is an overrun."""
+        """`times`: [N, 4], each step's as in `ControlLoop.times`; a period of `overrun_after_s` is
+        an overrun.
+        """
         before, started, acted, observed = times.T
-        self.period_s, self.inference_s, self.env_s = observed - before, acted - started, observed - acted
+        self.period_s, self.inference_s, self.env_s = (
+            observed - before,
+            acted - started,
+            observed - acted,
+        )
         self.overruns = int(np.count_nonzero(self.period_s >= overrun_after_s))
 
     def __len__(self) -> int:
@@ -47,8 +53,8 @@ class StepTimes:
 def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
     """Step a control loop so often, or until the environment is to stop; no samples are collected.
 
-    To be called in the thread that steps the environment. `test`: the actor acts as in a test. The memory for the times
-    is there from the start.
+    To be called in the thread that steps the environment. `test`: the actor acts as in a test. The
+    memory for the times is there from the start.
     """
     times = np.zeros((max_steps, 4))
     steps, ended = 0, True

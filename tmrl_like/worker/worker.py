@@ -1,4 +1,6 @@
-"""The rollout worker: acts in the environment, in real time, and lets nothing else wait in that thread."""
+"""The rollout worker: acts in the environment, in real time, and lets nothing else wait in that
+thread.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +50,24 @@ _MAX_REASON = 1000
 class RolloutWorker:
     """Drives an environment with the newest policy and sends the samples to the server.
 
-    The environment lives in a thread of its own, which acts, steps and appends while the caller of `run`
-    waits. With `options.envs` there are several, each with a thread and episodes of its own, and one policy; single
-    episodes and test episodes are the first one's. Encoding, sending, receiving and checking weights, and writing them
-    to disk happen in a process of its own, the link, which this one starts, and starts again if it ends. An environment
-    that raises or hangs is closed and made again.
-    Construction connects and collects nothing. Use it as a context manager, or call `close`; one that is still open
-    when the script ends is closed then.
+    The environment lives in a thread of its own, which acts, steps and appends while the caller of
+    `run` waits. With `options.envs` there are several, each with a thread and episodes of its own,
+    and one policy; single episodes and test episodes are the first one's. Encoding, sending,
+    receiving and checking weights, and writing them to disk happen in a process of its own, the
+    link, which this one starts, and starts again if it ends. An environment that raises or hangs is
+    closed and made again. Construction connects and collects nothing. Use it as a context manager,
+    or call `close`; one that is still open when the script ends is closed then.
 
     Attributes:
         lanes: the environments, each with its control loop.
-        loop: the first control loop, with the supervised environment (`env`) and what chooses its actions (`driver`).
-            To look at, from any thread.
-        link: the worker's end of its link, with what is known of the connection (`status`); None: it has none.
-        rollouts: what calls `on_rollout`, with its count of dropped episodes; None: nobody asked for them.
-        person: who judges the first environment's episodes, and hears what a script says in their place; None: nobody.
+        loop: the first control loop, with the supervised environment (`env`) and what chooses its
+            actions (`driver`). To look at, from any thread.
+        link: the worker's end of its link, with what is known of the connection (`status`); None:
+            it has none.
+        rollouts: what calls `on_rollout`, with its count of dropped episodes; None: nobody asked
+            for them.
+        person: who judges the first environment's episodes, and hears what a script says in their
+            place; None: nobody.
         name: this worker's.
         standalone: whether it has no connection.
     """
@@ -91,25 +96,30 @@ class RolloutWorker:
         Args:
             env_cls: makes the environment, e.g. `partial(GenericGymEnv, id=…, gym_kwargs=…)`.
             actor_module_cls: makes the actor from `observation_space` and `action_space`.
-            sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six, reduced; runs
-                before sending. None sends samples as they are.
+            sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six,
+                reduced; runs before sending. None sends samples as they are.
             device: as in `options`, in place of what is there.
-            server_ip: the server's address, or those of several that have one key pair: the worker dials one of them,
-                and the next one when that is away. Each may have a port of its own, "a.example:7791". None:
-                `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
-            min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves with fewer samples.
+            server_ip: the server's address, or those of several that have one key pair: the worker
+                dials one of them, and the next one when that is away. Each may have a port of its
+                own, "a.example:7791". None: `cfg.SERVER_IP_FOR_WORKER`, which is this machine
+                unless set.
+            min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves
+                with fewer samples.
             max_samples_per_episode: likewise.
-            model_path: weights are loaded from there now, if the file exists, and the newest are kept there; a file
-                that is damaged is put aside. Left out: the run's file (`cfg.MODEL_PATH_WORKER`); None: neither.
+            model_path: weights are loaded from there now, if the file exists, and the newest are
+                kept there; a file that is damaged is put aside. Left out: the run's file
+                (`cfg.MODEL_PATH_WORKER`); None: neither.
             obs_preprocessor: applied to each observation right before the actor sees it.
-            crc_debug: send the original with every sample, for a memory with `crc_debug=True` to compare.
+            crc_debug: send the original with every sample, for a memory with `crc_debug=True` to
+                compare.
             model_path_history: prefix of the files that `model_history` keeps; left out: the run's
                 (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
             model_history: likewise.
             standalone: no connection; the actor acts with the weights from `model_path`.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
-            keywords: what is seldom said, see `WorkerKeywords`, and how the server is reached, see `Dial`. Without a
-                name, a worker with a spool has that of the first folder in it that no process uses.
+            keywords: what is seldom said, see `WorkerKeywords`, and how the server is reached, see
+                `Dial`. Without a name, a worker with a spool has that of the first folder in it
+                that no process uses.
 
         Raises:
             CredentialsError: this machine's key cannot be read.
@@ -127,7 +137,9 @@ class RolloutWorker:
             device=device,
             max_samples_per_episode=max_samples_per_episode,
             model_history=model_history,
-            outbox=with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet),
+            outbox=with_given(
+                OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet
+            ),
         )
         self.standalone = standalone
         self.link: LinkClient | None = None
@@ -149,7 +161,12 @@ class RolloutWorker:
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
-            self.lanes, self.name, self.rollouts, self.person = parts.lanes, parts.name, parts.rollouts, parts.person
+            self.lanes, self.name, self.rollouts, self.person = (
+                parts.lanes,
+                parts.name,
+                parts.rollouts,
+                parts.person,
+            )
             self.loop = self.lanes[0].loop
             self._env = self.loop.env
             kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
@@ -181,7 +198,9 @@ class RolloutWorker:
         return "" if self.link is None else ", ".join(self.link.servers)
 
     def condition(self) -> Condition:
-        """How the worker is, over all its lanes; what only the link knows is in `link.status`. Any thread."""
+        """How the worker is, over all its lanes; what only the link knows is in `link.status`. Any
+        thread.
+        """
         return of_worker([lane.loop.condition() for lane in self.lanes])
 
     def run(
@@ -196,8 +215,8 @@ class RolloutWorker:
         Samples leave and weights arrive inside episodes as well as between them.
 
         Args:
-            test_episode_interval: a test episode before every k-th training episode: `act(test=True)`,
-                no training samples; 0: none.
+            test_episode_interval: a test episode before every k-th training episode:
+                `act(test=True)`, no training samples; 0: none.
             nb_episodes: number of training episodes.
             verbose: log every episode, not only the test episodes.
             expert: send samples, ignore weights, run no test episodes.
@@ -208,7 +227,9 @@ class RolloutWorker:
         """
         self.be_expert(expert)
         interval = 0 if expert else test_episode_interval
-        plan = Plan(self.lanes, nb_episodes=nb_episodes, test_episode_interval=interval, verbose=verbose)
+        plan = Plan(
+            self.lanes, nb_episodes=nb_episodes, test_episode_interval=interval, verbose=verbose
+        )
         self._run_until_stopped(plan)
 
     def be_expert(self, expert: bool) -> None:
@@ -217,7 +238,10 @@ class RolloutWorker:
             lane.loop.be_expert(expert)
 
     def run_episodes(
-        self, max_samples_per_episode: float | None = None, nb_episodes: float = math.inf, train: bool = False
+        self,
+        max_samples_per_episode: float | None = None,
+        nb_episodes: float = math.inf,
+        train: bool = False,
     ) -> list[EpisodeStats]:
         """Run episodes without sending samples, e.g. for deployment.
 
@@ -255,7 +279,13 @@ class RolloutWorker:
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
         """
-        how = Plan(self.lanes[:1], test=not train, collect=False, max_samples=max_samples, after_step=after_step)
+        how = Plan(
+            self.lanes[:1],
+            test=not train,
+            collect=False,
+            max_samples=max_samples,
+            after_step=after_step,
+        )
         return self._run_one(how)
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
@@ -271,14 +301,16 @@ class RolloutWorker:
         end_episodes: bool = True,
         verbose: bool = False,
     ) -> None:
-        """Collect in lockstep with the trainer: a step allows so many training steps. Not for real-time environments.
+        """Collect in lockstep with the trainer: a step allows so many training steps. Not for
+        real-time environments.
 
-        The ratio is the trainer's, `max_training_steps_per_env_step`. Of each environment the training steps of one
-        environment step may wait while the next one is under way. At the end none is left. A trainer that is away is
-        waited for.
+        The ratio is the trainer's, `max_training_steps_per_env_step`. Of each environment the
+        training steps of one environment step may wait while the next one is under way. At the end
+        none is left. A trainer that is away is waited for.
 
         Args:
-            test_episode_interval: a test episode before every k-th training episode; its steps do not count; 0: none.
+            test_episode_interval: a test episode before every k-th training episode; its steps do
+                not count; 0: none.
             nb_steps: steps to collect in all, after the initial ones; episodes are finished.
             initial_steps: steps to collect before the first wait.
             max_steps_per_update: gone; it keeps the place of its successors.
@@ -289,7 +321,9 @@ class RolloutWorker:
             ConfigError: the environment runs in real time, or `max_steps_per_update` is given.
         """
         if max_steps_per_update is not None:
-            raise ConfigError(f"run_synchronous takes no max_steps_per_update; {GONE['max_steps_per_update']}")
+            raise ConfigError(
+                f"run_synchronous takes no max_steps_per_update; {GONE['max_steps_per_update']}"
+            )
         self._refuse_real_time()
         plan = Plan(
             self.lanes,
@@ -304,8 +338,9 @@ class RolloutWorker:
     def steps(self, test_episode_interval: int = 0, verbose: bool = False) -> Iterator[None]:
         """Collect training episodes without end, in lockstep, in the thread that takes the values.
 
-        Each value is one environment step, of the environments in turn. For a worker whose environments have no thread
-        of their own (`own_thread: false`) and whose trainer lives in this thread as well (`run_in_process`).
+        Each value is one environment step, of the environments in turn. For a worker whose
+        environments have no thread of their own (`own_thread: false`) and whose trainer lives in
+        this thread as well (`run_in_process`).
 
         Raises:
             ConfigError: the environment runs in real time.
@@ -319,9 +354,9 @@ class RolloutWorker:
     def _refuse_real_time(self) -> None:
         if self._env.time_step_s:
             raise ConfigError(
-                f"the environment runs in real time (time-step of {self._env.time_step_s * 1e3:g} ms), and synchronous "
-                "collection would let it run on without an action while it waits for the trainer: use `run` "
-                "(in an experiment: worker.synchronous: false)"
+                f"the environment runs in real time (time-step of {self._env.time_step_s * 1e3:g} "
+                "ms), and synchronous collection would let it run on without an action while it "
+                "waits for the trainer: use `run` (in an experiment: worker.synchronous: false)"
             )
 
     def _run_until_stopped(self, plan: Plan) -> None:
@@ -338,7 +373,9 @@ class RolloutWorker:
         self._run(plan, lambda control: contextlib.nullcontext())
         return stats[0]
 
-    def _run(self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]) -> None:
+    def _run(
+        self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]
+    ) -> None:
         """Have each lane do its part, the first one in this thread; `tuned` as `Lane.drive`'s."""
         failures: list[BaseException] = []
 
@@ -362,7 +399,8 @@ class RolloutWorker:
                 others.append(start_thread(partial(drive, lane), f"tmrl-lane-{number}"))
             drive(plan.lanes[0])
             for thread in others:
-                while thread.is_alive():  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+                # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+                while thread.is_alive():
                     thread.join(0.25)
             if failures:
                 raise failures[0]
@@ -383,18 +421,27 @@ class RolloutWorker:
                     lane.env.stopping.clear()
 
     def _note(self, ended: str = "", awaits: bool = False) -> None:
-        """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
+        """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this
+        script.
+        """
         self.loop.counts.ended, self.loop.counts.awaits = ended, awaits
         script.failures[self._where] = ended
 
     def _tuned(self, control: int) -> contextlib.AbstractContextManager[None]:
         """What a long run asks of system and Python, for the thread that steps an environment."""
-        links = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("tmrl-link")]
+        links = [
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread.name.startswith("tmrl-link")
+        ]
         helpers, options = [threading.get_native_id(), *filter(None, links)], self._options
-        return real_time(control, helpers, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
+        return real_time(
+            control, helpers, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity
+        )
 
     def run_in_control_thread(self, call: Callable[[SupervisedEnv], _T]) -> _T:
-        """Let a call of yours use the environment, in the thread in which it lives; returns what the call does.
+        """Let a call of yours use the environment, in the thread in which it lives; returns what
+        the call does.
 
         Raises:
             EnvironmentFaultError: the environment raised, or did not come back in time.
@@ -403,20 +450,27 @@ class RolloutWorker:
         return self._env.run(partial(call, self._env))
 
     def _await_policy(self) -> None:
-        """Hold still until there is a policy, where that is asked for; warn of hardware that moves without one."""
+        """Hold still until there is a policy, where that is asked for; warn of hardware that moves
+        without one.
+        """
         driver = self.loop.driver
         if driver.has_policy or driver.is_expert:
             return
         if self._options.wait_for_policy and not self.standalone:
-            log.info("%s holds still until a policy arrives from %s (wait_for_policy)", self.name, self._where)
+            log.info(
+                "%s holds still until a policy arrives from %s (wait_for_policy)",
+                self.name,
+                self._where,
+            )
             self.update_actor_weights(blocking=True)
             if self._env.stopping.is_set():
                 raise StoppedError
         elif self._env.moves_hardware and driver.expires_at == math.inf and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "an untrained policy is about to move hardware: with wait_for_policy the worker holds still until one "
-                "has arrived from the trainer; without a trainer, give it weights (model_path)"
+                "an untrained policy is about to move hardware: with wait_for_policy the worker "
+                "holds still until one has arrived from the trainer; without a trainer, give it "
+                "weights (model_path)"
             )
 
     def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> Info:
@@ -428,8 +482,8 @@ class RolloutWorker:
             verbose: log the result.
 
         Returns:
-            Percentiles in milliseconds, overruns, and under "rtgym" what rtgym's own benchmark says, where
-            the environment was configured with it.
+            Percentiles in milliseconds, overruns, and under "rtgym" what rtgym's own benchmark
+            says, where the environment was configured with it.
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
@@ -441,7 +495,9 @@ class RolloutWorker:
         return result
 
     def measure(self, max_steps: int, test: bool = False) -> StepTimes:
-        """Measure so many steps, or until `stop`, with the actor in the loop (as in a `test`); none become samples."""
+        """Measure so many steps, or until `stop`, with the actor in the loop (as in a `test`); none
+        become samples.
+        """
         self._await_policy()
         with self._tuned(self._env.thread_id):
             return self.run_in_control_thread(lambda _: measure(self.loop, max_steps, test))
@@ -451,13 +507,17 @@ class RolloutWorker:
         return self.loop.driver.act(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
+        """Start an episode, whose first observation becomes a sample if `collect_samples`; returns
+        it and info.
+        """
         self._await_policy()
         return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
 
-    def step(self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False) -> Stepped:
-        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the actor's `extras`
-        in `info`.
+    def step(
+        self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> Stepped:
+        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the
+        actor's `extras` in `info`.
 
         Args:
             obs: the newest observation.
@@ -465,9 +525,11 @@ class RolloutWorker:
             collect_samples: whether the result becomes a sample.
             last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
         """
-        return self.run_in_control_thread(lambda _: self.loop.step(obs, test, collect_samples, last_step))
+        return self.run_in_control_thread(
+            lambda _: self.loop.step(obs, test, collect_samples, last_step)
+        )
 
-    # -- weights and samples, by hand ----------------------------------------------------------------
+    # -- weights and samples, by hand --------------------------------------------------------------
 
     def send_and_clear_buffer(self) -> None:
         """Let the samples collected so far leave now; does not wait."""
@@ -489,7 +551,11 @@ class RolloutWorker:
         Returns:
             1 if there were new weights, else 0.
         """
-        while blocking and not self.lanes[0].intake.wait_for_new(0.2) and not self._env.stopping.is_set():
+        while (
+            blocking
+            and not self.lanes[0].intake.wait_for_new(0.2)
+            and not self._env.stopping.is_set()
+        ):
             self._check()
         changed = max(lane.loop.driver.refresh() for lane in self.lanes)
         if changed and verbose:

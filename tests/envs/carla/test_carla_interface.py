@@ -1,4 +1,6 @@
-"""CARLA: the real client where it can be had without a simulator, a stand-in for the simulator elsewhere."""
+"""CARLA: the real client where it can be had without a simulator, a stand-in for the simulator
+elsewhere.
+"""
 
 import contextlib
 import inspect
@@ -16,11 +18,18 @@ carla = pytest.importorskip("carla", reason="there is no wheel of carla for this
 import carla_stand_in as stand_in  # noqa: E402
 
 from tmrl_like.base.functional import partial  # noqa: E402
-from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, RouteOptions, SensorOptions, SimulatorOptions  # noqa: E402
+from tmrl_like.envs.carla import (  # noqa: E402
+    CarlaEnv,
+    CarlaSyncEnv,
+    RouteOptions,
+    SensorOptions,
+    SimulatorOptions,
+)
 from tmrl_like.envs.carla.sensors import image_of, ranges_of  # noqa: E402
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine, and in rtgym's thread
+# on a busy machine, and in rtgym's thread
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")
 
 ROOT = Path(__file__).parents[3]
 STEP_S = 0.05
@@ -38,12 +47,16 @@ def simulator():
 
 @pytest.fixture
 def make(simulator):
-    """Makes an environment of this kind, small and impatient but for what is said, and closes it."""
+    """Makes an environment of this kind, small and impatient but for what is said, and closes
+    it.
+    """
     with contextlib.ExitStack() as until_end:
 
         def make(kind=CarlaSyncEnv, **options):
             client_cls = partial(stand_in.Client, simulator=simulator)
-            env = kind(STEP_S, **{"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | options)
+            env = kind(
+                STEP_S, **{"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | options
+            )
             return until_end.enter_context(contextlib.closing(env))
 
         yield make
@@ -78,7 +91,7 @@ def is_as_it_was(simulator):
     return not (simulator.actors or settings.synchronous_mode or settings.fixed_delta_seconds)
 
 
-# -- two clocks --------------------------------------------------------------------------------------
+# -- two clocks ------------------------------------------------------------------------------------
 
 
 def test_in_real_time_the_world_goes_on_when_nobody_steps(env, simulator, until):
@@ -107,11 +120,13 @@ def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):
     assert env.action_space == sync_env.action_space
 
 
-# -- how an episode ends -----------------------------------------------------------------------------
+# -- how an episode ends ---------------------------------------------------------------------------
 
 
 def drive(env, steering=0.0):
-    """At full speed until the episode ends; returns the rewards, the last observation, and what ended it."""
+    """At full speed until the episode ends; returns the rewards, the last observation, and what
+    ended it.
+    """
     env.reset()
     rewards, ended = [], False
     while not ended:
@@ -148,7 +163,10 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(sync_env, simulato
 
 def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env, simulator):
     sync_env.reset()
-    began, (sensor,) = simulator.frame, [a for a in simulator.actors.values() if a.type_id.endswith("collision")]
+    began, (sensor,) = (
+        simulator.frame,
+        [a for a in simulator.actors.values() if a.type_id.endswith("collision")],
+    )
     sensor.callback(data(began, normal_impulse=carla.Vector3D(x=9)))
     assert not sync_env.step(GAS)[2]
     sensor.callback(data(began + 1, normal_impulse=carla.Vector3D(x=9)))
@@ -169,7 +187,7 @@ def test_a_table_drives_it_step_by_step_and_info_says_where_it_is(make):
     assert obs[-2:] == (1, 1)
 
 
-# -- where it begins ---------------------------------------------------------------------------------
+# -- where it begins -------------------------------------------------------------------------------
 
 
 def begins_at(env):
@@ -184,27 +202,39 @@ def test_spawn_points_that_are_taken_are_not_used(sync_env, simulator, world):
     assert begins_at(sync_env) == {round(places[2].location.x, 1)}
     sync_env.close()
     add_car(world, places[2])
-    with pytest.raises(EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"):
+    with pytest.raises(
+        EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"
+    ):
         sync_env.reset()
 
 
 def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env, simulator):
-    usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
+    usual, (end_of_lane, *_) = (
+        simulator.map.get_spawn_points(),
+        simulator.map.get_waypoint(carla.Location()).next(190),
+    )
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
     assert begins_at(sync_env) == {round(usual[0].location.x, 1)}
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
-    with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
+    with pytest.raises(
+        EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"
+    ):
         sync_env.reset()
 
 
-# -- what is made is removed -------------------------------------------------------------------------
+# -- what is made is removed -----------------------------------------------------------------------
 
 
 def test_every_actor_is_destroyed_and_the_simulator_goes_on(sync_env, simulator):
     for _ in range(3):
         sync_env.reset()
         assert sorted(a.type_id for a in simulator.actors.values()) == [
-            *("sensor.camera.rgb", "sensor.lidar.ray_cast", "sensor.other.collision", "sensor.other.lane_invasion"),
+            *(
+                "sensor.camera.rgb",
+                "sensor.lidar.ray_cast",
+                "sensor.other.collision",
+                "sensor.other.lane_invasion",
+            ),
             "vehicle.tesla.model3",
         ]
     assert simulator.settings.synchronous_mode
@@ -214,12 +244,16 @@ def test_every_actor_is_destroyed_and_the_simulator_goes_on(sync_env, simulator)
 
 def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(sync_env, simulator, monkeypatch):
     monkeypatch.delitem(stand_in.BLUEPRINTS, "sensor.lidar.ray_cast")
-    with pytest.raises(ConfigError, match=r"the simulator has no blueprint 'sensor.lidar.ray_cast'"):
+    with pytest.raises(
+        ConfigError, match=r"the simulator has no blueprint 'sensor.lidar.ray_cast'"
+    ):
         sync_env.reset()
     assert is_as_it_was(simulator)
 
 
-def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, simulator, world, caplog):
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
+    env, make, simulator, world, caplog
+):
     make().reset()  # and it is not closed
     other = add_car(world, carla.Transform(carla.Location(80, 2, 0)))
     with caplog.at_level(logging.WARNING, logger="tmrl_like.envs"):
@@ -233,11 +267,13 @@ def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(env, make, 
 def test_a_car_that_somebody_destroys_is_a_fault(sync_env, simulator):
     sync_env.reset()
     simulator.load("Straight")
-    with pytest.raises(EnvironmentFaultError, match="refused: trying to operate on a destroyed actor"):
+    with pytest.raises(
+        EnvironmentFaultError, match="refused: trying to operate on a destroyed actor"
+    ):
         sync_env.step(GAS)
 
 
-# -- no simulator, a wrong one, one that dies --------------------------------------------------------
+# -- no simulator, a wrong one, one that dies ------------------------------------------------------
 
 
 @pytest.fixture
@@ -248,17 +284,25 @@ def closed_port():
         yield taken.getsockname()[1]
 
 
-def test_without_a_simulator_the_real_client_says_one_line_in_time(closed_port, command_line, capsys):
+def test_without_a_simulator_the_real_client_says_one_line_in_time(
+    closed_port, command_line, capsys
+):
     given = ["--env.simulator.port", str(closed_port), "--env.simulator.timeout_s", "0.5"]
     assert command_line("check", str(ROOT / "config" / "carla.yaml"), "--timing", "3", *given) == 1
     *_, last = capsys.readouterr().err.splitlines()
-    expected = f"no CARLA simulator answers at 127.0.0.1:{closed_port} (0.5 s): start it, or change host and port"
+    expected = (
+        f"no CARLA simulator answers at 127.0.0.1:{closed_port} (0.5 s): start it, or change host "
+        "and port"
+    )
     assert last == f"tmrl-like: error: {expected}"
 
 
 def test_another_version_is_one_line(sync_env, simulator):
     simulator.version = "0.9.15"
-    with pytest.raises(EnvironmentAwayError, match=r"has version 0.9.15, the client here 0.9.16: start a simulator of"):
+    with pytest.raises(
+        EnvironmentAwayError,
+        match=r"has version 0.9.15, the client here 0.9.16: start a simulator of",
+    ):
         sync_env.reset()
 
 
@@ -267,7 +311,9 @@ def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env, simulator
     env.step(GAS)
     simulator.die()
     started = time.monotonic()
-    with pytest.raises(EnvironmentAwayError, match=r"the CARLA simulator has stood still for 0.3 s"):
+    with pytest.raises(
+        EnvironmentAwayError, match=r"the CARLA simulator has stood still for 0.3 s"
+    ):
         while time.monotonic() < started + 5:
             env.step(GAS)
 
@@ -282,7 +328,7 @@ def test_a_simulator_that_was_slow_once_is_left_as_it_was(sync_env, simulator):
     assert is_as_it_was(simulator)
 
 
-# -- sensors -----------------------------------------------------------------------------------------
+# -- sensors ---------------------------------------------------------------------------------------
 
 
 def test_nobody_who_looks_away_lets_the_queues_grow(env, simulator, until):
@@ -303,17 +349,30 @@ def test_pictures_are_rgb():
 
 def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_itself():
     car = carla.Vector3D(2.4, 1.0, 0.75)
-    points = [(10, 0, 0, 1), (7, 0.1, -1, 1), (4, 0, -1.9, 1), (2, 0.5, -0.5, 1), (0, 5, 0, 1), (-4, 0, 0, 1)]
+    points = [
+        (10, 0, 0, 1),
+        (7, 0.1, -1, 1),
+        (4, 0, -1.9, 1),
+        (2, 0.5, -0.5, 1),
+        (0, 5, 0, 1),
+        (-4, 0, 0, 1),
+    ]
     ranges = ranges_of(data(raw_data=np.array(points, np.float32).tobytes()), 4, 30.0, car)
     assert ranges.tolist() == pytest.approx([7.0007, 5.0, 4.0, 30.0], abs=1e-3)
     assert ranges_of(data(raw_data=b""), 4, 30.0, car).tolist() == [30.0] * 4
 
 
-# -- the stand-in ------------------------------------------------------------------------------------
+# -- the stand-in ----------------------------------------------------------------------------------
 
 OWN = {"seen", "advance", "measure", "hit_m_s", "crossed", "callback"}
 STANDS_FOR = [
-    *(stand_in.Client, stand_in.World, stand_in.BlueprintLibrary, stand_in.ActorBlueprint, stand_in.WorldSnapshot),
+    *(
+        stand_in.Client,
+        stand_in.World,
+        stand_in.BlueprintLibrary,
+        stand_in.ActorBlueprint,
+        stand_in.WorldSnapshot,
+    ),
     *(stand_in.ActorSnapshot, stand_in.Actor, stand_in.Vehicle, stand_in.Sensor),
 ]
 
@@ -335,9 +394,15 @@ def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls
     ("refused", "told"),
     [
         (lambda: SimulatorOptions(port=0), "port is 0; expected 1 to 65535"),
-        (lambda: SimulatorOptions(vehicle="sensor.camera.rgb"), "vehicle is 'sensor.camera.rgb'; expected a blueprint"),
+        (
+            lambda: SimulatorOptions(vehicle="sensor.camera.rgb"),
+            "vehicle is 'sensor.camera.rgb'; expected a blueprint",
+        ),
         (lambda: SimulatorOptions(role_name=""), "role_name is ''"),
-        (lambda: SensorOptions(camera=(4, 8)), r"camera is \(4, 8\); expected height and width of at least 8"),
+        (
+            lambda: SensorOptions(camera=(4, 8)),
+            r"camera is \(4, 8\); expected height and width of at least 8",
+        ),
         (lambda: RouteOptions(ahead_m=(-5.0,)), r"ahead_m is \(-5.0,\); expected metres"),
         (lambda: CarlaEnv(time_step_duration=0), "time_step_duration is 0; expected more than 0"),
         (lambda: CarlaSyncEnv(act_buf_len=-1), "act_buf_len is -1"),

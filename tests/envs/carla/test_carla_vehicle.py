@@ -47,7 +47,9 @@ def test_bytes_that_are_not_a_record_are_refused_in_words(data):
 
 
 def test_a_policy_s_action_is_throttle_or_brake_and_steering():
-    assert VehicleAction.from_policy(np.array([0.5, -0.25])) == VehicleAction(throttle=0.5, steer=-0.25)
+    assert VehicleAction.from_policy(np.array([0.5, -0.25])) == VehicleAction(
+        throttle=0.5, steer=-0.25
+    )
     assert VehicleAction.from_policy(np.array([-2.0, 3.0])) == VehicleAction(steer=1.0, brake=1.0)
 
 

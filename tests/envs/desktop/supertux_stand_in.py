@@ -1,4 +1,5 @@
-"""Stands in for SuperTux in tests: its window, its title and menu, its writing, and a Tux that runs into a pit.
+"""Stands in for SuperTux in tests: its window, its title and menu, its writing, and a Tux that runs
+into a pit.
 
 python supertux_stand_in.py [SuperTux's options]
 """

@@ -1,4 +1,6 @@
-"""A game in a window of its own, on a real screen: keys steer it, pictures of it come from the screen."""
+"""A game in a window of its own, on a real screen: keys steer it, pictures of it come from the
+screen.
+"""
 
 import contextlib
 import gc
@@ -38,7 +40,9 @@ def command():
 def play(screen, command):
     """Makes the game's interface, and closes it."""
     with contextlib.ExitStack() as until_end:
-        yield lambda **options: until_end.enter_context(contextlib.closing(SquareGame(command, **options)))
+        yield lambda **options: until_end.enter_context(
+            contextlib.closing(SquareGame(command, **options))
+        )
 
 
 @pytest.fixture
@@ -60,7 +64,9 @@ def env(screen, command):
 
 
 def square_in(obs):
-    """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the ground's 7."""
+    """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the
+    ground's 7.
+    """
     columns = np.nonzero((obs[0][-1] > 60).sum(axis=0) > 5)[0]
     return float(columns.mean() / obs[0].shape[-1])
 
@@ -95,7 +101,9 @@ def test_keys_steer_and_the_picture_shows_it(env, screen):
         (signal.SIGSTOP, False, "the game hangs: its picture has not changed for 1 s"),
     ],
 )
-def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(play, sent, telemetry, told, until):
+def test_a_game_that_ends_or_hangs_is_a_fault_that_lets_go_of_all_keys(
+    play, sent, telemetry, told, until
+):
     interface = play(**({} if telemetry else {"telemetry": None}))
     interface.reset()
     interface.send_control(RIGHT)
@@ -118,7 +126,9 @@ def test_without_the_focus_no_key_is_pressed(play, other_game):
     assert keys_down() == 0
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(screen, command, until):
+def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
+    screen, command, until
+):
     place = Region(100, 50, 320, 200)
     with contextlib.closing(GameProcess(command)) as game, contextlib.closing(Screen()) as grabber:
         game.start()
@@ -149,7 +159,8 @@ def test_keys_are_held_and_released_by_name(screen):
     assert [*down, keys_down()] == [2, 1, 1, 0]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pynput's own farewell to the screen
+# pynput's own farewell to the screen
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen, command):
     interface = SquareGame(command, telemetry=None)
     interface.reset()
@@ -168,7 +179,9 @@ def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(mortal_screen,
 
 
 def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen):
-    with pytest.raises(EnvironmentAwayError, match=r"no window with 'Nothing' in its title.*Open windows: none"):
+    with pytest.raises(
+        EnvironmentAwayError, match=r"no window with 'Nothing' in its title.*Open windows: none"
+    ):
         find_window("Nothing")
 
 
@@ -234,20 +247,26 @@ def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(play):
 
 @pytest.mark.long
 def test_the_game_of_the_guide_is_played(screen):
-    page = (Path(__file__).parents[3] / "docs" / "environments" / "desktop.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "environments" / "desktop.md").read_text(
+        encoding="utf-8"
+    )
     fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", page, re.M | re.S)[:2])
     names = {}
     exec(fences["python"], names)
     arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
     game = arguments.pop("interface")["init_args"]
     game["command"][0] = sys.executable
-    with contextlib.closing(DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)) as env:
+    with contextlib.closing(
+        DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)
+    ) as env:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)
         rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
         assert rewards[0] < 0.05
         assert max(rewards) > rewards[0] + 0.1  # it drives
-        pictures = {env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1].tobytes() for _ in range(20)}
+        pictures = {
+            env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1].tobytes() for _ in range(20)
+        }
         assert len(pictures) > 1
 
 
@@ -263,7 +282,10 @@ def keys_down():
 
 def test_a_game_has_the_variables_that_it_is_given_beside_ours(tmp_path):
     said = tmp_path / "said"
-    code = f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['A'] + os.environ['PATH'])"
+    code = (
+        f"import os, pathlib; pathlib.Path({str(said)!r}).write_text(os.environ['A'] + "
+        "os.environ['PATH'])"
+    )
     game = GameProcess([sys.executable, "-c", code], {"A": "one, "})
     game.start()
     game.wait(60)

@@ -1,4 +1,6 @@
-"""SuperTux: what is read from its screen, and how its episodes begin and end, against a stand-in; `long`: the game."""
+"""SuperTux: what is read from its screen, and how its episodes begin and end, against a stand-in;
+`long`: the game.
+"""
 
 import contextlib
 import os
@@ -39,7 +41,12 @@ def background(brightness, noise):
     return np.clip(grey, 0, 255).astype(np.uint8)
 
 
-@given(x=st.integers(0, 9999), y=st.integers(0, 999), brightness=st.integers(0, 255), noise=st.integers(0, 40))
+@given(
+    x=st.integers(0, 9999),
+    y=st.integers(0, 999),
+    brightness=st.integers(0, 255),
+    noise=st.integers(0, 40),
+)
 def test_the_place_on_the_screen_is_read_over_any_background(x, y, brightness, noise):
     frame = background(brightness, noise)
     write_position(frame, x, y)
@@ -70,7 +77,9 @@ def test_one_step_is_worth_the_tiles_that_were_gained_and_what_cannot_be_read_no
     assert game.judge(frame, ()) == (pytest.approx(-0.1), False, {"tiles": 1.0})
 
 
-@pytest.mark.parametrize(("x", "snow", "is_over"), [(8900, 255, False), (8901, 255, True), (500, 240, True)])
+@pytest.mark.parametrize(
+    ("x", "snow", "is_over"), [(8900, 255, False), (8901, 255, True), (500, 240, True)]
+)
 def test_an_episode_ends_at_the_level_s_end_and_when_tux_dies(x, snow, is_over):
     frame = background(snow, 0)
     write_position(frame, x, GROUND)
@@ -168,9 +177,14 @@ def test_tux_comes_further_than_by_chance_after_the_training_that_ships(
     assert command_line("run", str(EXPERIMENT), "--seed", "0") == 0
     capsys.readouterr()
     assert command_line("test", str(EXPERIMENT), "--episodes", str(EPISODES)) == 0
-    learnt = [float(value) for value in re.findall(r"^episode \d+: return (\S+) in", capsys.readouterr().out, re.M)]
+    learnt = [
+        float(value)
+        for value in re.findall(r"^episode \d+: return (\S+) in", capsys.readouterr().out, re.M)
+    ]
     assert len(learnt) == EPISODES
-    told = [f"{np.mean(returns):.1f} ± {np.std(returns, ddof=1):.1f}" for returns in (learnt, by_chance)]
+    told = [
+        f"{np.mean(returns):.1f} ± {np.std(returns, ddof=1):.1f}" for returns in (learnt, by_chance)
+    ]
     figure(f"return {told[0]}, by chance {told[1]}")
     standard_error = np.sqrt((np.var(learnt, ddof=1) + np.var(by_chance, ddof=1)) / EPISODES)
     assert np.mean(learnt) - np.mean(by_chance) > 3 * standard_error

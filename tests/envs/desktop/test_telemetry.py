@@ -61,11 +61,15 @@ def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(game, 
         assert telemetry.next_record(5.0)[0] == 3.0
 
 
-def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(game, telemetry, caplog):
+def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(
+    game, telemetry, caplog
+):
     with game.accept()[0] as link:
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
-    assert [r.message.partition(": ")[2] for r in caplog.records] == ["what it sends are not records of 12 bytes"]
+    assert [r.message.partition(": ")[2] for r in caplog.records] == [
+        "what it sends are not records of 12 bytes"
+    ]
     with game.accept()[0] as link:
         link.sendall(record(4))
         assert telemetry.next_record(5.0)[0] == 4.0
@@ -75,7 +79,10 @@ def test_a_record_from_before_a_cut_is_not_handed_out_after_it(game, telemetry, 
     with game.accept()[0] as link:
         link.sendall(record(1))
         until(lambda: telemetry._newest is not None)
-    with game.accept()[0], pytest.raises(EnvironmentAwayError, match="accepts connections and sends nothing"):
+    with (
+        game.accept()[0],
+        pytest.raises(EnvironmentAwayError, match="accepts connections and sends nothing"),
+    ):
         telemetry.next_record(0.1)
 
 
@@ -87,7 +94,10 @@ def test_silence_is_one_line_when_its_time_is_over(game, telemetry):
         assert time.monotonic() - started >= 0.2
     where = f"127.0.0.1:{game.getsockname()[1]}"
     nothing = "it accepts connections and sends nothing"
-    assert str(silent.value) == f"no telemetry from the game at {where} for 0.2 s ({nothing}): start the race"
+    assert (
+        str(silent.value)
+        == f"no telemetry from the game at {where} for 0.2 s ({nothing}): start the race"
+    )
 
 
 def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game):

@@ -27,14 +27,17 @@ assert obs[0][0] > 0.05
 picture = env.render()
 assert (picture.dtype, picture.shape) == (np.uint8, (400, 400, 3))
 rows, columns = np.nonzero((picture == (255, 0, 0)).all(-1))  # the target
-assert abs(columns.mean() - (200 + 200 * obs[2][0])) < 2 and abs(rows.mean() - (200 + 200 * obs[3][0])) < 2
+assert abs(columns.mean() - (200 + 200 * obs[2][0])) < 2
+assert abs(rows.mean() - (200 + 200 * obs[3][0])) < 2
 rows, columns = np.nonzero((picture == (0, 0, 255)).all(-1))
 assert abs(columns.mean() - (200 + 200 * obs[0][0])) < 30, "the drone, a little later"
 """
 
 
 def test_the_drone_flies_in_real_time_and_headless(monkeypatch):
-    """In a process of its own: rtgym's drone starts threads that never end and draw from the global `random`."""
+    """In a process of its own: rtgym's drone starts threads that never end and draw from the global
+    `random`.
+    """
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
     python("-c", FLIGHT)

@@ -78,7 +78,7 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
     assert 8 <= left <= 12
 
 
-# -- the interface -----------------------------------------------------------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,11 @@ def test_a_restart_puts_the_car_into_the_middle_of_the_road_where_the_demonstrat
     [
         ({"observation": "lidar", "history": 3}, (3, 19), np.float32),
         ({"observation": "image", "history": 4}, (4, 64, 64), np.uint8),
-        ({"observation": "image", "history": 2, "grey": False, "image_size": (48, 32)}, (2, 48, 32, 3), np.uint8),
+        (
+            {"observation": "image", "history": 2, "grey": False, "image_size": (48, 32)},
+            (2, 48, 32, 3),
+            np.uint8,
+        ),
     ],
 )
 def test_observations_are_instruments_and_a_history_of_what_is_seen(options, shape, dtype):
@@ -118,7 +122,9 @@ def test_steering_and_pedal_are_analog(action, controls):
 
 def test_reward_is_progress_along_the_demonstration(tmp_path):
     save_trajectory(tmp_path / "way.npz", np.stack([np.arange(30), np.zeros(30)], axis=1))
-    seen = interface([state(), state(3), state(7), state(29)], trajectory=tmp_path / "way.npz", track=5)
+    seen = interface(
+        [state(), state(3), state(7), state(29)], trajectory=tmp_path / "way.npz", track=5
+    )
     seen.reset()
     steps = [seen.get_obs_rew_terminated_info()[1:3] for _ in range(3)]
     assert steps == [(3.0, False), (4.0, False), (22.0 + 100.0, True)]
@@ -138,10 +144,14 @@ def as_single(mirrored, obs):
     return mirrored(single, single[-1], 1.0, single, False, False)
 
 
-@pytest.mark.parametrize("options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}])
+@pytest.mark.parametrize(
+    "options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}]
+)
 def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     def sees(sign):
-        shown = state(bend=50.0 * sign, speed=20.0, slip=4 * sign, turn_rate=sign, steering=0.2 * sign)
+        shown = state(
+            bend=50.0 * sign, speed=20.0, slip=4 * sign, turn_rate=sign, steering=0.2 * sign
+        )
         (instruments, stack), _ = interface([shown], **options).reset()
         seen = torch.from_numpy(stack.astype(np.float32))[None]
         return torch.from_numpy(instruments)[None], seen, torch.tensor([[0.3 * sign, 0.6]])
@@ -154,10 +164,14 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     # not exactly: the car is half a pixel off the frame's middle
     assert float((obs[1] - there[1]).abs().mean()) < 0.1 * float((here[1] - there[1]).abs().mean())
     alone, *_ = as_single(mirroring(), here)
-    assert all(np.array_equal(array, part[0].numpy()) for array, part in zip(alone, obs, strict=True))
+    assert all(
+        np.array_equal(array, part[0].numpy()) for array, part in zip(alone, obs, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("inputs", "rows"), [("keys", 9), ("fine", 15), ([[0.0, -0.5], [0.5, 1], [-0.5, 1]], 3)])
+@pytest.mark.parametrize(
+    ("inputs", "rows"), [("keys", 9), ("fine", 15), ([[0.0, -0.5], [0.5, 1], [-0.5, 1]], 3)]
+)
 def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     table = ActionTable(inputs, RacingInterface.input_tables)
     act = torch.arange(rows)
@@ -208,12 +222,14 @@ def test_a_demonstration_of_another_kind_is_refused(tmp_path):
         demonstration(1, tmp_path / "way.npz")
 
 
-# -- who drives --------------------------------------------------------------------------------------
+# -- who drives ------------------------------------------------------------------------------------
 
 
 def test_a_lap_goes_from_the_start_until_the_car_is_back():
     turns = np.linspace(0.0, 4 * np.pi, 200)
-    lap = interface([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns], trajectory="", track=7)
+    lap = interface(
+        [state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns], trajectory="", track=7
+    )
     _, info = lap.reset()
     way, terminated = [info["position"]], False
     while not terminated:
@@ -231,7 +247,11 @@ def test_the_script_drives_a_lap_that_the_reward_accepts():
     rollouts = []
     env_cls = partial(RacingEnv, **RacingEnv.lap_arguments)
     options = WorkerOptions(takeover_in_tests=True)
-    how = {"standalone": True, "takeover": RacingEnv.lap_drivers["script"], "on_rollout": rollouts.append}
+    how = {
+        "standalone": True,
+        "takeover": RacingEnv.lap_drivers["script"],
+        "on_rollout": rollouts.append,
+    }
     with RolloutWorker(env_cls, RandomActor, options=options, **how) as worker:
         assert worker.run_episode().terminated
     reward = RacingInterface(reward=dataclasses.replace(REWARD, forward_limit=10))._reward

@@ -26,10 +26,17 @@ from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 ROOT = Path(__file__).parents[3]
-EXACT = {"jitter_s": 0.0, "position_noise_rad": 0.0, "velocity_noise_rad_s": 0.0, "command_noise": 0.0}
+EXACT = {
+    "jitter_s": 0.0,
+    "position_noise_rad": 0.0,
+    "velocity_noise_rad_s": 0.0,
+    "command_noise": 0.0,
+}
 AT_REST = RobotCommand((0.0, 0.0))
 
-needs_mujoco = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs the extra mujoco")
+needs_mujoco = pytest.mark.skipif(
+    importlib.util.find_spec("mujoco") is None, reason="needs the extra mujoco"
+)
 
 
 class FakeArm:
@@ -47,7 +54,9 @@ class FakeArm:
     def send_command(self, command):
         if self._moves:
             self._velocity = command.velocity_rad_s
-            self._position = tuple(x + v / 10 for x, v in zip(self._position, self._velocity, strict=True))
+            self._position = tuple(
+                x + v / 10 for x, v in zip(self._position, self._velocity, strict=True)
+            )
 
     def emergency_stop(self):
         self.is_stopped = True
@@ -71,7 +80,11 @@ def test_a_driver_connects_reads_moves_stops_and_closes(driver, until):
         return now.cycle > after.cycle and shoulder > 0.05 and elbow < -0.05
 
     for _ in range(2):
-        for call in (driver.read_state, partial(driver.send_command, AT_REST), driver.emergency_stop):
+        for call in (
+            driver.read_state,
+            partial(driver.send_command, AT_REST),
+            driver.emergency_stop,
+        ):
             with pytest.raises(EnvironmentFaultError, match="not connected"):
                 call()
         driver.connect()
@@ -91,11 +104,13 @@ def test_a_driver_connects_reads_moves_stops_and_closes(driver, until):
         driver.close()
 
 
-# -- the arm, without a clock ------------------------------------------------------------------------
+# -- the arm, without a clock ----------------------------------------------------------------------
 
 
 class Bench:
-    """An arm whose time passes as fast as it can be computed; commands at once, states as they arrive."""
+    """An arm whose time passes as fast as it can be computed; commands at once, states as they
+    arrive.
+    """
 
     def __init__(self, **options):
         self.now_s = 0.0
@@ -110,7 +125,9 @@ class Bench:
             self.now_s += CYCLE_S
             if datagram := self.arm.cycle(self.now_s):
                 cycle, time_s, *numbers, is_stopped = STATE.unpack(datagram)
-                state = RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
+                state = RobotState(
+                    cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped
+                )
                 self.states.append((self.now_s, state))
 
     @property
@@ -148,8 +165,12 @@ def test_measurements_and_commands_are_as_noisy_as_configured():
     bench.run(4.0)
     states = [state for _, state in bench.states]
     for joint in range(2):
-        assert statistics.stdev(s.position_rad[joint] for s in states) == pytest.approx(0.004, rel=0.1)
-        assert statistics.stdev(s.velocity_rad_s[joint] for s in states) == pytest.approx(0.05, rel=0.1)
+        assert statistics.stdev(s.position_rad[joint] for s in states) == pytest.approx(
+            0.004, rel=0.1
+        )
+        assert statistics.stdev(s.velocity_rad_s[joint] for s in states) == pytest.approx(
+            0.05, rel=0.1
+        )
 
     bench = Bench(command_noise=0.1)
     executed = []
@@ -197,7 +218,8 @@ def test_the_arm_keeps_to_its_limits():
             assert max(map(abs, bench.speeds)) < 1.1 * MAX_VELOCITY
         for angle, limits in zip(bench.arm.data.qpos, LIMITS, strict=True):
             assert angle == pytest.approx(limits[sign > 0], abs=0.15)
-        assert bench.arm.data.ctrl == pytest.approx([0.0, 0.0])  # it brakes there, the mechanics need not hold it
+        # it brakes there, the mechanics need not hold it
+        assert bench.arm.data.ctrl == pytest.approx([0.0, 0.0])
 
 
 def test_options_that_make_no_sense_are_refused():
@@ -206,7 +228,7 @@ def test_options_that_make_no_sense_are_refused():
             ArmOptions(watchdog_s=value)
 
 
-# -- the environment ---------------------------------------------------------------------------------
+# -- the environment -------------------------------------------------------------------------------
 
 
 def test_an_arm_is_hardware_unless_its_driver_says_otherwise():

@@ -1,4 +1,6 @@
-"""TrackMania 2020 against a stand-in: the plugin's protocol, a window with a road, a gamepad that writes down."""
+"""TrackMania 2020 against a stand-in: the plugin's protocol, a window with a road, a gamepad that
+writes down.
+"""
 
 import contextlib
 import math
@@ -66,7 +68,9 @@ def port():
 def running_game(x_server):
     """A game that somebody else started; the port of its telemetry."""
     port = free_port()
-    game = subprocess.Popen([sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server})
+    game = subprocess.Popen(
+        [sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server}
+    )
     yield port
     game.kill()
     game.wait()
@@ -107,7 +111,9 @@ def test_it_is_driven_to_the_finish_and_again_by_its_lidar(screen, track, runnin
 
 
 def test_numbers_press_keys_and_it_sees_pictures_of_the_screen(screen, track, running_game):
-    with playing(running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs="keys") as env:
+    with playing(
+        running_game, trajectory=track, view="image", frames=1, size=(32, 64), inputs="keys"
+    ) as env:
         assert env.action_space == gymnasium.spaces.Discrete(12)
         obs, info = env.reset()
         assert env.observation_space.contains(obs)
@@ -147,7 +153,10 @@ def test_the_experiment_with_keys_and_mini_races_passes_its_check(
     env = {"trajectory": track, "port": running_game, "restart_wait_s": 0.1, "ep_max_length": 12}
     changed = [word for name, value in env.items() for word in (f"--env.{name}", str(value))]
     smaller = ("--memory.memory_size", "1000", "--memory.batch_size", "8")
-    assert command_line("check", file, *changed, *smaller, "--episodes", "2", "--delay-steps", "0") == 0
+    assert (
+        command_line("check", file, *changed, *smaller, "--episodes", "2", "--delay-steps", "0")
+        == 0
+    )
     assert "every transition is what the environment produced" in capsys.readouterr().out
 
 
@@ -158,7 +167,9 @@ def test_the_experiment_with_keys_and_mini_races_passes_its_check(
         (((0, 0), (0, 10)), "have 2 coordinates, this environment's 3"),
     ],
 )
-def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(tmp_path, points, message):
+def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
+    tmp_path, points, message
+):
     file = tmp_path / "other.npz"
     if points is not None:
         save_trajectory(file, points)
@@ -209,7 +220,11 @@ def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():
 
     def car(i):
         x, z = random.normal(500, 100, 2)
-        steering, speed, rpm = random.uniform(-1, 1), random.normal(50, 20), random.uniform(1e3, 1e4)
+        steering, speed, rpm = (
+            random.uniform(-1, 1),
+            random.normal(50, 20),
+            random.uniform(1e3, 1e4),
+        )
         return CarReport(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
 
     stream = b"".join(struct.pack(LAYOUT, *car(i)) for i in range(60))

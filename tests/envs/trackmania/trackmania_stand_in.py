@@ -1,6 +1,8 @@
-"""Stands in for TrackMania in tests: a window with a road between black borders, and the plugin's telemetry.
+"""Stands in for TrackMania in tests: a window with a road between black borders, and the plugin's
+telemetry.
 
-The arrow keys drive, "delete" goes back to the start. The car drives along z; the finish is at z = 10 m.
+The arrow keys drive, "delete" goes back to the start. The car drives along z; the finish is at z =
+10 m.
 
     python trackmania_stand_in.py PORT
 """
@@ -27,12 +29,27 @@ class Car:
     def tick(self, window, keys):
         if keys[pygame.K_DELETE]:
             self.x = self.z = 0.0
-        throttle, steering = float(keys[pygame.K_UP]), float(keys[pygame.K_RIGHT] - keys[pygame.K_LEFT])
+        throttle, steering = (
+            float(keys[pygame.K_UP]),
+            float(keys[pygame.K_RIGHT] - keys[pygame.K_LEFT]),
+        )
         self.z = min(self.z + throttle * SPEED / TICKS_PER_S, FINISH_Z_M)
         self.x = min(max(self.x + 100 * steering / TICKS_PER_S, -60), 60)
         draw(window, self.x)
         braking, finished = float(keys[pygame.K_DOWN]), float(self.z == FINISH_Z_M)
-        car = (throttle * SPEED, self.z, 0.0, 1.0, self.z, steering, throttle, braking, finished, 1.0, 5000.0)
+        car = (
+            throttle * SPEED,
+            self.z,
+            0.0,
+            1.0,
+            self.z,
+            steering,
+            throttle,
+            braking,
+            finished,
+            1.0,
+            5000.0,
+        )
         return struct.pack("<11f", *car)
 
 

@@ -39,13 +39,17 @@ class Car:
         made = (world.spawn(world.options.vehicle, place, {}) for place in places)
         vehicle = next((vehicle for vehicle in made if vehicle is not None), None)
         if vehicle is None:
-            raise EnvironmentFaultError(f"CARLA makes no {world.options.vehicle} on any spawn point: all are taken")
+            raise EnvironmentFaultError(
+                f"CARLA makes no {world.options.vehicle} on any spawn point: all are taken"
+            )
         self._vehicle = cast("carla.Vehicle", vehicle)
         self.sensors = SensorRig(world, self._vehicle, sensors)
         self._newest_frame, self._newest_at = 0, 0.0
 
     def put(self, place: carla.Transform) -> VehicleState:
-        """Put it somewhere, at rest; returns what is seen of it there. EnvironmentFaultError: others move it."""
+        """Put it somewhere, at rest; returns what is seen of it there. EnvironmentFaultError:
+        others move it.
+        """
         import carla
 
         with self.world.asking():
@@ -72,7 +76,9 @@ class Car:
         snapshot = self.world.snapshot()
         self._check_that_it_runs(snapshot.frame)
         if snapshot.find(self._vehicle.id) is None:
-            raise EnvironmentFaultError("the car is gone from the simulator: somebody destroyed it, or loaded a map")
+            raise EnvironmentFaultError(
+                "the car is gone from the simulator: somebody destroyed it, or loaded a map"
+            )
         return VehicleState.seen(snapshot, self._vehicle.id)
 
     def tick(self) -> None:
@@ -86,10 +92,15 @@ class Car:
             self.act(VehicleAction(brake=1.0))
             frame = self.world.next_frame()
             seen = self.world.snapshot().find(self._vehicle.id)
-            if seen is not None and seen.get_transform().location.distance(place.location) < _AT_PLACE_M:
+            if (
+                seen is not None
+                and seen.get_transform().location.distance(place.location) < _AT_PLACE_M
+            ):
                 self._newest_frame, self._newest_at = frame, time.monotonic()
                 return frame
-        raise EnvironmentFaultError("the car did not get to its spawn point: is something else driving it?")
+        raise EnvironmentFaultError(
+            "the car did not get to its spawn point: is something else driving it?"
+        )
 
     def _check_that_it_runs(self, frame: int) -> None:
         """A simulator that died goes on showing its last frame; raise EnvironmentAwayError then."""
@@ -98,4 +109,6 @@ class Car:
             self._newest_frame, self._newest_at = frame, now
         elif now - self._newest_at > limit_s:
             self.world.is_lost = True
-            raise EnvironmentAwayError(f"the CARLA simulator has stood still for {limit_s:g} s: did it end?")
+            raise EnvironmentAwayError(
+                f"the CARLA simulator has stood still for {limit_s:g} s: did it end?"
+            )

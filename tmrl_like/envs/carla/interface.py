@@ -1,4 +1,5 @@
-"""A car that follows a route in CARLA, as an rtgym interface, and the two environments that are made of it.
+"""A car that follows a route in CARLA, as an rtgym interface, and the two environments that are
+made of it.
 
 | | `carla` |
 |---|---|
@@ -10,7 +11,7 @@
 
 | observation of `carla` | shape | dtype | range | unit |
 |---|---|---|---|---|
-| speed ahead, to the right; turn | [3] | float32 | -60, -20, -180 to 60, 20, 180 | m/s, m/s, deg/s |
+| speed ahead, to the right; turn | [3] | float32 | -60, -20, -180 to 60, 20, 180 | m/s, deg/s |
 | points `ahead_m` on the route: how far ahead, then to the right | [8] | float32 | -44 to 44 | m |
 | picture, RGB, with `sensors.camera` | [64, 64, 3] | uint8 | 0 to 255 | |
 | ranges, clockwise from straight ahead, with `sensors.lidar_bins` | [32] | float32 | 0 to 40 | m |
@@ -49,15 +50,15 @@ _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to t
 class CarlaInterface(TaskInterface[VehicleState]):
     """rtgym interface of one car in CARLA.
 
-    Observation: motion float32 [3] (m/s forward, m/s to the right, degrees/s to the right); route float32
-    [2 * len(ahead_m)] (metres forward of each point ahead, then metres to the right of each); picture uint8
-    [H, W, 3] if there is a camera; ranges float32 [lidar_bins] in metres if there is a lidar.
-    Action: float32 [2] in [-1, 1]: throttle where positive, brake where negative; steering, right is positive.
-    `info`: see `Drive.info`, and "ended_by", what ended an episode.
+    Observation: motion float32 [3] (m/s forward, m/s to the right, degrees/s to the right); route
+    float32 [2 * len(ahead_m)] (metres forward of each point ahead, then metres to the right of
+    each); picture uint8 [H, W, 3] if there is a camera; ranges float32 [lidar_bins] in metres if
+    there is a lidar. Action: float32 [2] in [-1, 1]: throttle where positive, brake where negative;
+    steering, right is positive. `info`: see `Drive.info`, and "ended_by", what ended an episode.
 
     Attributes:
-        fixed_step_s: let the world stand still between two ticks, of this length; None: real time. Set it before the
-            first reset.
+        fixed_step_s: let the world stand still between two ticks, of this length; None: real time.
+            Set it before the first reset.
     """
 
     fixed_step_s: float | None = None
@@ -82,15 +83,25 @@ class CarlaInterface(TaskInterface[VehicleState]):
         """
         super().__init__()
         require_carla()
-        self._simulator, self._sensors, self._task, self._client_cls = simulator, sensors, route, client_cls
+        self._simulator, self._sensors, self._task, self._client_cls = (
+            simulator,
+            sensors,
+            route,
+            client_cls,
+        )
         self._world: CarlaWorld | None = None
         self._car: Car  # from the first reset on, as the drive
         self._drive: Drive
         self._ended_by = ""
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        ahead_m = np.repeat(max(self._task.ahead_m) + self._task.off_route_m, 2 * len(self._task.ahead_m))
-        own = (spaces.Box(-high, high, dtype=np.float32) for high in (_MAX_MOTION, ahead_m.astype(np.float32)))
+        ahead_m = np.repeat(
+            max(self._task.ahead_m) + self._task.off_route_m, 2 * len(self._task.ahead_m)
+        )
+        own = (
+            spaces.Box(-high, high, dtype=np.float32)
+            for high in (_MAX_MOTION, ahead_m.astype(np.float32))
+        )
         return spaces.Tuple((*own, *self._sensors.spaces()))
 
     def get_action_space(self) -> spaces.Box:
@@ -108,12 +119,16 @@ class CarlaInterface(TaskInterface[VehicleState]):
         """
         world = self._world or self._connect()
         for place in world.free_spawn_points(self.random):
-            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self.random)
+            route = plan_route(
+                world.map.get_waypoint(place.location), self._task.length_m, self.random
+            )
             if route is not None:
                 state = self._car.put(place)
                 self._drive, self._ended_by = Drive(self._task, route, state), ""
                 return state
-        raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
+        raise EnvironmentFaultError(
+            f"the lanes of all free spawn points of {world.map.name} end at once"
+        )
 
     def look(self) -> VehicleState:
         return self._car.see()
@@ -140,7 +155,9 @@ class CarlaInterface(TaskInterface[VehicleState]):
         self._car.tick()
 
     def close(self) -> None:
-        """Destroy every actor that was made and let the simulator go on by its own clock; twice is fine."""
+        """Destroy every actor that was made and let the simulator go on by its own clock; twice is
+        fine.
+        """
         world, self._world = self._world, None
         if world is not None:
             world.close()
@@ -176,10 +193,12 @@ class CarlaEnv(RealTimeEnv):
 class CarlaSyncEnv(ClockedGym):
     """CARLA step by step: the world stands still between two steps, for as long as training takes.
 
-    Spaces, rewards and ends are those of `CarlaEnv`; an action acts at once instead of one time-step later.
+    Spaces, rewards and ends are those of `CarlaEnv`; an action acts at once instead of one
+    time-step later.
 
     Attributes:
-        act_buf_len: actions at the end of each observation; a reset fills them with the default action.
+        act_buf_len: actions at the end of each observation; a reset fills them with the default
+            action.
     """
 
     _least_actions = 0
@@ -205,11 +224,18 @@ class CarlaSyncEnv(ClockedGym):
         """
         interface = partial(CarlaInterface, **car)
         super().__init__(
-            {"interface": interface, "ep_max_length": ep_max_length, "act_buf_len": act_buf_len, "inputs": inputs}
+            {
+                "interface": interface,
+                "ep_max_length": ep_max_length,
+                "act_buf_len": act_buf_len,
+                "inputs": inputs,
+            }
         )
         self.interface.fixed_step_s = step_s
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; raises as `CarlaInterface.reset`."""
         obs, info = self.interface.reset(seed, options)
         self.act_buf.extend([self.default_action] * self.act_buf_len)

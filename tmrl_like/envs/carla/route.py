@@ -1,4 +1,6 @@
-"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it ends."""
+"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class RouteOptions(Options):
     A step's reward is the metres that the vehicle got on along its route, minus penalties.
 
     Attributes:
-        length_m: of the route; it is shorter where the road ends, but begins nowhere less than 10 m before that.
+        length_m: of the route; it is shorter where the road ends, but begins nowhere less than 10 m
+            before that.
         ahead_m: the driver sees the points of the route that are so far ahead.
         off_route_m: farther than this from the middle of the lane ends the episode.
         stuck_after_s: no metre gained in this time, on the simulator's clock, ends the episode.
@@ -54,7 +57,9 @@ class RouteOptions(Options):
 
 
 def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Way | None:
-    """Follow the lane from `start`; where it forks, a branch is drawn. None: the lane ends too soon."""
+    """Follow the lane from `start`; where it forks, a branch is drawn. None: the lane ends too
+    soon.
+    """
     here, points = start, []
     for _ in range(int(length_m / _SPACING_M) + 1):
         points.append((here.transform.location.x, here.transform.location.y))
@@ -79,10 +84,12 @@ class Drive:
         self._best_m, self._best_at_s = 0.0, state.time_s
 
     def judge(self, state: VehicleState, impulse: float, lines: int) -> tuple[float, str]:
-        """Judge the way since the last call, with collisions of `impulse` N s and so many crossed `lines`.
+        """Judge the way since the last call, with collisions of `impulse` N s and so many crossed
+        `lines`.
 
         Returns:
-            The reward, and what ended the drive: "collision", "off route", "end of route", "stuck" or nothing.
+            The reward, and what ended the drive: "collision", "off route", "end of route", "stuck"
+            or nothing.
         """
         here = (state.x_m, state.y_m)
         reward = self._route.follow(here) - self._task.lane_penalty * lines
@@ -97,13 +104,17 @@ class Drive:
         return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
 
     def info(self, state: VehicleState) -> dict[str, Any]:
-        """Where the car is: `time_s` on the simulator's clock and, in m and half widths `off_route_m`, `Way.where`."""
+        """Where the car is: `time_s` on the simulator's clock and, in m and half widths
+        `off_route_m`, `Way.where`.
+        """
         progress = np.clip(self._route.distance / (self._route.length - _ROUTE_ENDS_M), 0.0, 1.0)
         where = self._route.where((state.x_m, state.y_m), progress, self._task.off_route_m)
         return {"time_s": state.time_s} | where
 
     def route_ahead(self, state: VehicleState) -> NDArray[np.float32]:
-        """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
+        """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to
+        the right.
+        """
         x, y = self._route.ahead(self._task.ahead_m).T
         limit_m = max(self._task.ahead_m) + self._task.off_route_m
         own: NDArray[np.float64] = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))

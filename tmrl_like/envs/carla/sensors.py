@@ -1,7 +1,8 @@
 """Camera, lidar, collision and lane-invasion sensor of one vehicle.
 
-CARLA calls a listener in a thread of its own. A listener converts what came and puts it into a queue of
-bounded length; whoever observes takes the newest from there and never waits for more than a frame.
+CARLA calls a listener in a thread of its own. A listener converts what came and puts it into a
+queue of bounded length; whoever observes takes the newest from there and never waits for more than
+a frame.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class SensorOptions(Options):
     Attributes:
         camera: height and width of the picture in pixels; none: no camera.
         camera_fov_deg: the camera's horizontal field of view.
-        lidar_bins: directions of the lidar, clockwise from straight ahead, a tenth of a degree or more each; 0: no
-            lidar.
+        lidar_bins: directions of the lidar, clockwise from straight ahead, a tenth of a degree or
+            more each; 0: no lidar.
         lidar_range_m: the lidar's reach, and what a direction says in which nothing is.
     """
 
@@ -55,10 +56,17 @@ class SensorOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(not self.camera or min(self.camera) >= 8, "camera", self.camera, "height and width of at least 8 pixels")
+        expect(
+            not self.camera or min(self.camera) >= 8,
+            "camera",
+            self.camera,
+            "height and width of at least 8 pixels",
+        )
 
     def spaces(self) -> list[spaces.Box[Any]]:
-        """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins] in metres."""
+        """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins]
+        in metres.
+        """
         seen: list[spaces.Box[Any]] = []
         if self.camera:
             seen.append(spaces.Box(0, 255, (*self.camera, 3), np.uint8))
@@ -105,7 +113,9 @@ class Readings:
     def wait(self, frame: int, timeout_s: float) -> bool:
         """Wait for a reading of this frame or a later one; whether it came."""
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self._queue) and self._queue[-1].frame >= frame, timeout_s)
+            return self._changed.wait_for(
+                lambda: bool(self._queue) and self._queue[-1].frame >= frame, timeout_s
+            )
 
 
 class SensorRig:
@@ -115,13 +125,21 @@ class SensorRig:
         """Put them on the vehicle and listen; raises as `CarlaWorld.spawn`."""
         body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
-        self._collisions = Readings(lambda collision: collision.normal_impulse.length(), _MAX_EVENTS)  # N s
-        self._crossings = Readings(lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS)
+        self._collisions = Readings(
+            lambda collision: collision.normal_impulse.length(), _MAX_EVENTS
+        )  # N s
+        self._crossings = Readings(
+            lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS
+        )
         _mount(world, vehicle, "sensor.other.collision", {}, self._collisions)
         _mount(world, vehicle, "sensor.other.lane_invasion", {}, self._crossings)
         if options.camera:
             height, width = map(str, options.camera)
-            attributes = {"image_size_x": width, "image_size_y": height, "fov": str(options.camera_fov_deg)}
+            attributes = {
+                "image_size_x": width,
+                "image_size_y": height,
+                "fov": str(options.camera_fov_deg),
+            }
             self._camera = Readings(image_of, 1)
             _mount(world, vehicle, "sensor.camera.rgb", attributes, self._camera)
         if options.lidar_bins:
@@ -130,15 +148,20 @@ class SensorRig:
             _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
 
     def wait_for(self, frame: int, timeout_s: float) -> None:
-        """Wait until camera and lidar have seen this frame; EnvironmentAwayError: they do not in that time."""
+        """Wait until camera and lidar have seen this frame; EnvironmentAwayError: they do not in
+        that time.
+        """
         for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
             if readings is not None and not readings.wait(frame, timeout_s):
                 raise EnvironmentAwayError(
-                    f"CARLA's {name} sent nothing for {timeout_s:g} s: is the simulator rendering (no_rendering_mode)?"
+                    f"CARLA's {name} sent nothing for {timeout_s:g} s: is the simulator rendering "
+                    "(no_rendering_mode)?"
                 )
 
     def observe(self) -> list[Array]:
-        """The newest picture, and the ranges of the lidar's newest turn; see `SensorOptions.spaces`."""
+        """The newest picture, and the ranges of the lidar's newest turn; see
+        `SensorOptions.spaces`.
+        """
         seen = [self._camera.newest()[-1].value] if self._camera is not None else []
         if self._lidar is not None:
             sweeps = self._lidar.newest()
@@ -147,7 +170,9 @@ class SensorRig:
         return seen
 
     def take_events(self, after_frame: int) -> tuple[float, int]:
-        """Impulse of collisions in N s, and number of lines crossed, since the last call and after this frame."""
+        """Impulse of collisions in N s, and number of lines crossed, since the last call and after
+        this frame.
+        """
         impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
         return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
 
@@ -158,11 +183,13 @@ def image_of(image: carla.Image) -> Array:
     return np.ascontiguousarray(bgra[:, :, 2::-1])
 
 
-def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float, body: carla.Vector3D) -> Array:
+def ranges_of(
+    sweep: carla.LidarMeasurement, bins: int, range_m: float, body: carla.Vector3D
+) -> Array:
     """The nearest point in each direction, float32 [bins] in metres, clockwise from straight ahead.
 
-    Points on the road and on the vehicle itself, `body` its half length, width and height, do not count; a direction
-    without points says `range_m`.
+    Points on the road and on the vehicle itself, `body` its half length, width and height, do not
+    count; a direction without points says `range_m`.
     """
     x, y, z, _ = np.frombuffer(sweep.raw_data, np.float32).reshape(-1, 4).T
     is_own = (abs(x) < body.x * _OWN_BODY) & (abs(y) < body.y * _OWN_BODY)
@@ -175,7 +202,11 @@ def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float, body: ca
 
 
 def _mount(
-    world: CarlaWorld, vehicle: carla.Vehicle, kind: str, attributes: dict[str, str], readings: Readings
+    world: CarlaWorld,
+    vehicle: carla.Vehicle,
+    kind: str,
+    attributes: dict[str, str],
+    readings: Readings,
 ) -> None:
     import carla
 

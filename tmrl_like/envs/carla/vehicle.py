@@ -64,7 +64,8 @@ class VehicleAction(Record):
         """What a policy's action means.
 
         Args:
-            action: [2]: throttle where positive, brake where negative; steering. Clipped to [-1, 1].
+            action: [2]: throttle where positive, brake where negative; steering. Clipped to [-1,
+                1].
         """
         drive, steer = np.clip(action, -1.0, 1.0).tolist()
         return cls(throttle=max(drive, 0.0), steer=steer, brake=max(-drive, 0.0))
@@ -78,7 +79,9 @@ class VehicleAction(Record):
 
 @dataclass(frozen=True)
 class VehicleState(Record):
-    """A vehicle in one frame of the simulator, in CARLA's left-handed coordinates: x forward, y right, z up."""
+    """A vehicle in one frame of the simulator, in CARLA's left-handed coordinates: x forward, y
+    right, z up.
+    """
 
     frame: int
     """Of the simulator."""

@@ -1,6 +1,7 @@
 """The connection to a CARLA simulator: its clock, and the actors that are made in it.
 
-Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own clock.
+Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own
+clock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import numpy as np
 from msgspec import Meta
 
 from tmrl_like.base.options import Options
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, expect
+from tmrl_like.errors import (
+    ConfigError,
+    EnvironmentAwayError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    expect,
+)
 
 if TYPE_CHECKING:
     import carla
@@ -35,7 +42,8 @@ class SimulatorOptions(Options):
         port: of it; CARLA uses the next one as well.
         timeout_s: a simulator that does not answer in this time is away.
         vehicle: a blueprint of CARLA's library.
-        role_name: marks the actors of this worker: what is found with it at the start is left over, and destroyed.
+        role_name: marks the actors of this worker: what is found with it at the start is left over,
+            and destroyed.
     """
 
     host: str = "127.0.0.1"
@@ -46,8 +54,18 @@ class SimulatorOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(self.vehicle.startswith("vehicle."), "vehicle", self.vehicle, "a blueprint such as vehicle.tesla.model3")
-        expect(bool(self.role_name), "role_name", self.role_name, "a name by which this worker's actors are found")
+        expect(
+            self.vehicle.startswith("vehicle."),
+            "vehicle",
+            self.vehicle,
+            "a blueprint such as vehicle.tesla.model3",
+        )
+        expect(
+            bool(self.role_name),
+            "role_name",
+            self.role_name,
+            "a name by which this worker's actors are found",
+        )
 
 
 def require_carla() -> None:
@@ -56,12 +74,14 @@ def require_carla() -> None:
         import carla  # noqa: F401
     except ImportError:
         raise MissingExtraError(
-            "CARLA's client is not installed: pip install 'tmrl_like[carla]' (Linux or Windows, Python 3.12 at most)"
+            "CARLA's client is not installed: pip install 'tmrl_like[carla]' (Linux or Windows, "
+            "Python 3.12 at most)"
         ) from None
 
 
 class CarlaWorld:
-    """A world on a running simulator. Each call raises EnvironmentAwayError where that does not answer.
+    """A world on a running simulator. Each call raises EnvironmentAwayError where that does not
+    answer.
 
     Attributes:
         map: roads and spawn points.
@@ -88,12 +108,16 @@ class CarlaWorld:
         with self.asking():
             self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
             self._client.set_timeout(options.timeout_s)
-            self._check_version()  # before `get_world`, which waits with the interpreter's lock held
+            # before `get_world`, which waits with the interpreter's lock held
+            self._check_version()
             self._world = self._client.get_world()
             self.map = self._world.get_map()
             self._remove_leftovers()
             self._before, settings = self._world.get_settings(), self._world.get_settings()
-            settings.synchronous_mode, settings.fixed_delta_seconds = self.stands_still, fixed_step_s
+            settings.synchronous_mode, settings.fixed_delta_seconds = (
+                self.stands_still,
+                fixed_step_s,
+            )
             self._world.apply_settings(settings)
 
     def next_frame(self) -> int:
@@ -115,7 +139,8 @@ class CarlaWorld:
         attributes: Mapping[str, str],
         parent: carla.Actor | None = None,
     ) -> carla.Actor | None:
-        """Make an actor of a blueprint; it ends with this object. None: the place (seen from its parent) is taken.
+        """Make an actor of a blueprint; it ends with this object. None: the place (seen from its
+        parent) is taken.
 
         Raises:
             ConfigError: no such blueprint.
@@ -129,20 +154,30 @@ class CarlaWorld:
             for name, value in {**attributes, "role_name": self.options.role_name}.items():
                 if blueprint.has_attribute(name):
                     blueprint.set_attribute(name, value)
-            actor = cast("carla.Actor | None", self._world.try_spawn_actor(blueprint, place, parent))
+            actor = cast(
+                "carla.Actor | None", self._world.try_spawn_actor(blueprint, place, parent)
+            )
         if actor is not None:
             self._made.append(actor)
         return actor
 
     def free_spawn_points(self, random: np.random.Generator) -> list[carla.Transform]:
-        """The map's spawn points with no vehicle of others near, in random order; EnvironmentFaultError for none."""
+        """The map's spawn points with no vehicle of others near, in random order;
+        EnvironmentFaultError for none.
+        """
         own = {actor.id for actor in self._made}
         with self.asking():
-            others = [a.get_location() for a in self._actors() if a.type_id.startswith("vehicle.") and a.id not in own]
+            others = [
+                a.get_location()
+                for a in self._actors()
+                if a.type_id.startswith("vehicle.") and a.id not in own
+            ]
             points = self.map.get_spawn_points()
         free = [p for p in points if all(p.location.distance(o) > _TAKEN_WITHIN_M for o in others)]
         if not free:
-            raise EnvironmentFaultError(f"none of the {len(points)} spawn points of {self.map.name} is free")
+            raise EnvironmentFaultError(
+                f"none of the {len(points)} spawn points of {self.map.name} is free"
+            )
         return [free[i] for i in random.permutation(len(free))]
 
     def _actors(self) -> list[carla.Actor]:
@@ -150,9 +185,11 @@ class CarlaWorld:
         return [cast("carla.Actor", actor) for actor in self._world.get_actors()]
 
     def close(self) -> None:
-        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises nothing.
+        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises
+        nothing.
 
-        A simulator that did not answer in time is asked once more, but not for long: it may have been slow.
+        A simulator that did not answer in time is asked once more, but not for long: it may have
+        been slow.
         """
         if self.is_lost and (self._made or self._before):
             self.is_lost = False
@@ -185,8 +222,8 @@ class CarlaWorld:
         theirs, ours = self._client.get_server_version(), self._client.get_client_version()
         if theirs != ours:
             raise EnvironmentAwayError(
-                f"the CARLA simulator at {self._address} has version {theirs}, the client here {ours}: start a "
-                f"simulator of version {ours}"
+                f"the CARLA simulator at {self._address} has version {theirs}, the client here "
+                f"{ours}: start a simulator of version {ours}"
             )
 
     def _remove_leftovers(self) -> None:
@@ -196,21 +233,29 @@ class CarlaWorld:
         for actor in reversed(left):
             self._destroy(actor)
         if left:
-            log.warning("destroyed %d actors with role_name %r that were left over in CARLA", len(left), role_name)
+            log.warning(
+                "destroyed %d actors with role_name %r that were left over in CARLA",
+                len(left),
+                role_name,
+            )
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Around calls of CARLA: what it raises becomes an EnvironmentFaultError; away, if it did not answer."""
+        """Around calls of CARLA: what it raises becomes an EnvironmentFaultError; away, if it did
+        not answer.
+        """
         try:
             yield
         except RuntimeError as error:
             text = str(error)
             if not text.startswith(("time-out", "resolve")):
-                raise EnvironmentFaultError(f"the CARLA simulator at {self._address} refused: {text}") from None
+                raise EnvironmentFaultError(
+                    f"the CARLA simulator at {self._address} refused: {text}"
+                ) from None
             self.is_lost = True
             raise EnvironmentAwayError(
-                f"no CARLA simulator answers at {self._address} ({self.options.timeout_s:g} s): start it, or change "
-                "host and port"
+                f"no CARLA simulator answers at {self._address} ({self.options.timeout_s:g} s): "
+                "start it, or change host and port"
             ) from None
 
     @property

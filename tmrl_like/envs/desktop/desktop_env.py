@@ -1,7 +1,7 @@
 """Any game that owns a window of the screen: pictures of it in, keys out.
 
-To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
-with `judge`, which says what a step was worth.
+To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of
+`DesktopGameInterface` with `judge`, which says what a step was worth.
 
 | | `my_game` |
 |---|---|
@@ -45,7 +45,8 @@ from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
 from tmrl_like.errors import EnvironmentFaultError, expect
 
-PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
+# of the way: a third of the actions goes left, a third straight on, a third right
+PRESSED_FROM = 1 / 3
 _FIRST_RECORD_WITHIN_S = 5.0
 _RECORD_WITHIN_S = 2.0
 _ENDS_WITHIN_S = 0.2
@@ -59,9 +60,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     Observation: the last `frames` pictures, newest last, uint8 [frames, height, width], in colour
     [frames, height, width, 3]. Action: one number in [-1, 1] for each of `axes`, float32 [A].
 
-    The game and its window are looked for at the first reset, and again at the reset after a fault: a game that
-    was started by `command` is then ended and started again. A fault is a game that ended, a window that is gone
-    or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
+    The game and its window are looked for at the first reset, and again at the reset after a fault:
+    a game that was started by `command` is then ended and started again. A fault is a game that
+    ended, a window that is gone or lost the focus (no key is pressed then), a picture that is
+    frozen, telemetry that fell silent.
     """
 
     @in_ranges
@@ -85,25 +87,36 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
         Args:
             title: a part of the window's title.
-            command: starts the game, and is played in a window that was not there before; None: somebody else does.
+            command: starts the game, and is played in a window that was not there before; None:
+                somebody else does.
             environment: variables of the game's process, beside those of this one.
-            axes: for each number of the action the keys for -1 and +1, held beyond a third of the way; "" for none.
+            axes: for each number of the action the keys for -1 and +1, held beyond a third of the
+                way; "" for none.
             restart_key: begins an episode; "" for none.
             restart_wait_s: the game is ready so long after it.
             size: height and width of the pictures.
             grey: pictures without colour.
             frames: pictures in an observation.
-            place: left, top, width and height that the window's contents shall have; None leaves it alone.
+            place: left, top, width and height that the window's contents shall have; None leaves it
+                alone.
             telemetry: receives the records that the game sends; None: it sends none.
-            start_within_s: the window is there so long after the start. Less than the worker's `hang_timeout_s`.
-            frozen_after_s: a picture that did not change for so long is a game that hangs, telemetry that is silent
-                for so long, or 2 s, too; `.inf`: no picture is.
+            start_within_s: the window is there so long after the start. Less than the worker's
+                `hang_timeout_s`.
+            frozen_after_s: a picture that did not change for so long is a game that hangs,
+                telemetry that is silent for so long, or 2 s, too; `.inf`: no picture is.
 
         Raises:
             ConfigError: an argument that makes no sense.
         """
-        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
-        expect(not place or min(place[2:]) > 0, "place", place, "left, top, width, height of a window")
+        expect(
+            all(len(keys) == 2 for keys in axes),
+            "axes",
+            axes,
+            "two keys for each number of the action",
+        )
+        expect(
+            not place or min(place[2:]) > 0, "place", place, "left, top, width, height of a window"
+        )
         self._title = title
         self._place = Region(*place) if place else None
         self._axes = [tuple(axis) for axis in axes]
@@ -121,7 +134,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._window: Window | None = None
         self._telemetry: Telemetry | None = None
 
-    # -- what a subclass says ------------------------------------------------------------------------
+    # -- what a subclass says ----------------------------------------------------------------------
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         """What a step was worth.
@@ -133,7 +146,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         Returns:
             Reward, whether the episode terminates, info.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what a step is worth: write judge()")
+        raise NotImplementedError(
+            f"{type(self).__name__} must say what a step is worth: write judge()"
+        )
 
     def begin_episode(self) -> None:
         """Bring the game to the beginning of an episode; no key is held."""
@@ -146,11 +161,15 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [self._images(self._shrink(frame))]
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
-        """What `info` says beside each observation, of resets as well; called after `judge` and `begin_episode`."""
+        """What `info` says beside each observation, of resets as well; called after `judge` and
+        `begin_episode`.
+        """
         return {}
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        return spaces.Tuple((spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),))
+        return spaces.Tuple(
+            (spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),)
+        )
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (len(self._axes),))
@@ -164,9 +183,13 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         assert self._window is not None
         if not self._window.has_focus():
             self._keyboard.close()
-            raise EnvironmentFaultError(f"the window {self._title!r} lost the focus: keys would go elsewhere")
+            raise EnvironmentFaultError(
+                f"the window {self._title!r} lost the focus: keys would go elsewhere"
+            )
         pushed = zip(self._axes, action, strict=True)
-        keys = [keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM]
+        keys = [
+            keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM
+        ]
         self._keyboard.hold(filter(None, keys))
 
     def let_go(self) -> None:
@@ -174,7 +197,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         if self._keyboard is not None:
             self._keyboard.close()
 
-    # -- what a subclass can ask for -----------------------------------------------------------------
+    # -- what a subclass can ask for ---------------------------------------------------------------
 
     def tap(self, key: str) -> None:
         """Press a key, and release it a tenth of a second later."""
@@ -185,7 +208,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         """What the window shows now, uint8 [H, W, 3] RGB, and the newest telemetry, empty without.
 
         Raises:
-            EnvironmentFaultError: the game ended, its picture is frozen, or its telemetry fell silent.
+            EnvironmentFaultError: the game ended, its picture is frozen, or its telemetry fell
+                silent.
         """
         if self._screen is None or self._window is None:
             raise EnvironmentFaultError("the game is not open: reset the environment")
@@ -195,9 +219,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._frame = frame
         return frame, self._read_telemetry(self._record_within_s)
 
-    # -- rtgym's interface ---------------------------------------------------------------------------
+    # -- rtgym's interface -------------------------------------------------------------------------
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         with self._closed_by_errors():
             self._open()
             self.let_go()
@@ -216,7 +242,12 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         with self._closed_by_errors():
             frame, record = self.look()
             reward, terminated, info = self.judge(frame, record)
-            return self.observe(frame, record), reward, terminated, self.describe(frame, record) | info
+            return (
+                self.observe(frame, record),
+                reward,
+                terminated,
+                self.describe(frame, record) | info,
+            )
 
     def render(self) -> Frame | None:
         """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
@@ -236,7 +267,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _closed_by_errors(self) -> Iterator[None]:
-        """What raises closes everything, so that no key stays down and the next reset starts from nothing."""
+        """What raises closes everything, so that no key stays down and the next reset starts from
+        nothing.
+        """
         try:
             yield
         except BaseException:
@@ -244,7 +277,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             raise
 
     def _open(self) -> None:
-        """Start the game if that is ours to do, and take hold of its window; nothing if all that is done."""
+        """Start the game if that is ours to do, and take hold of its window; nothing if all that is
+        done.
+        """
         if self._window is not None:
             self._check_alive()
             focus(self._window)
@@ -268,7 +303,9 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def open_controls(self) -> None:
         """Take hold of what the game is steered with."""
         self._keyboard = Keyboard()
-        self._keyboard.free({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
+        self._keyboard.free(
+            {key for keys in (*self._axes, (self._restart_key,)) for key in keys if key}
+        )
 
     def _read_telemetry(self, within_s: float) -> Record:
         if self._telemetry is None:
@@ -277,7 +314,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return self._telemetry.next_record(within_s)
         except EnvironmentFaultError:
             if self._game is not None:
-                self._game.wait(_ENDS_WITHIN_S)  # it loses its connections a moment before it has ended
+                # it loses its connections a moment before it has ended
+                self._game.wait(_ENDS_WITHIN_S)
             self._check_alive()
             raise
 
@@ -293,9 +331,13 @@ class DesktopGameEnv(RealTimeEnv):
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's `frames`."""
+        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's
+        `frames`.
+        """
         frames = argument_of(arguments["interface"], "frames")
-        return said_to_memory(arguments) | {"frame_stack": 0 if frames is MISSING else stack_of(0, frames)}
+        return said_to_memory(arguments) | {
+            "frame_stack": 0 if frames is MISSING else stack_of(0, frames)
+        }
 
     def __init__(
         self,
@@ -305,6 +347,10 @@ class DesktopGameEnv(RealTimeEnv):
         act_buf_len: int = 2,
         inputs: Inputs | None = None,
     ) -> None:
-        """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at the first reset."""
+        """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at
+        the first reset.
+        """
         image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
-        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s, inputs=inputs)
+        super().__init__(
+            interface, time_step_duration, ep_max_length, act_buf_len, image_after_s, inputs=inputs
+        )

@@ -22,8 +22,12 @@ _LOOK_S = 0.25
 class GameProcess:
     """A game that is started by a command. What it starts itself ends with it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Prepare; `start` starts the program with its arguments and these variables beside ours, without a shell."""
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare; `start` starts the program with its arguments and these variables beside ours,
+        without a shell.
+        """
         self._command, self._environment = list(command), environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -44,20 +48,27 @@ class GameProcess:
                 self._process.wait(within_s)
 
     def start(self) -> None:
-        """Start it; one that is still running is ended first. Raises ConfigError if the command cannot be run."""
+        """Start it; one that is still running is ended first. Raises ConfigError if the command
+        cannot be run.
+        """
         self.close()
         try:
             quiet = subprocess.DEVNULL
             self._process = start_child(self._command, self._environment, stdin=quiet, stdout=quiet)
         except OSError as error:
-            raise ConfigError(f"the game cannot be started with {self._command}: {error.strerror}") from None
+            raise ConfigError(
+                f"the game cannot be started with {self._command}: {error.strerror}"
+            ) from None
 
     def close(self) -> None:
-        """End it and its descendants: ask first, a second later kill. Twice is fine; one that is stopped ends, too."""
+        """End it and its descendants: ask first, a second later kill. Twice is fine; one that is
+        stopped ends, too.
+        """
         if self._process is None:
             return
         end_processes(family_of(self._process.pid), _TERM_WITHIN_S, _KILL_WITHIN_S)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its last threads may end a moment later
+        # its last threads may end a moment later
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_WITHIN_S)
         self._process = None
 
@@ -76,7 +87,9 @@ class FrozenWatch:
         self._changed_at = self._next_look_at = 0.0
 
     def look(self, frame: Frame) -> None:
-        """Raise EnvironmentFaultError if the picture is frozen; it is compared at most four times a second."""
+        """Raise EnvironmentFaultError if the picture is frozen; it is compared at most four times a
+        second.
+        """
         now = time.monotonic()
         if now < self._next_look_at:
             return
@@ -84,4 +97,6 @@ class FrozenWatch:
         if self._frame is None or not np.array_equal(frame, self._frame):
             self._frame, self._changed_at = frame, now
         elif now - self._changed_at >= self._after_s:
-            raise EnvironmentFaultError(f"the game hangs: its picture has not changed for {self._after_s:g} s")
+            raise EnvironmentFaultError(
+                f"the game hangs: its picture has not changed for {self._after_s:g} s"
+            )

@@ -34,7 +34,9 @@ class Screen:
         try:
             import mss
         except ImportError:
-            raise MissingExtraError("the screen is grabbed with mss: pip install 'tmrl_like[desktop]'") from None
+            raise MissingExtraError(
+                "the screen is grabbed with mss: pip install 'tmrl_like[desktop]'"
+            ) from None
         self._error = mss.ScreenShotError
         try:
             self._mss = mss.MSS()
@@ -43,7 +45,9 @@ class Screen:
         self._cv2 = load_opencv()
 
     def grab(self, region: Region) -> Frame:
-        """What the screen shows there now, uint8 [height, width, 3] RGB; EnvironmentFaultError: it gives no image."""
+        """What the screen shows there now, uint8 [height, width, 3] RGB; EnvironmentFaultError: it
+        gives no image.
+        """
         try:
             shot = self._mss.grab(region._asdict())
         except self._error as error:

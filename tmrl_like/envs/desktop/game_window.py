@@ -30,12 +30,14 @@ def find_window(
     others: set[int] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Window:
-    """Find the window whose title contains this text in upper or lower case, the shortest title of several.
+    """Find the window whose title contains this text in upper or lower case, the shortest title of
+    several.
 
     Args:
         title: a part of the title.
         within_s: wait so long for it to come.
-        others: numbers of windows that are not meant; those that are gone are taken out, for numbers come again.
+        others: numbers of windows that are not meant; those that are gone are taken out, for
+            numbers come again.
         check: called before each look; raises where waiting makes no sense.
 
     Raises:
@@ -50,7 +52,11 @@ def find_window(
             check()
             titles = windows.titles()
             others &= titles.keys()
-            fitting = [(handle, found) for handle, found in titles.items() if title.lower() in found.lower()]
+            fitting = [
+                (handle, found)
+                for handle, found in titles.items()
+                if title.lower() in found.lower()
+            ]
             meant = [window for window in fitting if window[0] not in others]
             if meant:
                 return windows.open(*min(meant, key=lambda window: len(window[1])))
@@ -68,7 +74,9 @@ def find_window(
 
 
 def focus(window: Window) -> None:
-    """Let keys go to a window, and wait until they do; raises EnvironmentFaultError if they do not."""
+    """Let keys go to a window, and wait until they do; raises EnvironmentFaultError if they do
+    not.
+    """
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
         window.raise_and_focus()
@@ -76,12 +84,15 @@ def focus(window: Window) -> None:
             return
         if time.monotonic() >= until:
             raise EnvironmentFaultError(
-                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it minimised?"
+                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it "
+                "minimised?"
             )
         time.sleep(_LOOK_S)
 
 
 def _open_windows() -> Window:
     if sys.platform == "darwin":
-        raise ConfigError("a game's window cannot be found on macOS; expected Windows, or Linux with X11")
+        raise ConfigError(
+            "a game's window cannot be found on macOS; expected Windows, or Linux with X11"
+        )
     return Win32Window() if sys.platform == "win32" else X11Window()

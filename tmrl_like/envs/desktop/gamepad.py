@@ -13,9 +13,14 @@ class VirtualGamepad(Protocol):
     """What games are steered with; in tests, write your own."""
 
     def move(
-        self, left_stick: tuple[float, float] = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0
+        self,
+        left_stick: tuple[float, float] = (0.0, 0.0),
+        left_trigger: float = 0.0,
+        right_trigger: float = 0.0,
     ) -> None:
-        """Bring the axes there: the stick's x and y in [-1, 1], triggers in [0, 1]. What is not given is let go."""
+        """Bring the axes there: the stick's x and y in [-1, 1], triggers in [0, 1]. What is not
+        given is let go.
+        """
         ...
 
     def tap(self, button: str, seconds: float = TAP_S) -> None:
@@ -28,10 +33,13 @@ class VirtualGamepad(Protocol):
 
 
 class XboxGamepad:
-    """A virtual Xbox 360 gamepad (vgamepad): Windows with the ViGEm bus driver, or Linux with /dev/uinput."""
+    """A virtual Xbox 360 gamepad (vgamepad): Windows with the ViGEm bus driver, or Linux with
+    /dev/uinput.
+    """
 
     def __init__(self) -> None:
-        """Plug it in; the game should be started afterwards, or must look for gamepads while it runs.
+        """Plug it in; the game should be started afterwards, or must look for gamepads while it
+        runs.
 
         Raises:
             ConfigError: this machine cannot make one up.
@@ -41,16 +49,25 @@ class XboxGamepad:
             import vgamepad
 
             self._pad: Any = vgamepad.VX360Gamepad()
-        except Exception as error:  # libevdev and ViGEm have classes of their own, and raise them at import, too
+        except Exception as error:
+            # libevdev and ViGEm have classes of their own, and raise them at import, too
             if isinstance(error, ImportError) and error.name == "vgamepad":
-                raise MissingExtraError("a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'") from None
+                raise MissingExtraError(
+                    "a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'"
+                ) from None
             raise ConfigError(
-                f"there can be no virtual gamepad here ({error}): use the keyboard, or see the guide on gamepads"
+                f"there can be no virtual gamepad here ({error}): use the keyboard, or see the "
+                "guide on gamepads"
             ) from None
-        self._buttons = {name: vgamepad.XUSB_BUTTON[f"XUSB_GAMEPAD_{name.upper()}"] for name in _BUTTONS}
+        self._buttons = {
+            name: vgamepad.XUSB_BUTTON[f"XUSB_GAMEPAD_{name.upper()}"] for name in _BUTTONS
+        }
 
     def move(
-        self, left_stick: tuple[float, float] = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0
+        self,
+        left_stick: tuple[float, float] = (0.0, 0.0),
+        left_trigger: float = 0.0,
+        right_trigger: float = 0.0,
     ) -> None:
         self._pad.left_joystick_float(x_value_float=left_stick[0], y_value_float=left_stick[1])
         self._pad.left_trigger_float(value_float=left_trigger)

@@ -29,9 +29,10 @@ Record = tuple[Any, ...]
 class Telemetry:
     """Keeps the newest record of a game that listens on a port and sends one after another.
 
-    A thread receives, and connects again when the connection ends or has not come about. Only the newest
-    record is kept. Records have no frames, so bytes that got lost would shift all that come after: a
-    record that `is_valid` refuses ends the connection, and the next one begins with a whole record.
+    A thread receives, and connects again when the connection ends or has not come about. Only the
+    newest record is kept. Records have no frames, so bytes that got lost would shift all that come
+    after: a record that `is_valid` refuses ends the connection, and the next one begins with a
+    whole record.
     """
 
     @in_ranges
@@ -61,7 +62,12 @@ class Telemetry:
             raise ConfigError(
                 f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
             ) from None
-        expect(self._layout.size > 0, "the layout of telemetry", layout, "one of a number or more, like <2f")
+        expect(
+            self._layout.size > 0,
+            "the layout of telemetry",
+            layout,
+            "one of a number or more, like <2f",
+        )
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()
@@ -76,15 +82,19 @@ class Telemetry:
         """The newest record that was not handed out yet; waits for one.
 
         Raises:
-            EnvironmentAwayError: none came within that time; says what is wrong with the connection.
+            EnvironmentAwayError: none came within that time; says what is wrong with the
+                connection.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None or self._closed.is_set(), within_s)
+            self._changed.wait_for(
+                lambda: self._newest is not None or self._closed.is_set(), within_s
+            )
             record, self._newest = self._newest, None
         if record is None:
             host, port = self._address
             raise EnvironmentAwayError(
-                f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): {self._hint}"
+                f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): "
+                f"{self._hint}"
             )
         return record
 
@@ -116,7 +126,9 @@ class Telemetry:
             self._state, self._newest = reason, None
 
     def _receive(self, connection: socket.socket) -> str:
-        """Receive until the connection ends; returns why. No more than a chunk and a part of a record is kept."""
+        """Receive until the connection ends; returns why. No more than a chunk and a part of a
+        record is kept.
+        """
         connection.settimeout(_LOOK_S)
         size, pending = self._layout.size, b""
         while not self._closed.is_set():

@@ -17,7 +17,12 @@ class _Point(ctypes.Structure):
 
 
 class _Rect(ctypes.Structure):
-    _fields_ = (("left", ctypes.c_long), ("top", ctypes.c_long), ("right", ctypes.c_long), ("bottom", ctypes.c_long))
+    _fields_ = (
+        ("left", ctypes.c_long),
+        ("top", ctypes.c_long),
+        ("right", ctypes.c_long),
+        ("bottom", ctypes.c_long),
+    )
 
 
 class Win32Window:
@@ -27,7 +32,8 @@ class Win32Window:
         self._user32: Any = ctypes.WinDLL("user32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
         self._user32.GetForegroundWindow.restype = ctypes.c_void_p
         shcore: Any = ctypes.WinDLL("shcore")  # type: ignore[attr-defined,unused-ignore]
-        shcore.SetProcessDpiAwareness(_PER_MONITOR_AWARE)  # pixels of the screen, as the grabber has them
+        # pixels of the screen, as the grabber has them
+        shcore.SetProcessDpiAwareness(_PER_MONITOR_AWARE)
 
     def titles(self) -> dict[int, str]:
         found: dict[int, str] = {}

@@ -20,9 +20,15 @@ class X11Window:
         self._display = open_x11()
         from Xlib import error
 
-        self._display.set_error_handler(lambda *_: None)  # of requests without an answer; the next one with tells
+        # of requests without an answer; the next one with tells
+        self._display.set_error_handler(lambda *_: None)
         self._root = self._display.screen().root
-        self._gone = (error.BadWindow, error.BadDrawable, error.BadMatch, error.ConnectionClosedError)
+        self._gone = (
+            error.BadWindow,
+            error.BadDrawable,
+            error.BadMatch,
+            error.ConnectionClosedError,
+        )
         self._is_open = True
 
     def titles(self) -> dict[int, str]:
@@ -37,8 +43,14 @@ class X11Window:
                 windows += window.query_tree().children
                 named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
                 name = named or window.get_wm_name() or ""
-                if name and window != self._root and window.get_attributes().map_state == X.IsViewable:
-                    found[window.id] = name if isinstance(name, str) else str(name, "utf-8", "replace")
+                if (
+                    name
+                    and window != self._root
+                    and window.get_attributes().map_state == X.IsViewable
+                ):
+                    found[window.id] = (
+                        name if isinstance(name, str) else str(name, "utf-8", "replace")
+                    )
         return found
 
     def open(self, handle: int, title: str) -> X11Window:
@@ -53,9 +65,13 @@ class X11Window:
         return Region(corner.x, corner.y, size.width, size.height)
 
     def place(self, region: Region) -> None:
-        """Move and resize it so that its contents are there; a window manager may have its own mind."""
+        """Move and resize it so that its contents are there; a window manager may have its own
+        mind.
+        """
         with self._not_gone():
-            self._window.configure(x=region.left, y=region.top, width=region.width, height=region.height)
+            self._window.configure(
+                x=region.left, y=region.top, width=region.width, height=region.height
+            )
             self._display.sync()
 
     def has_focus(self) -> bool:
@@ -76,10 +92,16 @@ class X11Window:
 
         with self._not_gone():
             atom = self._display.get_atom
-            if self._root.get_full_property(atom("_NET_SUPPORTING_WM_CHECK"), 0) is not None:  # a window manager
-                data = (32, [2, X.CurrentTime, 0, 0, 0])  # 2: asked for by a tool, not by the application itself
-                ask = event.ClientMessage(window=self._window, client_type=atom("_NET_ACTIVE_WINDOW"), data=data)
-                self._root.send_event(ask, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            # a window manager
+            if self._root.get_full_property(atom("_NET_SUPPORTING_WM_CHECK"), 0) is not None:
+                # 2: asked for by a tool, not by the application itself
+                data = (32, [2, X.CurrentTime, 0, 0, 0])
+                ask = event.ClientMessage(
+                    window=self._window, client_type=atom("_NET_ACTIVE_WINDOW"), data=data
+                )
+                self._root.send_event(
+                    ask, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask
+                )
             else:
                 self._window.configure(stack_mode=X.Above)
                 self._window.set_input_focus(X.RevertToParent, X.CurrentTime)

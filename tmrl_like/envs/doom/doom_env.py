@@ -1,8 +1,9 @@
 """Doom, in real time: the game goes on at 35 tics a second, whether anybody decides or not.
 
-VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the buttons of an
-action are held until the next one, and the newest frame is what the agent sees. Needs the extra `vizdoom`, and no
-display. The engine makes an empty folder `_vizdoom` where it is started.
+VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the
+buttons of an action are held until the next one, and the newest frame is what the agent sees. Needs
+the extra `vizdoom`, and no display. The engine makes an empty folder `_vizdoom` where it is
+started.
 
 | | `vizdoom` |
 |---|---|
@@ -62,9 +63,10 @@ HEALTH_AND_AMMO = {"HEALTH": 100.0, "AMMO2": 30.0}
 class VizDoomInterface(TaskInterface[Picture]):
     """rtgym interface of a VizDoom scenario.
 
-    Observation: the newest frames, uint8 [frames, height, width] (in colour [frames, height, width, 3]), newest last,
-    and the game variables, float32 [variables]. Action: an entry of the table of button combinations. Reward: the
-    scenario's, scaled. The episode terminates when the player dies or the scenario is over.
+    Observation: the newest frames, uint8 [frames, height, width] (in colour [frames, height, width,
+    3]), newest last, and the game variables, float32 [variables]. Action: an entry of the table of
+    button combinations. Reward: the scenario's, scaled. The episode terminates when the player dies
+    or the scenario is over.
 
     Attributes:
         game: the `vizdoom.DoomGame`.
@@ -85,8 +87,10 @@ class VizDoomInterface(TaskInterface[Picture]):
 
         Args:
             scenario: one of those that come with VizDoom, or the path of a `.cfg`.
-            actions: which buttons each action holds, by VizDoom's names; the first is the default action.
-            variables: the game variables in the observation, by VizDoom's names, each with its largest value.
+            actions: which buttons each action holds, by VizDoom's names; the first is the default
+                action.
+            variables: the game variables in the observation, by VizDoom's names, each with its
+                largest value.
             size: height and width of the frames, in pixels.
             grey: one value per pixel instead of three.
             frames: how many of the newest frames are in the observation.
@@ -99,10 +103,15 @@ class VizDoomInterface(TaskInterface[Picture]):
         try:
             import vizdoom
         except ImportError as error:
-            raise MissingExtraError(f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})") from None
+            raise MissingExtraError(
+                f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})"
+            ) from None
         expect(len(actions) > 0, "actions", actions, "a table of one or more")
         expect(
-            all(most > 0 for most in variables.values()), "variables", variables, "each with a largest value above 0"
+            all(most > 0 for most in variables.values()),
+            "variables",
+            variables,
+            "each with a largest value above 0",
         )
         expect(math.isfinite(reward_scale), "reward_scale", reward_scale, "a finite number")
         super().__init__()
@@ -116,7 +125,9 @@ class VizDoomInterface(TaskInterface[Picture]):
         self.game = vizdoom.DoomGame()
         self.game.load_config(str(_config_of(scenario, Path(vizdoom.scenarios_path))))
         self.game.set_available_buttons([_member(vizdoom.Button, name) for name in names])
-        self.game.set_available_game_variables([_member(vizdoom.GameVariable, name) for name in variables])
+        self.game.set_available_game_variables(
+            [_member(vizdoom.GameVariable, name) for name in variables]
+        )
         self.game.set_mode(vizdoom.Mode.ASYNC_PLAYER)
         self.game.set_screen_format(vizdoom.ScreenFormat.RGB24)
         self.game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
@@ -133,7 +144,9 @@ class VizDoomInterface(TaskInterface[Picture]):
         return spaces.Discrete(len(self._table))
 
     def send_control(self, control: Any) -> None:
-        """Hold these buttons from now on. Returns at the game's next tic: VizDoom cannot press without waiting."""
+        """Hold these buttons from now on. Returns at the game's next tic: VizDoom cannot press
+        without waiting.
+        """
         if not self.game.is_episode_finished():
             self.game.set_action(self._table[control])
             self.game.advance_action(1, False)
@@ -151,7 +164,8 @@ class VizDoomInterface(TaskInterface[Picture]):
         """Wait for the game's next tic, and look. Raises if the engine is gone."""
         if not self.game.is_episode_finished():
             self.game.advance_action(1)
-        if not self.game.is_episode_finished():  # else there is no new frame, and the history goes on with the newest
+        # else there is no new frame, and the history goes on with the newest
+        if not self.game.is_episode_finished():
             self._newest = self._see()
         return self._newest
 
@@ -191,14 +205,27 @@ class VizDoomEnv(RealTimeEnv):
     @also_takes(VizDoomInterface)
     @in_ranges
     def __init__(
-        self, tics_per_step: Annotated[int, Meta(ge=2)] = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any
+        self,
+        tics_per_step: Annotated[int, Meta(ge=2)] = 4,
+        ep_max_length: int = 300,
+        act_buf_len: int = 3,
+        **game: Any,
     ) -> None:
         """As `VizDoomInterface` and `RealTimeEnv`; to press and to look takes a tic each."""
         interface = partial(VizDoomInterface, **game)
         last_tic_s = (tics_per_step - 1) * TIC_S  # the frame is that of the tic after it
-        super().__init__(interface, tics_per_step * TIC_S, ep_max_length, act_buf_len, last_tic_s, wait_on_done=False)
+        super().__init__(
+            interface,
+            tics_per_step * TIC_S,
+            ep_max_length,
+            act_buf_len,
+            last_tic_s,
+            wait_on_done=False,
+        )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Stop the clock and begin a new episode, which takes longer than a step."""
         self.unwrapped.wait()  # type: ignore[attr-defined]
         return super().reset(seed=seed, options=options)
@@ -209,10 +236,14 @@ def _config_of(scenario: str, shipped: Path) -> Path:
         if path.suffix == ".cfg" and path.is_file():
             return path
     names = ", ".join(sorted(path.stem for path in shipped.glob("*.cfg")))
-    raise ConfigError(f"no VizDoom scenario {scenario!r}: give the path of a .cfg, or one of {names}")
+    raise ConfigError(
+        f"no VizDoom scenario {scenario!r}: give the path of a .cfg, or one of {names}"
+    )
 
 
 def _member(enum: Any, name: str) -> Any:
     if name not in enum.__members__:
-        raise ConfigError(f"VizDoom has no {enum.__name__} {name!r}; it has {', '.join(enum.__members__)}")
+        raise ConfigError(
+            f"VizDoom has no {enum.__name__} {name!r}; it has {', '.join(enum.__members__)}"
+        )
     return enum.__members__[name]

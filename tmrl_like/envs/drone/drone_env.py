@@ -48,8 +48,8 @@ Position = tuple[float, float]  # x and y in m
 class DroneInterface(TaskInterface[Position]):
     """rtgym interface of the dummy RC drone.
 
-    Observation: x and y of the drone in [-1, 1] m, x and y of the target in [-0.5, 0.5] m, each float32
-    [1]. Action: velocity in x and y, float32 [2] in [-2, 2] m/s.
+    Observation: x and y of the drone in [-1, 1] m, x and y of the target in [-0.5, 0.5] m, each
+    float32 [1]. Action: velocity in x and y, float32 [2] in [-2, 2] m/s.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,9 @@ class DroneInterface(TaskInterface[Position]):
         return image
 
     def close(self) -> None:
-        """Let the drone's thread, which has no end, stand still: it would start another thread every 10 ms."""
+        """Let the drone's thread, which has no end, stand still: it would start another thread
+        every 10 ms.
+        """
         if self._drone is not None:
             self._drone._send_obs = lambda *position: threading.Event().wait()
 
@@ -122,10 +124,10 @@ class DroneEnv(RealTimeEnv):
 class TargetInView:
     """Observation preprocessor: the drone's and the target's position become the way to the target.
 
-    Where the target is as seen from the drone is all that matters, and the last centimetres matter most.
-    (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…), same shapes:
-    `far = d / 2`, `near = 0.7 d / sqrt(|d| + 0.01 m)`, where d is the way to the target in m. `near` is steep
-    close to the target and flat far from it.
+    Where the target is as seen from the drone is all that matters, and the last centimetres matter
+    most. (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…),
+    same shapes: `far = d / 2`, `near = 0.7 d / sqrt(|d| + 0.01 m)`, where d is the way to the
+    target in m. `near` is steep close to the target and flat far from it.
 
     Works on one observation (arrays) and on a batch of them (tensors [B, 1]).
     """
@@ -135,14 +137,19 @@ class TargetInView:
     def __call__(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, y, target_x, target_y, *actions = obs
         ways = (target_x - x, target_y - y)
-        return (*(0.7 * d / (abs(d) + _NEAR_M) ** 0.5 for d in ways), *(d / 2 for d in ways), *actions)
+        return (
+            *(0.7 * d / (abs(d) + _NEAR_M) ** 0.5 for d in ways),
+            *(d / 2 for d in ways),
+            *actions,
+        )
 
 
 class MirroredFlights:
     """Sample preprocessor: sees each transition as it is, mirrored, or turned by a quarter.
 
-    The drone flies to the left as it flies to the right, and along y as along x: one flight is worth eight.
-    Works on whole batches (tensors [B, …]), after `TargetInView`; single transitions stay as they are.
+    The drone flies to the left as it flies to the right, and along y as along x: one flight is
+    worth eight. Works on whole batches (tensors [B, …]), after `TargetInView`; single transitions
+    stay as they are.
     """
 
     batched = True
@@ -151,13 +158,20 @@ class MirroredFlights:
         self._random = np.random.default_rng(seed)
 
     def __call__(
-        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+        self,
+        last_obs: tuple[Any, ...],
+        act: Any,
+        rew: Any,
+        obs: tuple[Any, ...],
+        terminated: Any,
+        truncated: Any,
     ) -> tuple[Any, ...]:
         if act.ndim < 2:
             return last_obs, act, rew, obs, terminated, truncated
         signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))
         is_turned = act.new_tensor(self._random.integers(2, size=(len(act), 1)))
-        same, other = signs * (1.0 - is_turned), signs * is_turned  # what x and y keep, and what they swap
+        # what x and y keep, and what they swap
+        same, other = signs * (1.0 - is_turned), signs * is_turned
 
         def mirrored(vector: Any) -> Any:
             return vector * same + vector.flip(-1) * other
@@ -167,7 +181,11 @@ class MirroredFlights:
 
         def mirrored_obs(observation: tuple[Any, ...]) -> tuple[Any, ...]:
             near_x, near_y, far_x, far_y, *actions = observation
-            return (*mirrored_pair(near_x, near_y), *mirrored_pair(far_x, far_y), *map(mirrored, actions))
+            return (
+                *mirrored_pair(near_x, near_y),
+                *mirrored_pair(far_x, far_y),
+                *map(mirrored, actions),
+            )
 
         return mirrored_obs(last_obs), mirrored(act), rew, mirrored_obs(obs), terminated, truncated
 

@@ -14,7 +14,8 @@ from tmrl_like.errors import ConfigError, expect
 
 
 class MirroredLaps:
-    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
+    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to
+    the right.
 
     Works on whole batches (tensors [B, …]) and on single transitions (arrays).
     """
@@ -40,28 +41,53 @@ class MirroredLaps:
             images = np.array(table.inputs) * np.array((-1.0, 1.0), np.float32)
             for i, image in enumerate(images):
                 if not any(np.array_equal(image, row) for row in table.inputs):
-                    raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image.tolist()}")
+                    raise ConfigError(
+                        f"row {i} of the table of inputs has no mirror image: add {image.tolist()}"
+                    )
             self._mirrored = np.array([table.nearest(image) for image in images])
 
     def with_inputs(self, inputs: Inputs | None) -> MirroredLaps:
         """One that knows the environment's `inputs`; ConfigError: this one was given others."""
         is_same = self._inputs is None or self._inputs == inputs
-        expect(is_same, "sample_preprocessor.inputs", self._inputs, f"the environment's, {inputs!r:.40}; leave it out")
+        expect(
+            is_same,
+            "sample_preprocessor.inputs",
+            self._inputs,
+            f"the environment's, {inputs!r:.40}; leave it out",
+        )
         return MirroredLaps(self._seed, inputs)
 
     def __call__(
-        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+        self,
+        last_obs: tuple[Any, ...],
+        act: Any,
+        rew: Any,
+        obs: tuple[Any, ...],
+        terminated: Any,
+        truncated: Any,
     ) -> tuple[Any, ...]:
         if self._random.random() < 0.5:
             return last_obs, act, rew, obs, terminated, truncated
-        return self._mirror(last_obs), self._other_way(act), rew, self._mirror(obs), terminated, truncated
+        return (
+            self._mirror(last_obs),
+            self._other_way(act),
+            rew,
+            self._mirror(obs),
+            terminated,
+            truncated,
+        )
 
     def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
         instruments, seen, *actions = obs
         mirrored = -instruments
         mirrored[..., 0] = instruments[..., 0]  # the speed ahead
-        across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
-        flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
+        # rays and columns from left to right; colours behind
+        across = -2 if seen.shape[-1] == 3 else -1
+        flipped = (
+            np.ascontiguousarray(np.flip(seen, across))
+            if isinstance(seen, np.ndarray)
+            else seen.flip(across)
+        )
         return (mirrored, flipped, *map(self._other_way, actions))
 
     def _other_way(self, action: Any) -> Any:
@@ -69,7 +95,10 @@ class MirroredLaps:
             is_array = isinstance(action, np.ndarray | np.generic)
             return (self._mirrored if is_array else action.new_tensor(self._mirrored))[action]
         if "int" in str(action.dtype):
-            raise ConfigError("actions are numbers of a table's rows: give MirroredLaps the environment's `inputs`")
+            raise ConfigError(
+                "actions are numbers of a table's rows: give MirroredLaps the environment's "
+                "`inputs`"
+            )
         mirrored = action * 1
         mirrored[..., 0] *= -1
         return mirrored

@@ -1,7 +1,9 @@
-"""A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does not wait.
+"""A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does
+not wait.
 
-An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
-`RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a process of its own.
+An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and
+what that is worth; `RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a
+process of its own.
 
 | | `racing_lidar` |
 |---|---|
@@ -37,7 +39,14 @@ from tmrl_like.base.factories import said_to_memory
 from tmrl_like.base.options import Natural, Positive, in_ranges
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.drivers import KeyDriver
-from tmrl_like.envs.racing.racing_game import COASTING, FRAME_SHAPE, TICK_S, RacingGame, gas_and_brake, require_game
+from tmrl_like.envs.racing.racing_game import (
+    COASTING,
+    FRAME_SHAPE,
+    TICK_S,
+    RacingGame,
+    gas_and_brake,
+    require_game,
+)
 from tmrl_like.envs.racing.road_driver import RoadDriver
 from tmrl_like.envs.racing.view import INSTRUMENTS, ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
@@ -49,25 +58,29 @@ from tmrl_like.errors import ConfigError
 
 _HALF_ROAD = 6.65  # on the map
 _AWAY = 50.0  # on the map: no lap is over before the car was so far from its start
-_TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
+# steering, with gas, nothing and brakes each
+_TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}
 
 
 class RacingInterface(TaskInterface[np.void]):
     """rtgym interface of the racing game.
 
-    Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
-    of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of pictures, uint8 [history, height, width],
-    in colour [history, height, width, 3] ("image"). Action: float32 [2] in [-1, 1]: steering (left to right), and
-    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that an untrained policy drives off. `info`: see
-    `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half widths of the road.
+    Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a
+    history, newest last, of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of
+    pictures, uint8 [history, height, width], in colour [history, height, width, 3] ("image").
+    Action: float32 [2] in [-1, 1]: steering (left to right), and one pedal: full brake at -1,
+    nothing at -0.5, full gas at 1, so that an untrained policy drives off. `info`: see
+    `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half
+    widths of the road.
 
     Attributes:
-        input_tables: "keys", nine rows: left, straight on, right; of each gas, nothing, brake. "fine", fifteen rows:
-            half way left and right as well.
+        input_tables: "keys", nine rows: left, straight on, right; of each gas, nothing, brake.
+            "fine", fifteen rows: half way left and right as well.
     """
 
     input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
-        name: [(turn, pedal) for turn in turns for pedal in (1.0, COASTING, -1.0)] for name, turns in _TURNS.items()
+        name: [(turn, pedal) for turn in turns for pedal in (1.0, COASTING, -1.0)]
+        for name, turns in _TURNS.items()
     }
 
     @in_ranges
@@ -90,8 +103,8 @@ class RacingInterface(TaskInterface[np.void]):
             grey: pictures have one value per pixel instead of three.
             track: the game's seed; the demonstration must be of the same track.
             reward: what progress along the demonstration is worth.
-            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships, of track 1;
-                "": there is no reward, and an episode is a `Lap`.
+            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships,
+                of track 1; "": there is no reward, and an episode is a `Lap`.
         """
         super().__init__()
         self._track = track
@@ -99,7 +112,9 @@ class RacingInterface(TaskInterface[np.void]):
         self._reward: TrajectoryReward | Lap = Lap(_AWAY, _HALF_ROAD)
         if trajectory != "":
             self._reward = TrajectoryReward(demonstration(track, trajectory), reward, _HALF_ROAD)
-        self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        self._view: LidarView | ImageView = (
+            LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        )
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
 
@@ -142,7 +157,9 @@ class RacingInterface(TaskInterface[np.void]):
 
     def observe(self, state: np.void) -> list[Any]:
         self._frame = state["frame"]
-        instruments = np.array([state[name] / full for name, full in INSTRUMENTS.items()], np.float32)
+        instruments = np.array(
+            [state[name] / full for name, full in INSTRUMENTS.items()], np.float32
+        )
         return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
     def describe(self, state: np.void) -> dict[str, Any]:
@@ -159,14 +176,19 @@ class RacingInterface(TaskInterface[np.void]):
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:
-    """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there are none."""
+    """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there
+    are none.
+    """
     if file is None and track != 1:
-        raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record --lap`")
+        raise ConfigError(
+            f"no demonstration of track {track} ships: record one with `tmrl-like record --lap`"
+        )
     return load_trajectory(Path(__file__).with_name("track_1.npz") if file is None else file, 2)
 
 
 class RacingEnv(RealTimeEnv):
-    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation.
+    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its
+    observation.
 
     Attributes:
         lap_drivers: who drives for `tmrl-like record --lap`, by name.
@@ -187,7 +209,9 @@ class RacingEnv(RealTimeEnv):
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 1 of an observation is a stack of what was seen."""
+        """As `RealTimeEnv.memory_arguments`: item 1 of an observation is a stack of what was
+        seen.
+        """
         return said_to_memory(arguments) | {"frame_stack": stack_of(1, arguments["history"])}
 
     @also_takes(RacingInterface)

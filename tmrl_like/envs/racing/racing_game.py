@@ -1,7 +1,7 @@
 """The racing game of `racing`: Gymnasium's CarRacing in a process of its own, on its own clock.
 
-It stands for any game: it runs whether or not anybody looks, a command stays in effect until the next one, and
-what is known of it is the newest picture and the instruments.
+It stands for any game: it runs whether or not anybody looks, a command stays in effect until the
+next one, and what is known of it is the newest picture and the instruments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ STATE = np.dtype(
 COASTING = -0.5  # the pedal's position between brake and gas
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
-_COMMAND = struct.Struct("<q3f")  # how often the car was put back to the start; steering, gas, brake
+# how often the car was put back to the start; steering, gas, brake
+_COMMAND = struct.Struct("<q3f")
 _STARTS = struct.Struct("<q")  # the same, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
@@ -43,7 +44,9 @@ _SILENT_FOR_S = 3.0
 def gas_and_brake(pedal: float) -> tuple[float, float]:
     """What one pedal means, from full brake at -1 over nothing to full gas at 1."""
     beyond = pedal - COASTING
-    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + COASTING)
+    return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (
+        1.0 + COASTING
+    )
 
 
 def pedal_of(gas: float, brake: float) -> float:
@@ -58,7 +61,9 @@ def require_game() -> None:
 
 
 class RacingGame:
-    """A running game. It has no window; it ends with `close`, or with the process that started it."""
+    """A running game. It has no window; it ends with `close`, or with the process that started
+    it.
+    """
 
     def __init__(self, track: int) -> None:
         """Start it; the car stands at the start of the track of this number, always the same one.
@@ -67,16 +72,24 @@ class RacingGame:
             EnvironmentFaultError: it did not start.
         """
         sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
-        self._process = DeviceProcess("the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S)
+        self._process = DeviceProcess(
+            "the racing game", Path(__file__), {"track": track}, *sizes, _START_WITHIN_S
+        )
         self._starts = 0
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
-        """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
+        """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake
+        0 to 1.
+        """
         self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))
 
     def look(self) -> np.void:
-        """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
-        state: np.void = np.frombuffer(self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size)[0]
+        """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still
+        for 3 s.
+        """
+        state: np.void = np.frombuffer(
+            self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size
+        )[0]
         return state
 
     def restart(self) -> None:
@@ -84,7 +97,9 @@ class RacingGame:
         self._starts += 1
         self.drive(0.0, 0.0, 0.0)
         self._process.wait_for(
-            lambda state: _STARTS.unpack_from(state.data)[0] == self._starts, "restart", _RESTART_WITHIN_S
+            lambda state: _STARTS.unpack_from(state.data)[0] == self._starts,
+            "restart",
+            _RESTART_WITHIN_S,
         )
 
     def close(self) -> None:
@@ -106,7 +121,8 @@ class Simulation:
 
     def restart(self) -> None:
         self._env.reset(seed=self._track)
-        self._env.t = 1.0  # the camera is near: the game would take a second to come down to the car
+        # the camera is near: the game would take a second to come down to the car
+        self._env.t = 1.0
         self.tick(0.0, 0.0, 0.0)
 
     def tick(self, steering: float, gas: float, brake: float) -> None:
@@ -114,11 +130,16 @@ class Simulation:
         frame, *_ = self._env.step(np.array([steering, gas, brake]))
         self._ticks += 1
         car: Any = self._env.car
-        to_the_front, to_the_right = car.hull.GetWorldVector((0, 1)), car.hull.GetWorldVector((1, 0))
+        to_the_front, to_the_right = (
+            car.hull.GetWorldVector((0, 1)),
+            car.hull.GetWorldVector((1, 0)),
+        )
         velocity = car.hull.linearVelocity
         motion = (velocity.dot(to_the_front), velocity.dot(to_the_right), car.hull.angularVelocity)
         wheels = car.wheels[0].joint.angle
-        self.state = np.array((self._ticks, tuple(car.hull.position), *motion, wheels, frame), STATE)
+        self.state = np.array(
+            (self._ticks, tuple(car.hull.position), *motion, wheels, frame), STATE
+        )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""A program that drives the racing game as its range finders tell: it takes over, and records laps."""
+"""A program that drives the racing game as its range finders tell: it takes over, and records
+laps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tmrl_like.envs.racing.racing_game import pedal_of
 from tmrl_like.envs.racing.view import ANGLES, INSTRUMENTS
 from tmrl_like.errors import ConfigError
 
-_PACE = 40.0  # how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
+# how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
+_PACE = 40.0
 
 
 def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
@@ -35,16 +38,27 @@ def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float
 
 
 class RoadDriver:
-    """A program that takes over from a policy at intervals, as `follow_road` says; for `observation: lidar`."""
+    """A program that takes over from a policy at intervals, as `follow_road` says; for
+    `observation: lidar`.
+    """
 
     is_program = True
 
     def __init__(
-        self, action_space: spaces.Space[Any], default_action: Any, every_s: float = 20.0, for_s: float = 5.0
+        self,
+        action_space: spaces.Space[Any],
+        default_action: Any,
+        every_s: float = 20.0,
+        for_s: float = 5.0,
     ) -> None:
-        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
+        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are
+        numbers of rows.
+        """
         if not isinstance(action_space, spaces.Box):
-            raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
+            raise ConfigError(
+                f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's "
+                "inputs"
+            )
         self._every_s, self._for_s = every_s, for_s
         self._started_at = time.monotonic()
 

@@ -9,7 +9,8 @@ from tmrl_like.envs.racing.racing_game import FRAME_SHAPE
 from tmrl_like.envs.vision import RangeFinder, Shrink
 
 ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
-INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
+# and what counts as 1
+INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}
 _VIEW_ROWS = 84  # below are the game's own instruments
 _CAR = (71, 48)  # its row and column, in every frame
 _MAX_RANGE = 70.0  # pixels

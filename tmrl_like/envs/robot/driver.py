@@ -53,7 +53,8 @@ class RobotCommand(NamedTuple):
 class RobotDriver(Protocol):
     """What an environment asks of a robot. Nothing here waits for the robot to move.
 
-    Each raises EnvironmentFaultError, within a second, with one line that says what is wrong with the robot.
+    Each raises EnvironmentFaultError, within a second, with one line that says what is wrong with
+    the robot.
 
     A driver of a robot that is simulated says so: `moves_hardware = False`.
     """
@@ -68,16 +69,20 @@ class RobotDriver(Protocol):
         """Order a movement. Without another command the robot brakes soon: it has a watchdog."""
 
     def emergency_stop(self) -> None:
-        """Brake as hard as possible, and obey no command until the driver was closed and connected again."""
+        """Brake as hard as possible, and obey no command until the driver was closed and connected
+        again.
+        """
 
     def close(self) -> None:
         """Leave the robot at rest. From any thread; twice is fine."""
 
 
 class SimulatedArm:
-    """Driver of an arm in MuJoCo, which it starts, and which ends with it. See `RobotDriver` and `ArmOptions`.
+    """Driver of an arm in MuJoCo, which it starts, and which ends with it. See `RobotDriver` and
+    `ArmOptions`.
 
-    All calls but `connect` and `close` raise EnvironmentFaultError where the arm is not connected or its process ended.
+    All calls but `connect` and `close` raise EnvironmentFaultError where the arm is not connected
+    or its process ended.
     """
 
     moves_hardware = False
@@ -97,22 +102,32 @@ class SimulatedArm:
         if self._arm is not None:
             return
         if importlib.util.find_spec("mujoco") is None:
-            raise MissingExtraError("the simulated arm needs MuJoCo: pip install 'tmrl_like[mujoco]'")
+            raise MissingExtraError(
+                "the simulated arm needs MuJoCo: pip install 'tmrl_like[mujoco]'"
+            )
         options = dataclasses.asdict(self._options)
         script = Path(physics.__file__)
-        self._arm = DeviceProcess("the arm", script, options, COMMAND.size, STATE.size, _CONNECT_WITHIN_S)
+        self._arm = DeviceProcess(
+            "the arm", script, options, COMMAND.size, STATE.size, _CONNECT_WITHIN_S
+        )
         self._is_stopped = False
 
     def read_state(self) -> RobotState:
-        """Return the newest state that has arrived; waits for a newer one where that is stale, for at most a second."""
+        """Return the newest state that has arrived; waits for a newer one where that is stale, for
+        at most a second.
+        """
         data = self._connected().look(_STALE_S, _SILENT_S)
         cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(data)
-        return RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)
+        return RobotState(
+            cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped
+        )
 
     def send_command(self, command: RobotCommand) -> None:
         """Order velocities, finite ones."""
         if not all(map(math.isfinite, command.velocity_rad_s)):
-            raise EnvironmentFaultError(f"the command is {command.velocity_rad_s} rad/s; expected finite velocities")
+            raise EnvironmentFaultError(
+                f"the command is {command.velocity_rad_s} rad/s; expected finite velocities"
+            )
         self._connected().command(COMMAND.pack(self._is_stopped, *command.velocity_rad_s))
 
     def emergency_stop(self) -> None:

@@ -1,7 +1,9 @@
-"""Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a second.
+"""Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a
+second.
 
-The arm moves in the horizontal plane and takes velocities. What it measures and the commands it gets travel as on the
-field bus of a real arm: late, noisy, and never waited for. It ends with the process that started it.
+The arm moves in the horizontal plane and takes velocities. What it measures and the commands it
+gets travel as on the field bus of a real arm: late, noisy, and never waited for. It ends with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from tmrl_like.base.options import NotNegative, Options
 CYCLE_S = 0.002
 MAX_VELOCITY = 2.0  # rad/s, each joint
 MAX_ACCELERATION = 20.0  # rad/s^2, each joint
-LIMITS = ((-1.7, 1.7), (0.2, 2.5))  # rad, shoulder and elbow; the controller brakes here, the mechanics end beyond
+# rad, shoulder and elbow; the controller brakes here, the mechanics end beyond
+LIMITS = ((-1.7, 1.7), (0.2, 2.5))
 
-STATE = struct.Struct("<Qd2d2d?")  # cycle, when measured (time.perf_counter), positions, velocities, is stopped
+# cycle, when measured (time.perf_counter), positions, velocities, is stopped
+STATE = struct.Struct("<Qd2d2d?")
 COMMAND = struct.Struct("<?2d")  # emergency stop, velocities
 
-_MAX_BEHIND_S = 0.1  # a process that was held up longer has lost the time: the arm does not catch up
+# a process that was held up longer has lost the time: the arm does not catch up
+_MAX_BEHIND_S = 0.1
 _MODEL = f"""
 <mujoco model="two-joint arm">
   <option timestep="{CYCLE_S}" integrator="implicitfast"/>
@@ -64,7 +69,8 @@ class ArmOptions(Options):
         jitter_s: how much longer either takes at most; drawn evenly.
         position_noise_rad: standard deviation of a measured joint position.
         velocity_noise_rad_s: standard deviation of a measured joint velocity.
-        command_noise: standard deviation of the velocity that is executed, as a share of the one that was ordered.
+        command_noise: standard deviation of the velocity that is executed, as a share of the one
+            that was ordered.
         watchdog_s: the arm brakes when no command has arrived for so long.
         seed: of jitter and noise; none: a different one each time.
     """
@@ -80,7 +86,9 @@ class ArmOptions(Options):
 
 
 class Line:
-    """A line on which messages arrive late, in the order in which they were put. Times in seconds."""
+    """A line on which messages arrive late, in the order in which they were put. Times in
+    seconds.
+    """
 
     def __init__(self, rng: random.Random, latency_s: float, jitter_s: float) -> None:
         self._rng, self._latency_s, self._jitter_s = rng, latency_s, jitter_s
@@ -100,7 +108,9 @@ class Line:
 
 
 class Arm:
-    """The arm and its controller, one cycle after another; whose clock that is, is the caller's business."""
+    """The arm and its controller, one cycle after another; whose clock that is, is the caller's
+    business.
+    """
 
     def __init__(self, options: ArmOptions, now_s: float) -> None:
         import mujoco
@@ -140,7 +150,9 @@ class Arm:
         for stop, *velocities in self._commands.arrived(now_s):
             self._heard_at_s = now_s
             self.is_stopped |= stop
-            self._ordered = [v * self._rng.gauss(1.0, self._options.command_noise) for v in velocities]
+            self._ordered = [
+                v * self._rng.gauss(1.0, self._options.command_noise) for v in velocities
+            ]
         brakes = self.is_stopped or now_s - self._heard_at_s > self._options.watchdog_s
         most = MAX_ACCELERATION * CYCLE_S
         for i, (low, high) in enumerate(LIMITS):

@@ -1,8 +1,10 @@
-"""A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does not wait.
+"""A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does
+not wait.
 
-The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if you name it. To
-begin an environment of your own, copy this file. Reward per step: minus the distance to the target in metres, minus
-0.1 for not being there; the episode terminates when the tip rests on the target.
+The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if
+you name it. To begin an environment of your own, copy this file. Reward per step: minus the
+distance to the target in metres, minus 0.1 for not being there; the episode terminates when the tip
+rests on the target.
 
 | | `robot` |
 |---|---|
@@ -64,16 +66,18 @@ _HOME_PERIOD_S = 0.02
 class RobotInterface(TaskInterface[RobotState]):
     """rtgym interface of an arm with two joints.
 
-    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
-    the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
-    float32 [2] in [-1.2, 1.2] rad/s.
+    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's
+    place in m, the way to the target in m as seen from the tip (along the forearm, to its left).
+    Action: velocities of shoulder and elbow, float32 [2] in [-1.2, 1.2] rad/s.
 
     Attributes:
         target_m: x and y of the target, float32 [2].
     """
 
     def __init__(self, driver: RobotDriver) -> None:
-        """Touches no robot; the first reset connects it. A trainer makes one, too, to see the spaces."""
+        """Touches no robot; the first reset connects it. A trainer makes one, too, to see the
+        spaces.
+        """
         super().__init__()
         self._driver = driver
         self.target_m = np.zeros(2, np.float32)
@@ -82,7 +86,9 @@ class RobotInterface(TaskInterface[RobotState]):
 
     @property
     def moves_hardware(self) -> bool:
-        """Whether an arm moves that could hurt somebody, so that a worker warns of an untrained policy."""
+        """Whether an arm moves that could hurt somebody, so that a worker warns of an untrained
+        policy.
+        """
         return getattr(self._driver, "moves_hardware", True)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
@@ -121,16 +127,25 @@ class RobotInterface(TaskInterface[RobotState]):
         along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
         tip = tip_m(state.position_rad)
         way = np.array((along, left)) @ (self.target_m - tip)
-        return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
+        return [
+            np.array(values, np.float32)
+            for values in (state.position_rad, state.velocity_rad_s, tip, way)
+        ]
 
     def render(self) -> Frame:
-        """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
+        """The arm and its target from above, as they were observed last, uint8 [300, 300, 3]
+        RGB.
+        """
         cv2 = load_opencv()
         image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
-        elbow_m = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
+        elbow_m = LINKS_M[0] * np.array(
+            (math.cos(self._position_rad[0]), math.sin(self._position_rad[0]))
+        )
         shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
 
-        def disc(middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1) -> None:
+        def disc(
+            middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1
+        ) -> None:
             cv2.circle(image, middle, radius, colour, thickness, cv2.LINE_AA)
 
         disc(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
@@ -156,18 +171,25 @@ class RobotInterface(TaskInterface[RobotState]):
         self._driver.close()
 
     def _go_home(self) -> RobotState:
-        """Move to where episodes begin. An arm that does not get there is stopped: something is in its way."""
+        """Move to where episodes begin. An arm that does not get there is stopped: something is in
+        its way.
+        """
         deadline_s = time.monotonic() + _HOME_WITHIN_S
         while time.monotonic() < deadline_s:
             state = self.look()
             way_rad = np.subtract(HOME_RAD, state.position_rad)
-            if np.abs(way_rad).max() < _AT_HOME_RAD and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S:
+            if (
+                np.abs(way_rad).max() < _AT_HOME_RAD
+                and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S
+            ):
                 self.wait()
                 return state
             self.send_control(np.clip(_HOME_GAIN * way_rad, -MAX_SPEED, MAX_SPEED))
             time.sleep(_HOME_PERIOD_S)
         self._driver.emergency_stop()
-        raise EnvironmentFaultError(f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop")
+        raise EnvironmentFaultError(
+            f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop"
+        )
 
 
 class RobotEnv(RealTimeEnv):
@@ -181,14 +203,18 @@ class RobotEnv(RealTimeEnv):
         act_buf_len: int = 2,
     ) -> None:
         """As `RealTimeEnv`, of what `driver` makes; the first reset connects it."""
-        super().__init__(partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len)
+        super().__init__(
+            partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len
+        )
 
 
 class TargetUpClose:
-    """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the tip's.
+    """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the
+    tip's.
 
-    (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way, actions…), same shapes, with
-    `near = 0.7 way / sqrt(|way| + 0.01 m)`, by axis: steep close to the target and flat far from it.
+    (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way,
+    actions…), same shapes, with `near = 0.7 way / sqrt(|way| + 0.01 m)`, by axis: steep close to
+    the target and flat far from it.
 
     Works on one observation (arrays) and on a batch of them (tensors [B, 2]).
     """
@@ -202,24 +228,34 @@ class TargetUpClose:
 
 
 class OtherTargets:
-    """Sample preprocessor: what the arm did on its way to one target is seen as on its way to another.
+    """Sample preprocessor: what the arm did on its way to one target is seen as on its way to
+    another.
 
-    Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in the same way whatever
-    its target, so most transitions of a batch get another one, with the reward and the end that belong to it: half of
-    them the target of another transition, half one that is close to where the tip came. Without these hardly any would
-    reach its target, or show the way over the last centimetres. Works on whole batches (tensors [B, …]), after
+    Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in
+    the same way whatever its target, so most transitions of a batch get another one, with the
+    reward and the end that belong to it: half of them the target of another transition, half one
+    that is close to where the tip came. Without these hardly any would reach its target, or show
+    the way over the last centimetres. Works on whole batches (tensors [B, …]), after
     `TargetUpClose`; single transitions stay as they are.
     """
 
     batched = True
 
     def __init__(self, seed: int | None = None, share: float = 0.8) -> None:
-        """`share` of the transitions get another target, drawn from this seed; None: from another one each time."""
+        """`share` of the transitions get another target, drawn from this seed; None: from another
+        one each time.
+        """
         self._random = np.random.default_rng(seed)
         self._share = share
 
     def __call__(
-        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+        self,
+        last_obs: tuple[Any, ...],
+        act: Any,
+        rew: Any,
+        obs: tuple[Any, ...],
+        terminated: Any,
+        truncated: Any,
     ) -> tuple[Any, ...]:
         if act.ndim < 2:
             return last_obs, act, rew, obs, terminated, truncated
@@ -238,7 +274,9 @@ class OtherTargets:
         distance_m = obs[3].norm(dim=-1)
         rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
         rew = (-distance_m - STEP_COSTS).where(is_moved, rew)
-        terminated = ((distance_m < REACHED_M) & rests).to(terminated.dtype).where(is_moved, terminated)
+        terminated = (
+            ((distance_m < REACHED_M) & rests).to(terminated.dtype).where(is_moved, terminated)
+        )
         return last_obs, act, rew, obs, terminated, truncated
 
 
@@ -252,11 +290,18 @@ def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, .
 
 
 def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
-    """Joint positions [B, 2] -> the tip's x and y in m, cosine and sine of the forearm's angle, each [B]."""
+    """Joint positions [B, 2] -> the tip's x and y in m, cosine and sine of the forearm's angle,
+    each [B].
+    """
     shoulder, both = position_rad[:, 0], position_rad.sum(-1)
     upper_m, fore_m = LINKS_M
     cos, sin = both.cos(), both.sin()
-    return upper_m * shoulder.cos() + fore_m * cos, upper_m * shoulder.sin() + fore_m * sin, cos, sin
+    return (
+        upper_m * shoulder.cos() + fore_m * cos,
+        upper_m * shoulder.sin() + fore_m * sin,
+        cos,
+        sin,
+    )
 
 
 def tip_m(position_rad: Any) -> NDArray[np.float32]:
@@ -271,4 +316,6 @@ def tip_m(position_rad: Any) -> NDArray[np.float32]:
 def _pixel(point_m: Any) -> tuple[int, int]:
     """Column and row of a point; the shoulder is in the middle, x goes to the right, y up."""
     middle = _IMAGE_PX // 2
-    return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(float(point_m[1]) * _PX_PER_M)
+    return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(
+        float(point_m[1]) * _PX_PER_M
+    )

@@ -1,7 +1,8 @@
 """TrackMania 2020: drive a track as fast as you can, by what the screen shows.
 
-The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
-is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record --lap`.
+The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends
+where the car is to whoever connects to port 9000. Reward: progress along a demonstration, see
+`tmrl-like record --lap`.
 
 | | `trackmania` |
 |---|---|
@@ -46,12 +47,20 @@ from tmrl_like.envs.desktop.gamepad import VirtualGamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.drivers import KeyDriver
 from tmrl_like.envs.real_time import also_takes
-from tmrl_like.envs.trajectory import Lap, RewardOptions, TrajectoryReward, load_trajectory, resample
+from tmrl_like.envs.trajectory import (
+    Lap,
+    RewardOptions,
+    TrajectoryReward,
+    load_trajectory,
+    resample,
+)
 from tmrl_like.envs.vision import Frame, History, RangeFinder, stack_of
 
 PORT = 9000
 LAYOUT = "<11f"
-HINT = "is a race on, and the OpenPlanet plugin TMRL_GrabData loaded (F3, Developer, Reload plugin)?"
+HINT = (
+    "is a race on, and the OpenPlanet plugin TMRL_GrabData loaded (F3, Developer, Reload plugin)?"
+)
 SPACING_M = 0.1
 KEYS = (("", "up"), ("", "down"), ("left", "right"))  # throttle, brake, steering
 
@@ -63,7 +72,8 @@ _LIDAR_FROM_PX = 20
 _BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
 _POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
-_INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}  # in the observation
+# in the observation
+_INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +116,9 @@ def is_car(record: Record) -> bool:
 
 
 class Lidar:
-    """Distances from the car to the black borders of the road: 19 directions, from right over ahead to left."""
+    """Distances from the car to the black borders of the road: 19 directions, from right over ahead
+    to left.
+    """
 
     def __init__(self) -> None:
         self._shape = (0, 0)
@@ -119,23 +131,31 @@ class Lidar:
             self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
             rows, columns = np.ogrid[:height, :width]
             self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
-        road = (frame[..., 0] >= _BORDER_BELOW) | (frame[..., 1] >= _BORDER_BELOW) | (frame[..., 2] >= _BORDER_BELOW)
+        road = (
+            (frame[..., 0] >= _BORDER_BELOW)
+            | (frame[..., 1] >= _BORDER_BELOW)
+            | (frame[..., 2] >= _BORDER_BELOW)
+        )
         return self._ranges(road | self._near)
 
 
 class TrackManiaInterface(DesktopGameInterface):
     """rtgym interface of TrackMania 2020.
 
-    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last `frames` views: pictures,
-    uint8 [frames, height, width], or lidar measurements, float32 [frames, 19]. Action: throttle, brake and steering,
-    float32 [3] in [-1, 1]; below 0 there is neither throttle nor brake. `info`: see `TrajectoryReward.info`, in metres.
+    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last `frames`
+    views: pictures, uint8 [frames, height, width], or lidar measurements, float32 [frames, 19].
+    Action: throttle, brake and steering, float32 [3] in [-1, 1]; below 0 there is neither throttle
+    nor brake. `info`: see `TrajectoryReward.info`, in metres.
 
     Attributes:
-        input_tables: "keys", twelve rows: up, nothing, down, up and down; of each straight on, left and right.
+        input_tables: "keys", twelve rows: up, nothing, down, up and down; of each straight on, left
+            and right.
     """
 
     input_tables: ClassVar[dict[str, list[tuple[float, float, float]]]] = {
-        "keys": [(up, down, turn) for up, down in ((1, 0), (0, 0), (0, 1), (1, 1)) for turn in (0, -1, 1)]
+        "keys": [
+            (up, down, turn) for up, down in ((1, 0), (0, 0), (0, 1), (1, 1)) for turn in (0, -1, 1)
+        ]
     }
 
     def __init__(
@@ -154,7 +174,8 @@ class TrackManiaInterface(DesktopGameInterface):
         """Prepare; game and trajectory are looked for at the first reset.
 
         Args:
-            trajectory: file of the demonstration; "": there is no reward, an episode is a `Lap`, and you steer, not it.
+            trajectory: file of the demonstration; "": there is no reward, an episode is a `Lap`,
+                and you steer, not it.
             view: what is seen of the screen.
             size: height and width of the pictures.
             frames: views in an observation.
@@ -187,12 +208,18 @@ class TrackManiaInterface(DesktopGameInterface):
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
         if self._lidar is None:
             return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
-        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, (self._ranges.length, len(_LIDAR_ANGLES)))))
+        return spaces.Tuple(
+            (
+                *instruments,
+                spaces.Box(0.0, _LIDAR_MAX_PX, (self._ranges.length, len(_LIDAR_ANGLES))),
+            )
+        )
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = CarReport(*record)
         instruments = [
-            np.array([getattr(car, name)], np.float32).clip(*limits) for name, limits in _INSTRUMENTS.items()
+            np.array([getattr(car, name)], np.float32).clip(*limits)
+            for name, limits in _INSTRUMENTS.items()
         ]
         if self._lidar is None:
             return [*instruments, *super().observe(frame, record)]
@@ -252,7 +279,9 @@ class TrackManiaInterface(DesktopGameInterface):
             super().control(action)
             return
         throttle, brake, steering = action.tolist()
-        self._gamepad.move((steering, 0.0), left_trigger=max(brake, 0.0), right_trigger=max(throttle, 0.0))
+        self._gamepad.move(
+            (steering, 0.0), left_trigger=max(brake, 0.0), right_trigger=max(throttle, 0.0)
+        )
 
     def let_go(self) -> None:
         super().let_go()
@@ -275,7 +304,11 @@ class TrackManiaEnv(DesktopGameEnv):
     """
 
     lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": KeyDriver}
-    lap_arguments: ClassVar[dict[str, Any]] = {"trajectory": "", "inputs": None, "ep_max_length": _LAP_STEPS}
+    lap_arguments: ClassVar[dict[str, Any]] = {
+        "trajectory": "",
+        "inputs": None,
+        "ep_max_length": _LAP_STEPS,
+    }
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,4 +325,10 @@ class TrackManiaEnv(DesktopGameEnv):
         **game: Any,
     ) -> None:
         """As `TrackManiaInterface` and `RealTimeEnv`."""
-        super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len, inputs)
+        super().__init__(
+            partial(TrackManiaInterface, **game),
+            time_step_duration,
+            ep_max_length,
+            act_buf_len,
+            inputs,
+        )

@@ -1,4 +1,5 @@
-"""A game in real time. `Game` plays it, `MyTask` says what the policy sees, does, and what that is worth.
+"""A game in real time. `Game` plays it, `MyTask` says what the policy sees, does, and what that is
+worth.
 
 Pictures and keys of a game in a window of the screen come from `tmrl_like.envs.desktop`.
 """
@@ -17,7 +18,9 @@ FRAMES = 3  # pictures in an observation, so that it shows what moves
 
 
 class Game:
-    """Simulates a car on a road that bends; it does not wait. Write your game into these methods."""
+    """Simulates a car on a road that bends; it does not wait. Write your game into these
+    methods.
+    """
 
     def restart(self):
         """Begin a round."""
@@ -30,11 +33,16 @@ class Game:
         self._steering = float(value)
 
     def picture(self):
-        """What the screen shows now, uint8 [SIZE, SIZE]: the road from above, in the middle of the last row the car."""
-        ahead = np.linspace(2.0, 0.0, SIZE)[:, None]  # seconds, from the top of the picture to its bottom
+        """What the screen shows now, uint8 [SIZE, SIZE]: the road from above, in the middle of the
+        last row the car.
+        """
+        # seconds, from the top of the picture to its bottom
+        ahead = np.linspace(2.0, 0.0, SIZE)[:, None]
         columns = np.linspace(-2.0, 2.0, SIZE)
         self.offset()
-        return np.where(np.abs(columns - self._middle(ahead) + self._x) < 1.0, 200, 30).astype(np.uint8)
+        return np.where(np.abs(columns - self._middle(ahead) + self._x) < 1.0, 200, 30).astype(
+            np.uint8
+        )
 
     def offset(self):
         """How far the car is from the middle of the road; beyond 1 it is off."""
@@ -51,7 +59,9 @@ class Game:
 
 
 class MyTask(RealTimeGymInterface):
-    """Stay on the road. Observation: the last pictures, uint8 [FRAMES, SIZE, SIZE]. Action: steering, float32 [1]."""
+    """Stay on the road. Observation: the last pictures, uint8 [FRAMES, SIZE, SIZE]. Action:
+    steering, float32 [1].
+    """
 
     def __init__(self):
         """Starts no game: a trainer makes one, too, to see the spaces."""
@@ -98,5 +108,7 @@ class MyTaskEnv(RealTimeEnv):
 
     @staticmethod
     def memory_arguments(arguments):
-        """What the memory must know beside the clock's own: item 0 of an observation is a stack of pictures."""
+        """What the memory must know beside the clock's own: item 0 of an observation is a stack of
+        pictures.
+        """
         return RealTimeEnv.memory_arguments(arguments) | {"frame_stack": {0: FRAMES}}

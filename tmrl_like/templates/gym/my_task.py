@@ -17,7 +17,9 @@ class Simulator:
 
 
 class MyTask(gymnasium.Env):
-    """Bring the cart to the middle. Observation: place and speed, float32 [2]. Action: a force, float32 [1]."""
+    """Bring the cart to the middle. Observation: place and speed, float32 [2]. Action: a force,
+    float32 [1].
+    """
 
     observation_space = spaces.Box(-3.0, 3.0, (2,))
     action_space = spaces.Box(-1.0, 1.0, (1,))

@@ -1,4 +1,6 @@
-"""A robot in real time. `Device` speaks to it, `MyTask` says what the policy sees, does, and what that is worth."""
+"""A robot in real time. `Device` speaks to it, `MyTask` says what the policy sees, does, and what
+that is worth.
+"""
 
 import time
 
@@ -12,7 +14,9 @@ REACHED = 0.1  # rad
 
 
 class Device:
-    """Simulates two joints that follow the ordered speed with a lag. Write your device into these methods."""
+    """Simulates two joints that follow the ordered speed with a lag. Write your device into these
+    methods.
+    """
 
     moves_hardware = False  # with a device True: a worker warns before an untrained policy moves it
 
@@ -34,7 +38,9 @@ class Device:
         return self._angle, self._speed
 
     def order(self, speed):
-        """Let the joints move at these speeds, rad/s [JOINTS], from now on; does not wait until they do."""
+        """Let the joints move at these speeds, rad/s [JOINTS], from now on; does not wait until
+        they do.
+        """
         self.read()
         self._ordered = np.array(speed, float)
 
@@ -45,7 +51,8 @@ class Device:
 class MyTask(RealTimeGymInterface):
     """Bring the joints to angles that each reset draws.
 
-    Observation, each float32 [JOINTS]: angles, speeds, the way to the target in rad. Action: speeds, float32 [JOINTS].
+    Observation, each float32 [JOINTS]: angles, speeds, the way to the target in rad. Action:
+    speeds, float32 [JOINTS].
     """
 
     def __init__(self):
@@ -56,7 +63,9 @@ class MyTask(RealTimeGymInterface):
         self._target = np.zeros(JOINTS)
 
     def get_observation_space(self):
-        return spaces.Tuple([spaces.Box(-b, b, (JOINTS,)) for b in (MAX_ANGLE, MAX_SPEED, 2 * MAX_ANGLE)])
+        return spaces.Tuple(
+            [spaces.Box(-b, b, (JOINTS,)) for b in (MAX_ANGLE, MAX_SPEED, 2 * MAX_ANGLE)]
+        )
 
     def get_action_space(self):
         return spaces.Box(-MAX_SPEED, MAX_SPEED, (JOINTS,))
@@ -86,15 +95,22 @@ class MyTask(RealTimeGymInterface):
         self._driver.order(np.zeros(JOINTS))
 
     def stop(self):
-        """Nobody drives any more: a fault, Ctrl-C, the end. Called in another thread, perhaps while `_driver` hangs."""
+        """Nobody drives any more: a fault, Ctrl-C, the end. Called in another thread, perhaps while
+        `_driver` hangs.
+        """
         self._driver.order(np.zeros(JOINTS))
 
     def render(self):
-        """For `tmrl-like test --window`, uint8 [300, 300, 3] RGB: joints in black, thinner where they should be."""
+        """For `tmrl-like test --window`, uint8 [300, 300, 3] RGB: joints in black, thinner where
+        they should be.
+        """
         import cv2
 
         picture = np.full((300, 300, 3), 255, np.uint8)
-        for angles, colour, thickness in ((self._target, (200, 0, 0), 2), (self._driver.read()[0], (0, 0, 0), 6)):
+        for angles, colour, thickness in (
+            (self._target, (200, 0, 0), 2),
+            (self._driver.read()[0], (0, 0, 0), 6),
+        ):
             turned = np.cumsum(angles)
             way = np.cumsum([np.sin(turned), -np.cos(turned)], axis=1).T
             joints = 150 + 65 * np.vstack([np.zeros((1, 2)), way])

@@ -346,7 +346,7 @@ def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path):
     file.write_text(RACING.replace("seed: 1", "inputs: keys"))
     with pytest.raises(
         ConfigError,
-        match=r"x.yaml:7: .*init_args.inputs is 'keys'; expected the environment's, 'fine'",
+        match=r"x.yaml:8: .*init_args.inputs is 'keys'; expected the environment's, 'fine'",
     ):
         load_experiment(file)
     file.write_text(

@@ -2,7 +2,8 @@
 
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by
 equation number. Shape names: B batch, S both observations of a batch, 2 B, A action dimensions, N
-critics, M critics in the target; everything is float32.
+critics, M critics in the target; everything is float32. On a CPU the gradients of these losses are
+those of `tmrl_like.agents.dense_sac`: a change of a loss is made there, too.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -158,7 +159,8 @@ class SACOptions(Options):
         amsgrad: divide by the largest second moment so far, for actor and critics.
         picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer
             --encoder` wrote.
-        acceleration: "auto": whatever makes a step faster here; "off": the page, by autograd.
+        acceleration: "auto": the fastest step that this machine can do; "off": the losses of this
+            module, by autograd.
     """
 
     n_critics: Positive = 2

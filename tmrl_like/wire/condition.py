@@ -1,10 +1,11 @@
 """How a worker is: each figure with its type, its unit and the sentence that explains it, in one
 place.
 
-A control loop counts into a `Condition` of its own, `of_worker` makes one of those of all lanes,
-the link adds what it knows, a beat carries it on. How lanes add up, what the trainer sums up, what
-the page and Prometheus show, and the tables in docs/metrics.md follow from its fields: a new figure
-is a line here, and the place where it is counted.
+Each control loop counts into its own `Condition`; `of_worker` merges those of a worker's lanes, the
+link adds its figures, and a `Beat` carries the result to the trainer. How lanes add up, what the
+trainer sums up, what the page gets and Prometheus shows, and the tables in docs/metrics.md follow
+from its fields: a new figure is a line here, the place where it is counted, and one more
+`WIRE_VERSION`. Only `page.js` names by hand what it draws.
 """
 
 from __future__ import annotations

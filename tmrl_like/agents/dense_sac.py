@@ -353,9 +353,9 @@ def policy_errors(
 def _smoothness_errors(
     outputs_SO: Floats, shape: tuple[int, int], smoothness: float
 ) -> tuple[Floats, float]:
-    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs, and the loss. Both
-    are 0 where `outputs_SO` has only the B rows of a batch of the `shape` [B, A], without those of
-    the next observations.
+    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs, and the loss.
+    Both are 0 where `outputs_SO` has only the B rows of a batch of the `shape` [B, A],
+    without those of the next observations.
     """
     num_rows, num_actions = shape
     d_outputs_SO, loss, weight = np.zeros_like(outputs_SO), 0.0, np.float32(smoothness / num_rows)

@@ -209,6 +209,8 @@ def parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     _add_roles(command)
     _add_trials(command)
+    _add_data(command)
+    _add_success(command)
     _add_kept(command)
     _add_machine(command)
     return parser, commands.choices
@@ -301,6 +303,9 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     policy.add_argument(
         "--untrained", action="store_true", help="drive an untrained policy, for comparison"
     )
+
+
+def _add_data(command: Callable[..., _Parser]) -> None:
     about = (
         "write a data set that a run can start from (--memory.dataset_path), or a lap, without "
         "server and trainer"
@@ -334,7 +339,6 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     clone.number("--steps", 2000, "training steps")
     about = "share of the episodes that it does not learn from, which show how well it has learnt"
     clone.number("--held-out", 0.1, about, Annotated[float, Meta(gt=0, lt=1)])
-    _add_success(command)
 
 
 def _add_success(command: Callable[..., _Parser]) -> None:

@@ -161,12 +161,8 @@ class RolloutWorker:
                 obs_preprocessor=obs_preprocessor,
                 crc_debug=crc_debug,
             )
-            self.lanes, self.name, self.rollouts, self.person = (
-                parts.lanes,
-                parts.name,
-                parts.rollouts,
-                parts.person,
-            )
+            self.lanes, self.name = parts.lanes, parts.name
+            self.rollouts, self.person = parts.rollouts, parts.person
             self.loop = self.lanes[0].loop
             self._env = self.loop.env
             kept = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")

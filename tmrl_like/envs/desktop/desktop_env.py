@@ -268,12 +268,24 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     @contextlib.contextmanager
     def _closed_by_errors(self) -> Iterator[None]:
         """What raises closes everything, so that no key stays down and the next reset starts from
-        nothing.
+        nothing. Of a game that ended, that is said, not what it had lost a moment before.
         """
         try:
-            yield
+            with self._end_noticed():
+                yield
         except BaseException:
             self.close()
+            raise
+
+    @contextlib.contextmanager
+    def _end_noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except EnvironmentFaultError:
+            self.let_go()
+            if self._game is not None:
+                self._game.wait(_ENDS_WITHIN_S)
+            self._check_alive()
             raise
 
     def _open(self) -> None:
@@ -310,17 +322,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def _read_telemetry(self, within_s: float) -> Record:
         if self._telemetry is None:
             return ()
-        try:
-            return self._telemetry.next_record(within_s)
-        except EnvironmentFaultError:
-            if self._game is not None:
-                # it loses its connections a moment before it has ended
-                self._game.wait(_ENDS_WITHIN_S)
-            self._check_alive()
-            raise
+        return self._telemetry.next_record(within_s)
 
     def _check_alive(self) -> None:
-        if self._game is not None and not self._game.is_alive:
+        if self._game is not None and self._game.exit_code is not None:
             raise EnvironmentFaultError(f"the game ended with exit code {self._game.exit_code}")
 
 

@@ -32,11 +32,6 @@ class GameProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
     def exit_code(self) -> int | None:
         """Of a process that ended; None: there is none."""
         return self._process.poll() if self._process is not None else None

@@ -26,12 +26,17 @@ from gymnasium import spaces
 
 sys.path.append(str(TESTS / "learning"))
 from solo import drive, learn
-from test_the_robot_is_learnt import ACTIONS, TIME_STEP_S, ClocklessRobotEnv, arm_agent
+from test_the_robot_is_learnt import (
+    ACTIONS,
+    ARM_MEMORY,
+    TIME_STEP_S,
+    ClocklessRobotEnv,
+    arm_agent,
+)
 
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.physics import LIMITS
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import ReplayMemory
 from tmrl_like.worker.action_chain import (
     AccelerationLimit,
     ActionChain,
@@ -117,13 +122,7 @@ def practise(options, name, seed):
     torch.manual_seed(seed)
     env, view = Geared(seed), robot.TargetUpClose()
     agent = arm_agent(env.observation_space, env.action_space, smoothness=smoothness)
-    memory = ReplayMemory(
-        batch_size=128,
-        act_buf_len=ACTIONS,
-        obs_preprocessor=view,
-        memory_size=10_000,
-        sample_preprocessor=robot.OtherTargets(seed),
-    )
+    memory = ARM_MEMORY(sample_preprocessor=robot.OtherTargets(seed))
     memory.seed(seed)
     driver = Driver(env, agent.get_actor(), parts)
     learn(

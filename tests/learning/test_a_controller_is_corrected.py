@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 from solo import drive, learn
-from test_the_robot_is_learnt import ACTIONS, ClocklessRobotEnv, arm_agent
+from test_the_robot_is_learnt import ACTIONS, ARM_MEMORY, ClocklessRobotEnv, arm_agent
 
 from tmrl_like.envs.residual import ResidualEnv
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import ReplayMemory
 
 ZERO_RAD = 0.042  # by which the controller is wrong about the shoulder
 
@@ -63,9 +62,7 @@ def test_an_agent_reaches_what_the_controller_misses_after_a_minute(
     # the arm whose clock counts is the newest
     env, view = make_env(seed, monkeypatch), robot.TargetUpClose()
     agent = arm_agent(*spaces)
-    memory = ReplayMemory(
-        batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000
-    )
+    memory = ARM_MEMORY()
     memory.seed(seed)
 
     def collect() -> list[Any]:

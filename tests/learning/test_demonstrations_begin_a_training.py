@@ -12,12 +12,12 @@ import pytest
 import torch
 from solo import drive, learn
 from test_a_controller_is_corrected import controller
-from test_the_robot_is_learnt import ACTIONS, ARM_ACTOR, ClocklessRobotEnv, arm_agent
+from test_the_robot_is_learnt import ACTIONS, ARM_ACTOR, ARM_MEMORY, ClocklessRobotEnv, arm_agent
 
 from tmrl_like.agents.cloning import Shown, clone
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import ReplayMemory, WithDemonstrations
+from tmrl_like.replay import WithDemonstrations
 from tmrl_like.replay.collate import stack
 from tmrl_like.replay.shown import shown_steps
 from tmrl_like.types import Buffer
@@ -55,10 +55,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(
         Buffer(drive(arm, demonstrator, ACTIONS, True)[0], f"shown {i}")
         for i, arm in enumerate(arms)
     ]
-    memory_cls = partial(
-        ReplayMemory, batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=VIEW, memory_size=10_000
-    )
-    observations, actions, episodes = zip(*shown_steps(shown, memory_cls, *spaces), strict=True)
+    observations, actions, episodes = zip(*shown_steps(shown, ARM_MEMORY, *spaces), strict=True)
     data = Shown(
         stack(observations, "cpu"),
         stack(actions, "cpu"),
@@ -70,7 +67,7 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(
     before = share_reached(cloned, monkeypatch)
     agent = arm_agent(*spaces)
     agent.start_from(cloned.weights())
-    memory = WithDemonstrations(partial(memory_cls, sample_preprocessor=robot.OtherTargets(seed)))
+    memory = WithDemonstrations(partial(ARM_MEMORY, sample_preprocessor=robot.OtherTargets(seed)))
     for buffer in shown:
         memory.demonstrations.append(buffer)
     memory.flush()

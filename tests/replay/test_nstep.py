@@ -111,20 +111,6 @@ def test_steps_gamma_and_shaping_that_cannot_be_are_refused(wrong, message):
         ReplayMemory(**wrong)
 
 
-def test_a_batch_unpacks_as_six_and_what_is_beside_them_is_kept_and_mapped_with_them():
-    batch = Batch(*map(torch.tensor, ([1], [2], [3], [4], [5], [6])), time_left=torch.tensor([7]))
-    batch.columns = {"greedy": torch.tensor([8])}
-    assert [int(item) for item in batch] == [1, 2, 3, 4, 5, 6]
-    changed = batch._replace(obs=7)
-    assert type(changed) is Batch
-    assert (changed.obs, changed.time_left, changed.discount) == (7, batch.time_left, None)
-    joined = batch.map(lambda *parts: torch.cat(parts), batch)
-    assert joined.rew.tolist() == [3, 3]
-    assert joined.time_left.tolist() == [7, 7]
-    assert joined.columns["greedy"].tolist() == [8, 8]
-    assert (joined.discount, joined.next_time_left) == (None, None)
-
-
 @pytest.mark.parametrize("end", ["terminated", "truncated", None])
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("memory_size", [7, 40])

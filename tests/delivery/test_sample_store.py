@@ -194,10 +194,10 @@ def test_joined_files_go_as_one_and_count_as_all_that_they_hold(opened, folder, 
     store = opened(small_bytes=2000)
     put(store, noise(1, size=3000))
     put_each(store, 2, 3, 4, 5)
-    assert len(files(folder)) == 2
     store.keep_samples = 12
     put_each(store, 6)
     assert numbers(store) == [2, 3, 4, 5, 6]
+    assert len(files(folder)) == 2
     store.keep_samples = 4
     put_each(store, 7)
     assert numbers(store) == [6, 7]

@@ -30,6 +30,15 @@ class Free(LinearActor):
         return self.layer(obs).numpy()
 
 
+class Moody(LinearActor):
+    """Raises where its bias is large."""
+
+    def act(self, obs, test=False):
+        if self.layer.bias.item() > 1:
+            raise RuntimeError("not today\nand not tomorrow")
+        return super().act(obs, test)
+
+
 def frames_of(policy, version):
     return [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
 
@@ -67,28 +76,35 @@ def intake(tmp_path):
     return lambda cls=LinearActor, make=None: Door(tmp_path, cls, make)
 
 
-def _unfit():
+def wide_actor():
     wide = linear_actor()
     wide.layer = torch.nn.Linear(3, 1)
-    return {
-        "bias holds values that are not finite": (LinearActor, linear_actor(bias=math.nan)),
-        "layer.bias is float64 instead of float32": (LinearActor, linear_actor().double()),
-        r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide),
-        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (
-            Free,
-            linear_actor(Free, bias=7.0),
-        ),
-        "not in the action space: it holds values that are not finite": (
-            Free,
-            linear_actor(Free, weight=3e38),
-        ),
-    }
+    return wide
 
 
-@pytest.mark.parametrize("reason", _unfit())
+UNFIT = {
+    "bias holds values that are not finite": (LinearActor, lambda: linear_actor(bias=math.nan)),
+    "layer.bias is float64 instead of float32": (LinearActor, lambda: linear_actor().double()),
+    r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide_actor),
+    r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (
+        Free,
+        lambda: linear_actor(Free, bias=7.0),
+    ),
+    "not in the action space: it holds values that are not finite": (
+        Free,
+        lambda: linear_actor(Free, weight=3e38),
+    ),
+    r"act\(\) raised RuntimeError: not today and not tomorrow on a probe observation": (
+        Moody,
+        lambda: linear_actor(Moody, bias=2.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
 def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog, intake):
-    cls, unfit = _unfit()[reason]
-    door = intake(cls)
+    cls, make_unfit = UNFIT[reason]
+    door, unfit = intake(cls), make_unfit()
     assert door.deliver(linear_actor(cls, bias=0.5), 1)
     for version in (2, 3):
         assert not door.deliver(unfit, version)
@@ -122,21 +138,6 @@ def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(int
     copy = copied(dict(reversed(policy.state_dict().items())))
     assert [door.add(*m.decode(data)) for data in split_policy(copy.content, 1, 1.0)][-1]
     assert door.slots.slots[door.slots.take().slot] == policy.weights()
-
-
-def test_a_policy_whose_act_raises_is_refused(intake):
-    class Moody(LinearActor):
-        def act(self, obs, test=False):
-            if self.layer.bias.item() > 1:
-                raise RuntimeError("not today\nand not tomorrow")
-            return super().act(obs, test)
-
-    door = intake(Moody)
-    assert door.deliver(linear_actor(Moody), 1)
-    assert not door.deliver(linear_actor(Moody, bias=2.0), 2)
-    assert door.alarm.endswith(
-        "act() raised RuntimeError: not today and not tomorrow on a probe observation"
-    )
 
 
 def test_the_newest_real_observation_is_part_of_the_probe(intake):
@@ -173,13 +174,6 @@ def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
     space.seed(7)
     PolicyProbe(space, BOX)
     assert space.sample().tolist() == expected.tolist()
-
-
-def test_preprocessors_that_refuse_samples_do_not_stop_the_worker():
-    def picky(obs):
-        raise ValueError("no pixel is that bright")
-
-    PolicyProbe(BOX, BOX, picky).check(linear_actor())
 
 
 def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):

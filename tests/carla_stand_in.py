@@ -154,12 +154,8 @@ class Simulator:
         """Make an actor, unless a vehicle is in its way."""
         with self.lock:
             kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
-            if kind is Vehicle:
-                others = [a for a in self.actors.values() if isinstance(a, Vehicle)]
-                if any(
-                    o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M
-                    for o in others
-                ):
+            for other in self.actors.values() if kind is Vehicle else ():
+                if other.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M:
                     return None
             actor = kind(self, self._next_id, blueprint, transform, parent)
             self.actors[self._next_id] = actor
@@ -192,10 +188,8 @@ class Simulator:
             for actor in list(self.actors.values()):
                 actor.advance(step_s)
             self.snapshot = self._see(step_s)
-            sensors = [
-                a for a in self.actors.values() if isinstance(a, Sensor) and a.callback is not None
-            ]
-            self._undelivered += [(sensor, data) for sensor in sensors for data in sensor.measure()]
+            for actor in self.actors.values():
+                self._undelivered += [(actor, data) for data in actor.measure()]
             self.ticked.notify_all()
             self._wake.set()
             return self.frame
@@ -270,11 +264,10 @@ class World:
         return self._simulator.map
 
     def get_settings(self):
+        """A copy."""
         self._simulator.answer()
         now = self._simulator.settings
-        copy = carla.WorldSettings(synchronous_mode=now.synchronous_mode)
-        copy.fixed_delta_seconds = now.fixed_delta_seconds
-        return copy
+        return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
 
     def apply_settings(self, world_settings):
         self._simulator.answer()
@@ -409,6 +402,10 @@ class Actor:
     def advance(self, step_s):
         """Let time pass."""
 
+    def measure(self):
+        """What it has to say in this frame."""
+        return []
+
     def _check_alive(self):
         if not self.is_alive:
             raise RuntimeError(_DESTROYED)
@@ -445,7 +442,7 @@ class Vehicle(Actor):
         if self._to_place is not None:
             self._at, self._to_place = self._to_place, None
             return
-        on_lane = self._is_on_lane()
+        on_lane = self.is_on_lane()
         self._roll(step_s)
         touched = any(
             self._distance_m(x, y) < radius + _CAR_RADIUS_M
@@ -454,15 +451,12 @@ class Vehicle(Actor):
         self.hit_m_s = self._speed_m_s if touched else 0.0
         if touched:
             self._speed_m_s = 0.0
-        self.crossed = on_lane != self._is_on_lane()
+        self.crossed = on_lane != self.is_on_lane()
 
     def _roll(self, step_s):
         control, before_m_s = self._control, self._speed_m_s
-        pull = (
-            control.throttle * _THROTTLE_M_S2
-            - _DRAG_PER_S * before_m_s
-            - control.brake * _BRAKE_M_S2
-        )
+        pull = control.throttle * _THROTTLE_M_S2 - control.brake * _BRAKE_M_S2
+        pull -= _DRAG_PER_S * before_m_s
         self._speed_m_s = max(0.0, before_m_s + pull * step_s)
         self._acceleration_m_s2 = (self._speed_m_s - before_m_s) / step_s if step_s else 0.0
         turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
@@ -472,7 +466,7 @@ class Vehicle(Actor):
         y = self._at.location.y + self._speed_m_s * math.sin(yaw) * step_s
         self._at = carla.Transform(carla.Location(x, y, 0.0), carla.Rotation(yaw=math.degrees(yaw)))
 
-    def _is_on_lane(self):
+    def is_on_lane(self):
         lane = self._simulator.map.get_waypoint(self._at.location)
         return bool(lane.transform.location.distance(self._at.location) < lane.lane_width / 2)
 
@@ -497,20 +491,18 @@ class Sensor(Actor):
         self.callback = None
 
     def measure(self):
-        """What it has to say in this frame."""
         car = self.parent
-        assert isinstance(car, Vehicle)
+        if self.callback is None:
+            return []
         if self.type_id == "sensor.camera.rgb":
             return [self._photograph(car)]
         if self.type_id == "sensor.lidar.ray_cast":
             return [self._scan(car)]
-        if self.type_id == "sensor.other.collision":
-            return (
-                [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))]
-                if car.hit_m_s
-                else []
-            )
-        return [self._data(crossed_lane_markings=[object()])] if car.crossed else []
+        if self.type_id == "sensor.other.collision" and car.hit_m_s:
+            return [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))]
+        if self.type_id == "sensor.other.lane_invasion" and car.crossed:
+            return [self._data(crossed_lane_markings=[object()])]
+        return []
 
     def _data(self, **values):
         return SensorData(self._simulator.frame, self._simulator.time_s, values)
@@ -518,13 +510,9 @@ class Sensor(Actor):
     def _photograph(self, car):
         """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
-        green = 255 if car._is_on_lane() else 0
-        pixel = np.array(
-            [self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8
-        )
-        return self._data(
-            width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes()
-        )
+        green, red = 255 * car.is_on_lane(), min(255, int(car._speed_m_s))
+        pixels = height * width * bytes([self._simulator.frame % 256, green, red, 255])
+        return self._data(width=width, height=height, raw_data=pixels)
 
     def _scan(self, car):
         """The nearest point of each wall, and points on the road; a frame that is short sees half a

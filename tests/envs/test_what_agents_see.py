@@ -13,29 +13,22 @@ OF_ARM = [0.1, -0.2], [1.0, -1.0], [0.5, 0.1], [0.3, -0.004], [2.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("view", "obs", "expected"),
+    ("view", "obs", "changed"),
     [
-        (
-            TargetInView(),
-            OF_DRONE,
-            ([0.7 * 0.2 / 0.21**0.5], [0.7 * 0.6 / 0.61**0.5], [0.1], [0.3], OF_DRONE[4]),
-        ),
-        (
-            robot.TargetUpClose(),
-            OF_ARM,
-            (*OF_ARM[:2], [0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5], *OF_ARM[3:]),
-        ),
+        (TargetInView(), OF_DRONE, [[0.3055], [0.5378], [0.1], [0.3]]),
+        (robot.TargetUpClose(), OF_ARM, [*OF_ARM[:2], [0.3772, -0.0237]]),
     ],
 )
 def test_the_way_to_the_target_is_seen_close_up_of_one_observation_and_of_a_batch(
-    view, obs, expected
+    view, obs, changed
 ):
-    obs = tuple(np.array(part, np.float32) for part in obs)
-    alone, batch = view(obs), view(tuple(torch.from_numpy(part)[None] for part in obs))
+    parts = tuple(np.array(part, np.float32) for part in obs)
+    alone, batch = view(parts), view(tuple(torch.from_numpy(part)[None] for part in parts))
+    expected = [*changed, *obs[len(changed) :]]
     for one, many, right in zip(alone, batch, expected, strict=True):
         assert one.dtype == np.float32
-        assert one.tolist() == pytest.approx(right)
-        assert many.tolist() == [pytest.approx(right)]
+        assert one == pytest.approx(right, abs=1e-4)
+        assert many[0].numpy() == pytest.approx(right, abs=1e-4)
 
 
 def test_each_transition_of_a_batch_is_mirrored_by_itself():
@@ -52,40 +45,31 @@ def test_each_transition_of_a_batch_is_mirrored_by_itself():
         assert torch.equal(seen[4], act)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share):
-    """As the interface judges them; half of the others are those of other transitions, half are
-    close.
-    """
+def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it():
+    """As the interface judges them; half of them are those of other transitions, half are close."""
     size, rng, interface = 200, np.random.default_rng(0), robot.RobotInterface(SimulatedArm())
     places, targets = rng.uniform(*np.transpose(robot.TARGETS_RAD), (2, size, 2))
-    speeds = rng.choice((0.0, 0.5), size)
-    states = [
-        RobotState(0, 0.0, tuple(place), (speed, 0.0), False)
-        for place, speed in zip(places, speeds, strict=True)
-    ]
     targets_m = [robot.tip_m(target) for target in targets]
-    seen = []
-    for state, interface.target_m in zip(states, targets_m, strict=True):
-        seen.append(interface.observe(state))
-    batch = robot.TargetUpClose()(
-        tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*seen, strict=True))
-    )
-    rewards, flags, actions = torch.full((size,), -9.0), torch.zeros(size), torch.zeros(size, 2)
-    last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share)(
-        batch, actions, rewards, batch, flags, flags
-    )
-    is_given, is_close = [], []
+    states, seen = [], []
+    for place, interface.target_m in zip(places, targets_m, strict=True):
+        states.append(RobotState(0, 0.0, tuple(place), (rng.choice((0.0, 0.5)), 0.0), False))
+        seen.append(interface.observe(states[-1]))
+    batch = tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*seen, strict=True))
+    view, flags, actions = robot.TargetUpClose(), torch.zeros(size), torch.zeros(size, 2)
+    transitions = view(batch), actions, flags, view(batch), flags, flags
+    last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share=1.0)(*transitions)
+    is_given = []
     for i, state in enumerate(states):
         angle = sum(state.position_rad)
         axes = np.array(((np.cos(angle), -np.sin(angle)), (np.sin(angle), np.cos(angle))))
         way_m = axes @ obs[3][i].numpy()
         interface.target_m = robot.tip_m(state.position_rad) + way_m
-        expected = interface.judge(state) if share else (-9.0, False)
-        assert (rew[i].item(), bool(terminated[i])) == pytest.approx(expected, abs=1e-5)
+        reward, is_over = interface.judge(state)
+        assert rew[i] == pytest.approx(reward, abs=1e-5)
+        assert terminated[i] == float(is_over)
         is_given.append(any(np.allclose(interface.target_m, m, atol=1e-5) for m in targets_m))
-        is_close.append(np.linalg.norm(way_m) < 0.15)  # five standard deviations
-    assert np.all(np.logical_or(is_given, is_close))
-    assert np.mean(is_given) == pytest.approx(1.0 - 0.5 * share, abs=0.1)
-    assert torch.equal(obs[2], robot.TargetUpClose()(obs)[2])
+        assert is_given[-1] or np.linalg.norm(way_m) < 0.15  # five standard deviations
+    assert np.mean(is_given) == pytest.approx(0.5, abs=0.1)
+    assert torch.equal(obs[2], view(obs)[2])
     assert all(map(torch.equal, last_obs, obs))
+    assert robot.OtherTargets(0, share=0.0)(*transitions)[2].eq(0.0).all()

@@ -1,5 +1,6 @@
 """What moves is stopped by the environment's `stop`, once, however a worker ends."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -288,18 +289,20 @@ def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
 
 
 def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
-    env = SupervisedEnv(partial(Moving, diary.file))
-    env.run(env.reset)
-    env.stopping.set()
-    with pytest.raises(StoppedError):
-        while True:
-            env.run(lambda: env.step(np.zeros(1, np.float32)))
-    with pytest.raises(StoppedError):
+    def step():
+        env.run(lambda: env.step(np.zeros(1, np.float32)))
+
+    with contextlib.closing(SupervisedEnv(partial(Moving, diary.file))) as env:
         env.run(env.reset)
-    env.stopping.clear()
-    env.run(env.reset)
-    env.run(lambda: env.step(np.zeros(1, np.float32)))
-    env.close()
+        env.stopping.set()
+        with pytest.raises(StoppedError):
+            while True:
+                step()
+        with pytest.raises(StoppedError):
+            env.run(env.reset)
+        env.stopping.clear()
+        env.run(env.reset)
+        step()
     assert diary.words == ["made", "moves", "stopped", "moves", "stopped", "closed"]
 
 
@@ -343,59 +346,19 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
     assert said == ["sent", "stopped", "sent", "sent", "stopped"]
 
 
-class StubbornArm(Arm):
-    def stop(self):
-        raise ConnectionError("no answer")
+def no_answer():
+    raise ConnectionError("no answer")
 
 
-def test_an_interface_whose_stop_fails_is_driven_again_after_the_next_reset():
-    env = SupervisedEnv(
-        partial(RealTimeEnv, StubbornArm, time_step_duration=0.01), hang_timeout_s=10.0
-    )
-    env.run(env.reset)
-    env.brake.pull()
-    env.run(env.reset)
-    env.run(lambda: env.step(env.default_action))
-    assert env.env.unwrapped.interface.said[-1] == "sent"
-    env.close()
+@pytest.mark.parametrize(("stop", "is_said"), [(no_answer, True), (threading.Event().wait, False)])
+def test_a_stop_that_fails_or_hangs_holds_nobody_up(stop, is_said, caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
 
+    class Stubborn(CountingEnv):
+        def stop(self):
+            stop()
 
-class Stubborn(CountingEnv):
-    """Cannot be stopped."""
-
-    def stop(self):
-        raise ConnectionError("no answer")
-
-
-def test_a_stop_that_fails_is_a_line_and_the_worker_goes_on(caplog):
     with make_worker(Stubborn) as worker:
         assert len(worker.run_episodes(nb_episodes=2)) == 2
-    assert [line for line in caplog.messages if "stop()" in line] == [
-        "the environment's stop() failed: ConnectionError: no answer"
-    ]
-
-
-class Hung(CountingEnv):
-    """Its `stop` does not come back."""
-
-    free = threading.Event()
-
-    def stop(self):
-        self.free.wait()
-
-
-def test_a_stop_that_hangs_holds_nobody_up_for_long(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
-    with make_worker(Hung) as worker:
-        assert len(worker.run_episodes(nb_episodes=1)) == 1
-    Hung.free.set()
-
-
-def test_without_a_stop_there_is_no_thread_and_no_process():
-    before = set(threading.enumerate())
-    env = SupervisedEnv(CountingEnv)
-    assert not [
-        thread for thread in set(threading.enumerate()) - before if thread.name == "tmrl-brake"
-    ]
-    assert not env.brake.exists
-    env.close()
+    said = "the environment's stop() failed: ConnectionError: no answer"
+    assert caplog.messages.count(said) == is_said

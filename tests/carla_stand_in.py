@@ -4,7 +4,7 @@ simulator runs.
 Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The
 rest is here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous
 mode, by `tick`; walls to run into; camera, lidar, collision and lane-invasion sensors whose data
-come in another thread. Classes, methods and arguments have CARLA's names, and do what CARLA's
+come while it goes on. Classes, methods and arguments have CARLA's names, and do what CARLA's
 documentation says of them, for what `tmrl_like.envs.carla` uses.
 """
 
@@ -112,8 +112,7 @@ class Simulator:
         self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
         self.lock = threading.RLock()
         self.ticked = threading.Condition(self.lock)
-        self._next_id, self._wake = 1, threading.Event()
-        self._undelivered = []
+        self._next_id = 1
         self._passed_at = time.monotonic()
         self.load("Straight")
         threading.Thread(
@@ -126,7 +125,6 @@ class Simulator:
             for actor in self.actors.values():
                 actor.is_alive = False
             self.actors.clear()
-            self._undelivered.clear()
             self.map = _offline_map(f"Carla/Maps/{map_name}")
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
@@ -165,23 +163,16 @@ class Simulator:
     # -- time --------------------------------------------------------------------------------------
 
     def live(self):
-        """Let the time pass that has passed, if the world goes on by itself; then call
-        listeners.
-        """
+        """Let the time pass that has passed, if the world goes on by itself."""
         with self.lock:
             now = time.monotonic()
             passed_s, self._passed_at = now - self._passed_at, now
             if not (self.settings.synchronous_mode or self.is_dead):
                 self.advance(self.settings.fixed_delta_seconds or passed_s)
-            undelivered, self._undelivered = self._undelivered, []
-        for sensor, data in undelivered:
-            if sensor.callback is not None:
-                sensor.callback(data)
-        self._wake.wait(self.period_s)
-        self._wake.clear()
+        time.sleep(self.period_s)
 
     def advance(self, step_s):
-        """One frame; returns it."""
+        """One frame, of which listeners hear; returns its number."""
         with self.lock:
             self.frame += 1
             self.time_s += step_s
@@ -189,9 +180,8 @@ class Simulator:
                 actor.advance(step_s)
             self.snapshot = self._see(step_s)
             for actor in self.actors.values():
-                self._undelivered += [(actor, data) for data in actor.measure()]
+                actor.measure()
             self.ticked.notify_all()
-            self._wake.set()
             return self.frame
 
     def _see(self, step_s):
@@ -403,8 +393,7 @@ class Actor:
         """Let time pass."""
 
     def measure(self):
-        """What it has to say in this frame."""
-        return []
+        """Say what there is to say in this frame."""
 
     def _check_alive(self):
         if not self.is_alive:
@@ -492,27 +481,25 @@ class Sensor(Actor):
 
     def measure(self):
         car = self.parent
-        if self.callback is None:
-            return []
         if self.type_id == "sensor.camera.rgb":
-            return [self._photograph(car)]
-        if self.type_id == "sensor.lidar.ray_cast":
-            return [self._scan(car)]
-        if self.type_id == "sensor.other.collision" and car.hit_m_s:
-            return [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))]
-        if self.type_id == "sensor.other.lane_invasion" and car.crossed:
-            return [self._data(crossed_lane_markings=[object()])]
-        return []
+            self._photograph(car)
+        elif self.type_id == "sensor.lidar.ray_cast":
+            self._scan(car)
+        elif self.type_id == "sensor.other.collision" and car.hit_m_s:
+            self._say(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))
+        elif self.type_id == "sensor.other.lane_invasion" and car.crossed:
+            self._say(crossed_lane_markings=[object()])
 
-    def _data(self, **values):
-        return SensorData(self._simulator.frame, self._simulator.time_s, values)
+    def _say(self, **values):
+        if self.callback is not None:
+            self.callback(SensorData(self._simulator.frame, self._simulator.time_s, values))
 
     def _photograph(self, car):
         """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
         green, red = 255 * car.is_on_lane(), min(255, int(car._speed_m_s))
         pixels = height * width * bytes([self._simulator.frame % 256, green, red, 255])
-        return self._data(width=width, height=height, raw_data=pixels)
+        self._say(width=width, height=height, raw_data=pixels)
 
     def _scan(self, car):
         """The nearest point of each wall, and points on the road; a frame that is short sees half a
@@ -528,7 +515,7 @@ class Sensor(Actor):
         turn_s = 1.0 / float(self.attributes["rotation_frequency"])
         if self._simulator.snapshot.timestamp.delta_seconds < turn_s - 1e-6:
             reached = [p for p in reached if (p[1] >= 0) == (self._simulator.frame % 2 == 0)]
-        return self._data(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
+        self._say(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
 
 
 class SensorData:

@@ -188,8 +188,6 @@ class Telling(LinearActor):
 
 def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
     with alone(CountingEnv, Telling) as worker, taken(worker) as take:
-        obs, _ = worker.reset(collect_samples=False)
-        assert worker.step(obs, test=True, collect_samples=False)[4]["step"] == 0
         for _ in range(2):
             worker.collect_train_episode()
         buffers = buffers_of(take())

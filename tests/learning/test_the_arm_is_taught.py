@@ -144,11 +144,11 @@ def labelled_play(seed: int, minutes: float) -> list[JudgedEpisode]:
     random, env, camera = np.random.default_rng(seed), Robot(seed=seed), Shrink(grey=False)
     episodes: list[JudgedEpisode] = []
     while sum(len(episode.pictures) for episode in episodes) * TIME_STEP_S < 60 * minutes:
-        wrong_rad = random.choice((-1, 1)) * random.uniform(0.1, 0.5) * (len(episodes) % 2)
+        miss_rad = random.choice((-1, 1)) * random.uniform(0.1, 0.5) if len(episodes) % 2 else 0.0
         obs, _ = env.reset()
         pictures, terminated, truncated = [], False, False
         while not (terminated or truncated):
-            obs, _, terminated, truncated, _ = env.step(controller(obs, wrong_rad))
+            obs, _, terminated, truncated, _ = env.step(controller(obs, miss_rad))
             pictures.append(camera(env.render()))
         episodes.append(JudgedEpisode(np.stack(pictures), terminated))
     return episodes

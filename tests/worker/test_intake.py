@@ -178,22 +178,10 @@ def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
 
 def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     door = intake()
-    assert door.deliver(linear_actor(bias=0.5), 1)
-    assert not door.deliver(linear_actor(bias=math.nan), 2)
     assert door.deliver(linear_actor(bias=0.75), 3)
     assert not door.deliver(linear_actor(bias=math.inf), 4)
     ready = door.take(linear_actor())
-    assert ready.policy.version == 3
-    assert ready.actor.layer.bias.item() == 0.75
-
-
-def test_large_weights_of_half_precision_are_finite(intake):
-    class Half(LinearActor):
-        def __init__(self, *both):
-            super().__init__(*both)
-            self.register_buffer("scale", torch.full((100,), 6e4, dtype=torch.float16))
-
-    assert intake(Half).deliver(linear_actor(Half), 1)
+    assert (ready.policy.version, ready.actor.layer.bias.item()) == (3, 0.75)
 
 
 def test_taking_in_policies_needs_three_instances_at_most(intake):

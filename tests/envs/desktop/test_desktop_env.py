@@ -190,7 +190,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env
     with contextlib.closing(find_window(TITLE, within_s=20)) as theirs:
         env.reset()
         for _ in range(10):
-            env.step(RIGHT)
+            env.step(LEFT)  # at the right end an episode is over
         assert keys_down() == 1
         assert not theirs.has_focus()
         with pytest.raises(EnvironmentAwayError, match="there before the game"):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.base import tree
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.racing.racing_env import RacingInterface
 from tmrl_like.errors import ConfigError, expect
 
 
 class MirroredLaps:
-    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to
-    the right.
+    """Sample preprocessor: sees each transition as it is, or in a mirror: a corner to the left is
+    one to the right.
 
     Works on whole batches (tensors [B, …]) and on single transitions (arrays).
     """
@@ -66,16 +68,14 @@ class MirroredLaps:
         terminated: Any,
         truncated: Any,
     ) -> tuple[Any, ...]:
-        if self._random.random() < 0.5:
-            return last_obs, act, rew, obs, terminated, truncated
-        return (
-            self._mirror(last_obs),
-            self._other_way(act),
-            rew,
-            self._mirror(obs),
-            terminated,
-            truncated,
-        )
+        here = last_obs, act, obs
+        there = self._mirror(last_obs), self._other_way(act), self._mirror(obs)
+        if isinstance(act, np.ndarray | np.generic):
+            last_obs, act, obs = there if self._random.integers(2) else here
+        else:
+            is_mirrored = act.new_tensor(self._random.integers(2, size=len(act))) == 1
+            last_obs, act, obs = tree.map_leaves(partial(_chosen, is_mirrored), there, here)
+        return last_obs, act, rew, obs, terminated, truncated
 
     def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
         instruments, seen, *actions = obs
@@ -102,3 +102,8 @@ class MirroredLaps:
         mirrored = action * 1
         mirrored[..., 0] *= -1
         return mirrored
+
+
+def _chosen(is_first: Any, first: Any, second: Any) -> Any:
+    """The rows of one tensor [B, …] or of another, as a mask [B] says."""
+    return first.where(is_first.view(-1, *[1] * (first.ndim - 1)), second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,13 +68,29 @@ class MirroredLaps:
         truncated: Any,
     ) -> tuple[Any, ...]:
         here = last_obs, act, obs
-        there = self._mirror(last_obs), self._other_way(act), self._mirror(obs)
-        if isinstance(act, np.ndarray | np.generic):
-            last_obs, act, obs = there if self._random.integers(2) else here
-        else:
-            is_mirrored = act.new_tensor(self._random.integers(2, size=len(act))) == 1
-            last_obs, act, obs = tree.map_leaves(partial(_chosen, is_mirrored), there, here)
+        first = int(self._random.integers(2))
+        if not isinstance(act, np.ndarray | np.generic):
+            last_obs, act, obs = self._every_other(here, slice(first, None, 2))
+        elif first:
+            last_obs, act, obs = self._image(here)
         return last_obs, act, rew, obs, terminated, truncated
+
+    def _every_other(self, here: Any, rows: slice) -> Any:
+        """A batch in which these rows are mirrored; they are drawn at random, so each is as often
+        as not.
+        """
+
+        def with_images(whole: Any, images: Any) -> Any:
+            both = whole.clone()
+            both[rows] = images
+            return both
+
+        images = self._image(tree.map_leaves(lambda part: part[rows], here))
+        return tree.map_leaves(with_images, here, images)
+
+    def _image(self, here: Any) -> Any:
+        last_obs, act, obs = here
+        return self._mirror(last_obs), self._other_way(act), self._mirror(obs)
 
     def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
         instruments, seen, *actions = obs
@@ -102,8 +117,3 @@ class MirroredLaps:
         mirrored = action * 1
         mirrored[..., 0] *= -1
         return mirrored
-
-
-def _chosen(is_first: Any, first: Any, second: Any) -> Any:
-    """The rows of one tensor [B, …] or of another, as a mask [B] says."""
-    return first.where(is_first.view(-1, *[1] * (first.ndim - 1)), second)

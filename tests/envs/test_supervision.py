@@ -177,6 +177,24 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, u
         assert len(trouble.made) == 2
 
 
+def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
+    """The policy hangs, say, and not the environment."""
+
+    def act():
+        env.reset()
+        free.wait()
+        env.step(np.zeros(1, np.float32))
+
+    with contextlib.closing(SupervisedEnv(trouble())) as env:
+        threads = threading.active_count()
+        env.stopping.set()
+        with pytest.raises(StoppedError):
+            env.run(act)
+        free.set()
+        until(lambda: threading.active_count() <= threads)
+    assert (trouble.made[0].calls["reset"], trouble.made[0].calls["step"]) == (1, 0)
+
+
 @pytest.mark.parametrize("how", ["hang", "raise"])
 def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how, trouble, free, until):
     with make_worker(

@@ -110,7 +110,7 @@ MIXTURES = [  # observations and actions
     ),
     (
         spaces.Dict(
-            a=spaces.Tuple((spaces.MultiDiscrete([1, 4, 2]),)),
+            a=spaces.Tuple((spaces.MultiDiscrete([1, 4]), spaces.Box(0, 9, (2,), np.float64))),
             b=spaces.Dict(c=spaces.MultiBinary(1)),
         ),
         spaces.Box(-1.0, 2.0, (2,)),

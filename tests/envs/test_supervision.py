@@ -239,12 +239,14 @@ def test_an_environment_that_is_made_again_begins_with_the_next_seed():
             return super().reset(**options)
 
     seeds = []
-    with contextlib.closing(SupervisedEnv(Seeded, seed=5)) as env:
-        env.run(env.reset)
-        env.run(env.reset)
-        env.rebuild(EnvironmentFaultError("broken"))
-        env.run(env.reset)
+    env = SupervisedEnv(Seeded, seed=5)
+    env.run(env.reset)
+    env.run(env.reset)
+    env.rebuild(EnvironmentFaultError("broken"))
+    env.run(env.reset)
     assert seeds == [5, None, 6]
+    env.close()
+    env.close()
     with pytest.raises(StoppedError):
         env.run(env.reset)
 
@@ -374,6 +376,7 @@ def paying(reward):
             r"not in the environment's observation space: expected .*, got float32 \(7,",
         ),
         (paying(float("inf")), 3, "the environment's reward is not finite: inf"),
+        (paying("much"), 3, "the environment's reward is 'much'; expected a number"),
         (lambda *_: sys.exit(3), 3, r"the environment raised in step\(\): SystemExit: 3"),
     ],
 )

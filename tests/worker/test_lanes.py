@@ -112,8 +112,12 @@ def test_a_policy_drives_all_lanes_which_share_no_parameters(inproc_house, until
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
-    outbox = SimpleNamespace(incarnations=(1, 2))
+    """Those of an earlier run are set aside."""
+    aside = []
+    outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda *said: aside.append(said))
     role = WorkerRole(outbox, None, None, None, Condition(), print)
+    role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""), b"")
+    assert aside == [(3, "old")]
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
         role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 

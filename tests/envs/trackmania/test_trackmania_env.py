@@ -17,6 +17,7 @@ from kit.ports import free_port
 
 import tmrl_like.envs.desktop.desktop_env as desktop_game
 import tmrl_like.envs.trackmania.trackmania_env as trackmania
+from tmrl_like import load_experiment
 from tmrl_like.envs.desktop.game_window import find_window
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.trackmania.trackmania_env import (
@@ -233,3 +234,7 @@ def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
             positions.append(info["position"].tolist())
     assert terminated
     assert positions[-1][2] >= 10.0
+
+
+def test_a_memory_knows_of_the_stack_of_pictures():
+    assert load_experiment("trackmania").memory_cls.keywords["frame_stack"] == {3: 4}

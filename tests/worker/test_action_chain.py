@@ -201,12 +201,10 @@ def test_each_episode_begins_at_rest():
             "AsAFunction returns an action; expected a part that changes, in place",
         ),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
-        (lambda: ActionChain([], time_step_s=0.0), "time_step_s is 0.0"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
         (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
         (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
         (lambda: GrowingRange(0.5), "expected one of them at least"),
-        (lambda: GrowingRange(0.5, episodes=0), "episodes is 0"),
     ],
 )
 def test_what_cannot_be_is_one_line(make, said):

@@ -202,10 +202,8 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(env
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"frames": 0}, "frames is 0; expected 1 or more"),
         ({"axes": [["left"]]}, "axes is .*; expected two keys"),
         ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
-        ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
         ({"size": (0, 64)}, "expected 1 to 4096 pixels"),
     ],
 )

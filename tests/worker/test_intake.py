@@ -9,8 +9,10 @@ import torch
 from gymnasium import spaces
 from house import alone, linear_actor
 
+from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.network import Network, input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -152,6 +154,22 @@ def test_the_newest_real_observation_is_part_of_the_probe(intake):
     # a broken sensor is not the policy's fault
     door.probe.newest = np.array([0.0, np.nan], np.float32)
     assert door.deliver(policy, 3)
+
+
+def test_the_link_probes_a_network_with_the_newest_real_observation_too(tmp_path):
+    env = CountingEnv()
+    actor = SquashedGaussianActor(env.observation_space, env.action_space, hidden_sizes=(2,))
+    with torch.no_grad():
+        actor.hidden[0].weight.fill_(3e38)
+        actor.head.weight[:] = torch.tensor([1.0, -1.0])  # an infinity minus another one
+    spec = actor.in_numpy().spec
+    slots = PolicySlots(tmp_path, actor.manifest(), input_size(spec))
+    probes = np.empty((0, len(slots.input)), np.float32)
+    gate = PolicyGate(slots, "Actor", actor.manifest(), Network(spec), probes)
+    assert [gate.add(*frame) for frame in frames_of(actor, 1)][-1]
+    slots.input[:] = 1e30  # as the control loop writes it
+    assert not [gate.add(*frame) for frame in frames_of(actor, 2)][-1]
+    assert "it holds values that are not finite" in gate.verdicts.alarm
 
 
 def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):

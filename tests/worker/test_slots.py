@@ -42,6 +42,11 @@ def test_a_policy_that_one_side_publishes_the_other_takes(link, loop):
     assert (parameters["layer.weight"] == 7).all()
 
 
+def test_the_input_is_one_piece_of_memory(link, loop):
+    loop.input[:] = range(5)
+    assert link.input.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_another_link_goes_on_where_the_one_before_was(link, loop, tmp_path):
     for version in (1, 2):
         link.publish(link.free_slot(), version, 0.0, 0.0)

@@ -1,7 +1,9 @@
 """One connection to an engine: it comes back, sends nothing twice, and says what ends it."""
 
 import asyncio
+import itertools
 import logging
+import os
 import re
 import signal
 import socket
@@ -13,8 +15,9 @@ from engine_nodes import Nodes, certificate
 from kit.ports import free_ports
 from kit.waiting import until
 
-from tmrl_like.engine.connection import EngineConnection, hear, user_name
+from tmrl_like.engine.connection import EngineConnection, hear
 from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.user import EngineUser
 from tmrl_like.errors import ConfigError, CredentialsError
 
 
@@ -212,23 +215,53 @@ def test_nodes_that_take_small_messages_only_end_it(tmp_path):
 
 
 def test_a_file_that_is_none_of_credentials_is_one_line(tmp_path):
-    assert user_name(None) == "local"
-    assert user_name(str(Nodes(tmp_path).user("gpu"))) == "gpu"
+    path = tmp_path / "x.creds"
     with pytest.raises(
-        CredentialsError, match=r"cannot read the engine's credentials .*nonesuch: No such file"
+        CredentialsError, match=r"cannot read the engine's credentials .*x.creds: No such file"
     ):
-        user_name(str(tmp_path / "nonesuch"))
-    for content in (
-        "",
-        "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n",
-        "\xff",
-    ):
-        (tmp_path / "x.creds").write_text(content, encoding="latin-1")
+        EngineUser.of(str(path))
+    whole = Nodes(tmp_path).user("gpu").read_text()
+    for content in ("", whole[: whole.index("------END USER NKEY")], "\xff"):
+        path.write_text(content, encoding="latin-1")
         with pytest.raises(
             CredentialsError,
             match=r"x\.creds is no file of credentials: expected a user's JWT and its key",
         ):
-            user_name(str(tmp_path / "x.creds"))
+            EngineUser.of(str(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a file that is another one at each look")
+def test_at_each_dial_jwt_and_key_are_of_one_user_though_the_file_is_replaced(node, tmp_path):
+    path, draft = tmp_path / "rotating.creds", tmp_path / "draft"
+    users = [node.user("gpu").read_text() for _ in range(2)]
+    assert users[0] != users[1]
+
+    def rotate():
+        for user in itertools.cycle(users):
+            with path.open("w") as pipe:  # once somebody looks
+                os.mkfifo(draft)
+                draft.replace(path)
+                pipe.write(user)
+
+    os.mkfifo(path)
+    threading.Thread(target=rotate, daemon=True).start()
+    connection = EngineConnection(node.options("r", path), publish_a_policy)
+    until(lambda: connection.connected or connection.check())
+    connection.close(0.0)
+
+
+def test_a_file_that_is_being_written_at_a_dial_is_read_at_the_next(node, caplog):
+    path = node.user("gpu")
+    content = path.read_text()
+    node.kill(0)
+    connection = EngineConnection(node.options("r", path), publish_a_policy)
+    path.write_text("")
+    node.start(0)
+    until(lambda: "is no file of credentials" in caplog.text)
+    path.write_text(content)
+    until(lambda: connection.connected)
+    connection.check()
+    connection.close(0.0)
 
 
 def test_a_certificate_that_cannot_be_read_is_one_line(tmp_path):

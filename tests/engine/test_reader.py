@@ -1,13 +1,16 @@
 """From the stream to the trainer's memory, through real nodes."""
 
+import contextlib
 import time
 
+import pytest
 from engine_nodes import Nodes
 from engine_rig import RUN, Rig, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 
 from tmrl_like.engine.connection import EngineConnection
+from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import BUCKET, policy_subject, samples_subject, token
 from tmrl_like.wire import messages as m
 
@@ -112,3 +115,11 @@ def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
         "nothing answers for JetStream: enable it at the nodes, and for this user's account"
         in caplog.text
     )
+
+
+def test_a_message_that_nothing_takes_at_an_engine_is_refused_to_who_says_it(node):
+    with contextlib.closing(Reader(node.options(RUN, "gpu"))) as reader:
+        for message in (m.Beat(), m.Bye(), m.Report()):
+            assert reader.send(m.encode(message)), "it is for a server"
+        with pytest.raises(TypeError, match="nothing takes a trainer's Look"):
+            reader.send(m.encode(m.Look()))

@@ -17,7 +17,6 @@ from kit.waiting import until
 
 from tmrl_like.engine.connection import EngineConnection, hear
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.user import EngineUser
 from tmrl_like.errors import ConfigError, CredentialsError
 
 
@@ -127,18 +126,10 @@ def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
 def test_what_it_subscribed_to_raises_in_its_owner(node):
     async def attend(client):
         await hear(client, "tmrl.r.p", lambda message: [][0])
-        await publisher_is_there.wait()
+        await publish_a_policy(client)
 
-    publisher_is_there = asyncio.Event()
-    publisher = EngineConnection(node.options("r", "gpu"), repeat_a_policy)
-    assert isinstance(ending(node.options("r", "arena"), attend), IndexError)
-    publisher.close(0.0)
-
-
-async def repeat_a_policy(client):
-    while True:
-        await client.publish("tmrl.r.p", b"x")
-        await asyncio.sleep(0.05)
+    user = node.user("gpu", {"pub": ["tmrl.r.p"], "sub": ["tmrl.r.p"]})
+    assert isinstance(ending(node.options("r", user), attend), IndexError)
 
 
 def test_what_is_said_last_arrives(node):
@@ -182,28 +173,6 @@ def test_who_is_refused_while_a_node_is_away_tries_on(node, caplog, tmp_path):
     connection.close(0.0)
 
 
-@pytest.mark.parametrize(
-    ("what", "act"),
-    [
-        ("publish", lambda client: client.publish("tmrl.r.p")),
-        ("subscribe", lambda client: client.subscribe("tmrl.r.p")),
-    ],
-)
-def test_a_right_that_is_missing_is_named(node, what, act):
-    async def attend(client):
-        await act(client)
-        await asyncio.Event().wait()
-
-    arena = node.user("arena", {"pub": ["tmrl.*.g.arena"], "sub": ["_INBOX.arena.>"]})
-    line = (
-        f'the engine does not allow its user arena to {what} to "tmrl.r.p": docs/guide/engine.md '
-        "has the rights"
-    )
-    error = ending(node.options("r", arena), attend)
-    assert isinstance(error, CredentialsError)
-    assert str(error).startswith(line)
-
-
 def test_nodes_that_take_small_messages_only_end_it(tmp_path):
     with Nodes(tmp_path, is_open=True, more="max_payload: 64KB") as nodes:
         error = ending(nodes.options("r"))
@@ -216,18 +185,19 @@ def test_nodes_that_take_small_messages_only_end_it(tmp_path):
 
 def test_a_file_that_is_none_of_credentials_is_one_line(tmp_path):
     path = tmp_path / "x.creds"
-    with pytest.raises(
-        CredentialsError, match=r"cannot read the engine's credentials .*x.creds: No such file"
-    ):
-        EngineUser.of(str(path))
+    options = EngineOptions(nodes=("nats://localhost",), run="r", credentials=str(path))
     whole = Nodes(tmp_path).user("gpu").read_text()
-    for content in ("", whole[: whole.index("------END USER NKEY")], "\xff"):
-        path.write_text(content, encoding="latin-1")
-        with pytest.raises(
-            CredentialsError,
-            match=r"x\.creds is no file of credentials: expected a user's JWT and its key",
-        ):
-            EngineUser.of(str(path))
+    half = whole[: whole.index("------END USER NKEY")]
+    for content, problem in (
+        (None, "cannot read the engine's credentials .*x.creds: No such file"),
+        ("", r"x\.creds is no file of credentials: expected a user's JWT and its key"),
+        (half, r"x\.creds is no file of credentials"),
+        ("\xff", r"x\.creds is no file of credentials"),
+    ):
+        if content is not None:
+            path.write_text(content, encoding="latin-1")
+        with pytest.raises(CredentialsError, match=problem):
+            EngineConnection(options, publish_a_policy)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a file that is another one at each look")
@@ -311,4 +281,4 @@ def test_it_ends_at_once_where_nobody_answers():
         mute.settimeout(20)
         with mute.accept()[0]:
             connection.close(0.0)
-            assert not connection._thread.is_alive()
+    assert "tmrl-engine" not in [thread.name for thread in threading.enumerate()]

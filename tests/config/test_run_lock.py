@@ -47,12 +47,9 @@ def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):
 
     role, _ = USERS[held_by]
     told = rf"the run r6 is in use by process \d+ \({role}, since \d{{4}}-"
-    with (
-        use(held_by),
-        contextlib.nullcontext() if is_free else pytest.raises(ConfigError, match=told),
-    ):
-        with use(wanted_by):
-            pass
+    refused = contextlib.nullcontext() if is_free else pytest.raises(ConfigError, match=told)
+    with use(held_by), refused, use(wanted_by):
+        pass
     with use(wanted_by), use(wanted_by, RunPaths("r7", paths.root)):
         pass
 

@@ -110,16 +110,6 @@ def test_an_episode_whose_progress_is_not_a_number_is_no_record(best):
     assert best.kept.progress == 0.5
 
 
-def test_several_workers_share_a_record(best, tmp_path):
-    other = Keeper(tmp_path)
-    best.keep(drive(5))
-    other.keep(drive(4))
-    assert best.kept.return_ == 5
-    other.keep(drive(6))
-    best.keep(drive(5.5))  # better than its own
-    assert best.kept.return_ == 6
-
-
 def test_of_workers_that_set_records_at_once_the_best_is_kept(best, tmp_path):
     def work(number):
         keep = Keeper(tmp_path).keep

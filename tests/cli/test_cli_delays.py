@@ -118,16 +118,6 @@ def test_the_buffer_of_rtgym_is_judged_by_the_delay(supervised, late, act_buf_le
     assert lines[1:] == [verdict]
 
 
-def test_a_game_with_buttons_is_measured_too(supervised):
-    lines = check(supervised(Game), period_s=None)
-    assert lines[0].startswith(
-        "delay: an action shows after 1 step (of its effect 100% after 1 step"
-    )
-    assert lines[1].endswith(
-        "actions up to 1 step old still act, the buffer holds 0; set act_buf_len: 1"
-    )
-
-
 def test_what_cannot_be_known_is_reported_as_unknown():
     def response(*lags, hidden=False):
         return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)

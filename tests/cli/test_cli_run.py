@@ -52,12 +52,15 @@ def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
 
 
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
-    run = start("run", TINY, "--proof")
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").touch()  # of an earlier one
+    run = start("run", TINY, "--proof", "--workers", "2")
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests, one after the other, import torch each
     assert run.ends() == 0, run.output
     assert all_gone(family)
+    assert "the earlier run of this name is now" in run.output
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
     # the untrained policy's are over before the trained one's begin
@@ -69,20 +72,18 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["passed"]
     assert len(proof["untrained"]) == len(proof["trained"]) == 5
-    assert "worker" in (folder / "run.log").read_text()
+    assert "worker-2" in (folder / "run.log").read_text()
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
     assert str(folder) in "".join(typed(*hint, "--episodes", "1").out.split())
+    assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
-    again = start(
-        *("run", TINY, "--proof", "--workers", "2", "--agent.gain", "0.0", "--trainer.rounds", "1"),
-        *("--proof.episodes", "2"),
-    )
-    assert again.ends() == 1, again.output
-    assert "the earlier run of this name is now" in again.output
-    assert "worker-2" in again.output
-    assert "proof FAILED: mean return" in again.output
-    assert len(list(folder.parent.iterdir())) == 2
+
+@pytest.mark.long  # by default tests/cli/test_cli_progress.py stands for it
+def test_a_proof_that_fails_is_a_failure_of_the_run(start):
+    run = start("run", TINY, "--proof", "--agent.gain", "0.0", "--proof.episodes", "2")
+    assert run.ends() == 1, run.output
+    assert "proof FAILED: mean return" in run.output
 
 
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
@@ -97,8 +98,8 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
         urllib.request.urlopen(url, timeout=20)
     assert run.process.poll() is None
     until(lambda: page.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: len(run.family()) == 5)  # with the dead page, and the link
     family = [part for part in run.family() if part != page]
-    assert len(family) == 4  # with the link
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
     assert all_gone(family)
@@ -111,6 +112,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert "run_name: tiny" in begun.experiment
 
 
+@pytest.mark.long  # by default the test of a part that dies stands for it
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
     run = start("run", TINY, *ENDLESS)

@@ -121,7 +121,6 @@ def test_the_confidence_interval_is_that_of_a_mean():
             ["runs", "silent", "--plot"],
             "no episode of silent has ended: expected a run with metrics in",
         ),
-        (["runs", "--plot"], "--plot wants runs to draw"),
         (
             ["test", "silent"],
             "has kept no experiment (run.json): it was trained by a script, or elsewhere",
@@ -129,7 +128,6 @@ def test_the_confidence_interval_is_that_of_a_mean():
         (["test", "tiny@none"], "there is no policy none in"),
         (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),
         (["trainer", "tiny@3"], "tiny@3: `trainer` takes no version of a policy"),
-        (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
         (["runs", "tiny", "--plot", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
     ],
 )

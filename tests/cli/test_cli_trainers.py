@@ -3,13 +3,11 @@
 import re
 import signal
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
-from cli_commands import TINY, Command
+from cli_commands import TINY
 
-Start = Callable[..., Command]
 ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
 
 pytestmark = pytest.mark.long
@@ -19,10 +17,6 @@ def ranks(run):
     """The trainers of a run, by rank."""
     trainers = [process for process in run.family() if "trainer" in process.cmdline()]
     return sorted(trainers, key=lambda process: process.environ()["RANK"])
-
-
-def updates(home):
-    return (home / ".tmrl_like/runs/tiny/metrics.jsonl").read_text()
 
 
 def test_two_trainers_train_as_one_and_go_on_as_one_alone(start, own_home):

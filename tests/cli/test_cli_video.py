@@ -10,7 +10,6 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like.cli import window
-from tmrl_like.cli.window import Window
 
 FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
 elsewhere = pytest.mark.skipif(
@@ -83,10 +82,3 @@ def test_a_window_that_the_user_closes_ends_the_episodes(typed, tmp_path, monkey
 
     monkeypatch.setattr(window, "start_script", start)
     typed("test", TINY, *FILMED, "--window")
-
-
-@pytest.mark.usefixtures("dead_display")
-def test_a_screen_can_be_closed_twice():
-    shown = Window(lambda: None)
-    shown.close()
-    shown.close()

@@ -12,8 +12,6 @@ import pytest
 from cli_commands import TINY
 from mistakes import MISTAKES, NOWHERE, Machine
 
-from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.prepare import prepare
 from tmrl_like.transport import KeyFolder
 
 COMMANDS = (
@@ -43,14 +41,6 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
             ["run", "--minutes", "3", TINY],
             "--minutes; an earlier version had it: use --trainer.max_minutes N",
         ),
-        (
-            ["server", TINY, "--engine", "tls://a"],
-            "--engine; an earlier version had it: use --server.engine NODES",
-        ),
-        (
-            ["run", TINY, "--on_trainer_rollout", "a.b"],
-            "--on_trainer_rollout; an earlier version had it",
-        ),
         (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
     ],
 )
@@ -62,9 +52,6 @@ def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, re
     ("gone", "now"),
     [
         ("show", "tmrl-like test EXPERIMENT --window"),
-        ("eval", "tmrl-like test RUN --interval"),
-        ("benchmark", "tmrl-like check EXPERIMENT --timing 400"),
-        ("record-reward", "tmrl-like record EXPERIMENT --lap script --out FILE"),
         ("plot", "tmrl-like runs RUN --plot"),
     ],
 )
@@ -82,17 +69,6 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
     )
     typed("trainer", TINY, "--trainer.wandb", "true", "--trainer.wandb_project", "arms", *NOWHERE)
     assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
-
-
-@pytest.mark.usefixtures("command_line")
-def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch):
-    speaks_as = []
-    monkeypatch.setattr(
-        "tmrl_like.cli.prepare.set_up_logging", lambda role, *_: speaks_as.append(role)
-    )
-    for name in ((), ("--name", "worker-2")):
-        prepare(parse(["worker", TINY, *name]), "worker", ("env",))
-    assert speaks_as == ["worker", "worker-2"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -14,7 +14,7 @@ PIPELINES = 5
     "the trainer is killed",
     "what it acknowledged as stored is there again at the next start, once",
 )
-@counts(short=2, zmq=200, tlspyo=60)
+@counts(short=0, zmq=200, tlspyo=60)
 def test_a_killed_trainer_costs_no_sample(rigs, seed, figure, transport, count):
     pipelines = min(PIPELINES, count)
     results = []
@@ -38,7 +38,7 @@ def kill_trainers(rig, rng, count):
     for _ in range(count):
         if rng.random() < 0.7:
             # a killed trainer's seat is taken over after 3 s
-            time.sleep(rng.uniform(0.0, 8.0 if count > 1 else 1.5))
+            time.sleep(rng.uniform(0.0, 8.0))
         else:
             wait_until(
                 lambda: list(rig.place.checkpoint.glob(".*.tmp")),

@@ -5,8 +5,6 @@ import json
 import re
 import shlex
 import signal
-import sys
-import types
 import urllib.request
 
 import psutil
@@ -37,18 +35,6 @@ def checkpoint_in_the_way(folder):
 
 def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
-
-
-def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
-    command_line, monkeypatch, capsys
-):
-    said = []
-    stand_in = types.ModuleType("train")
-    stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0
-    monkeypatch.setitem(sys.modules, "tmrl_like.cli.train", stand_in)
-    monkeypatch.setattr("tmrl_like.cli.train", stand_in, raising=False)
-    assert command_line("run", TINY, "--in-process") == 0
-    assert said == [f"run tiny ({TINY}) starts: torch is loaded first\n"]
 
 
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):

@@ -12,7 +12,6 @@ from kit.refusals import one_line
 
 from tmrl_like.agents.in_numpy import NumpyGaussianActor
 from tmrl_like.base.options import sentences
-from tmrl_like.config.document import shipped
 from tmrl_like.config.loading import TOP_LEVEL, as_yaml, load_settings
 from tmrl_like.config.settings import SECTIONS, ServerSection, Settings, WorkerSection
 from tmrl_like.delivery.options import OutboxOptions
@@ -308,28 +307,6 @@ def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file):
         ConfigError, match=r"max_training_steps_per_env_step is inf; .* expected a finite number"
     ):
         load_settings(file)
-
-
-class Told:
-    """Stands in for an agent."""
-
-    def tune(self, **values):
-        self.values = values
-
-
-@pytest.mark.parametrize("name", ["racing_iqn", "vizdoom_iqn", "trackmania_iqn"])
-def test_an_experiment_of_iqn_explores_less_and_less(name):
-    scheduler, agent, shares = (
-        load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler,
-        Told(),
-        [],
-    )
-    for epoch in (0, 1, 10, 1000):
-        scheduler(agent, epoch)
-        shares.append(agent.values["epsilon"])
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] >= 0.2
-    assert shares[-1] <= 0.03
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_what_could_not_be_written_is_no_record(best, monkeypatch):
 
 
 def test_a_record_of_a_training_is_kept_with_its_configuration(typed):
-    printed = typed("run", TINY, "--in-process", "--seed=0")
+    printed = typed("run TINY --in-process --seed=0")
     assert re.search(r"record: return -[0-9.]+, before: return -[0-9.]+ \(policy", printed.err)
     record = Rollout.load(RunPaths("tiny", data_folder()).best)
     assert record.return_ > -10.0  # of a policy that does nothing

@@ -155,7 +155,7 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
     shutil.copy(HERE / "tiny.py", tmp_path)
     file, data = tmp_path / "x.yaml", tmp_path / "data"
     file.write_text(TEXT.replace("rounds: 3", "steps: 5, epochs: .inf, checkpoint_interval_s: 99"))
-    typed("record", file, "--random", "--episodes", "2", "--out", data)
+    typed("record", file, "--random --episodes 2 --out", data)
     folder = own_home / ".tmrl_like" / "runs" / "default_run"
 
     def edit():
@@ -166,6 +166,6 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
 
     editor = threading.Thread(target=edit, daemon=True)
     editor.start()
-    typed("trainer", file, "--offline", "--memory.dataset_path", data)
+    typed("trainer", file, "--offline --memory.dataset_path", data)
     editor.join()
     assert '"agent.gain":0.25,"trainer.epochs":1' in (folder / "metrics.jsonl").read_text()

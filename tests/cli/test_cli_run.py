@@ -18,7 +18,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.server.server import Server
 
-ENDLESS = ("--trainer.epochs", ".inf")
+ENDLESS = "--trainer.epochs .inf"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def all_gone(family):
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     folder.mkdir(parents=True)
     (folder / "notes.txt").touch()  # of an earlier one
-    run = start("run", TINY, "--proof", "--workers", "2")
+    run = start("run TINY --proof --workers 2")
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests, one after the other, import torch each
@@ -61,19 +61,19 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     assert "worker-2" in (folder / "run.log").read_text()
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
-    assert str(folder) in "".join(typed(*hint, "--episodes", "1").out.split())
+    assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
     assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
 
 @pytest.mark.long  # by default tests/cli/test_cli_progress.py stands for it
 def test_a_proof_that_fails_is_a_failure_of_the_run(start):
-    run = start("run", TINY, "--proof", "--agent.gain", "0.0", "--proof.episodes", "2")
+    run = start("run TINY --proof --agent.gain 0.0 --proof.episodes 2")
     assert run.ends() == 1, run.output
     assert "proof FAILED: mean return" in run.output
 
 
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
-    run = start("run", TINY, "--page", *ENDLESS)
+    run = start("run TINY --page", ENDLESS)
     url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()
     run.wait_for("samples")
     with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
@@ -101,7 +101,7 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
 @pytest.mark.long  # by default the test of a part that dies stands for it
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("samples")
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 1, run.output
@@ -112,7 +112,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(s
 @pytest.mark.fault("processes", "`tmrl-like run` is killed", "its server, worker and trainer end")
 @pytest.mark.long
 def test_parts_do_not_outlive_a_run_that_was_killed(start):
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("training return")
     family = run.family()
     run.process.kill()
@@ -139,7 +139,7 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start):
     ],
 )
 def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
-    run = start("run", TINY, *ENDLESS, *changes)
+    run = start("run TINY", ENDLESS, *changes)
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
@@ -160,7 +160,7 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
             return True
         return False
 
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("run tiny")
     for second in (
         ["run", TINY],
@@ -181,5 +181,5 @@ def test_a_run_on_a_taken_port_touches_nothing(folder, refused):
     folder.mkdir(parents=True)
     with Server(0, host="127.0.0.1") as server:
         port = str(server.address[1])
-        assert port in refused("run", TINY, "--fresh", "--server.port", port, code=1)
+        assert port in refused("run TINY --fresh --server.port", port, code=1)
     assert [p.name for p in folder.parent.iterdir()] == ["tiny"]

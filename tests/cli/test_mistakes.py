@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from cli_commands import TINY
-from mistakes import MISTAKES, NOWHERE, Machine
+from mistakes import MISTAKES, Machine
 
 from tmrl_like.transport import KeyFolder
 
@@ -38,14 +38,14 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     ("words", "hint"),
     [
         (
-            ["run", "--minutes", "3", TINY],
+            "run --minutes 3 TINY",
             "--minutes; an earlier version had it: use --trainer.max_minutes N",
         ),
-        (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
+        ("run TINY --log_level debug", "--log_level; did you mean --log-level?"),
     ],
 )
 def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, refused):
-    assert f"there is no option {hint}" in refused(*words)
+    assert f"there is no option {hint}" in refused(words)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
         "tmrl_like.trainer.trainer.Trainer.run_with_wandb",
         lambda self, **options: calls.append(options),
     )
-    typed("trainer", TINY, "--trainer.wandb", "true", "--trainer.wandb_project", "arms", *NOWHERE)
+    typed("trainer TINY --trainer.wandb true --trainer.wandb_project arms --server.port 1")
     assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
 
 
@@ -87,7 +87,7 @@ def test_the_version_is_shown(typed):
 
 
 def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_meaning(typed):
-    out = typed("config", TINY, "--trainer.epochs", "7").out
+    out = typed("config TINY --trainer.epochs 7").out
     assert "epochs: 7" in out
     assert "gain: 0.02" in out
     keys = typed("config").out
@@ -97,13 +97,13 @@ def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_m
 
 def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
-    invited = typed("keys", "invite", "robot1", "--role", "both", *here)
+    invited = typed("keys invite robot1 --role both", *here)
     assert "keys join" in invited.err
-    joined = typed("keys", "join", invited.out.strip(), *there)
+    joined = typed("keys join", invited.out.strip(), *there)
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
-    assert "robot1" in typed("keys", "list", *here).out
-    typed("keys", "revoke", "robot1", *here)
-    assert "robot1                 " not in typed("keys", "list", *here).out
+    assert "robot1" in typed("keys list", *here).out
+    typed("keys revoke robot1", *here)
+    assert "robot1                 " not in typed("keys list", *here).out
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere there are no such terminals")

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_one_line_with_the_nearest_name(typed, near):
 
 
 def test_the_samples_of_a_run_are_shown_by_its_name(typed, run_folder):
-    typed("record", TINY, "--random", "--episodes", "1", "--out", "data")
+    typed("record TINY --random --episodes 1 --out data")
     kept = run_folder / "checkpoints" / "training" / "log"
     kept.parent.mkdir(parents=True)
     Path("data").rename(kept)

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import os
 import re
 import signal
@@ -43,21 +42,15 @@ def ending(options, attend=publish_a_policy):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="freezes processes")
-def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
-    caplog.set_level(logging.INFO, "tmrl_like.engine")
-    heard, ended = [], threading.Event()
+def test_it_goes_on_when_a_node_freezes_and_is_back(node, caplog):
+    heard = []
 
     async def attend(client):
-        await hear(client, "tmrl.r.b.arena.>", lambda message: heard.append(message))
+        await hear(client, "tmrl.r.b.arena.>", heard.append)
         await asyncio.Event().wait()
 
-    connection = EngineConnection(node.options("r", "gpu"), attend, ended.set)
+    connection = EngineConnection(node.options("r", "gpu"), attend)
     site = EngineConnection(node.options("r", "arena"), publish_signs_of_life)
-    until(lambda: heard)
-    node.kill(0)
-    until(lambda: not connection.connected)
-    node.start(0)
-    heard.clear()
     until(lambda: heard)
     node.processes[0].send_signal(signal.SIGSTOP)
     # no goodbye is waited for: nats-py alone would wait 30 s
@@ -69,7 +62,6 @@ def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
     connection.check()
     connection.close(0.0)
     connection.close(0.0)
-    assert not ended.is_set()
     assert "Traceback" not in caplog.text
 
 

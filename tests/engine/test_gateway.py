@@ -86,6 +86,8 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig, mon
     until(lambda: worker.policies == [7])
     later = rig.worker(rig.server(), "w2")
     until(lambda: later.policies == [7])
+    make(worker, 1)
+    until(lambda: worker.kept == 0)
     assert worker.policies == [7], "though it went out again"
 
 

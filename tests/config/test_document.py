@@ -42,6 +42,10 @@ def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text, problem):
         parse_document(text, "x.yaml")
 
 
+def test_an_empty_file_is_an_experiment_without_keys():
+    assert parse_document("# nothing\n", "x").data == {}
+
+
 def test_merged_keys_are_not_duplicates():
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n"
     assert parse_document(text, "x").data["other"] == {"a": 1, "b": 3}

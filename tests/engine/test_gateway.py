@@ -22,6 +22,7 @@ from tmrl_like.errors import CredentialsError
 from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
+from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
 
@@ -89,6 +90,15 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig, mon
     make(worker, 1)
     until(lambda: worker.kept == 0)
     assert worker.policies == [7], "though it went out again"
+
+
+def test_a_worker_hears_that_its_samples_do_not_fit(rig):
+    trainer, worker = rig.trainer(), rig.worker(rig.server())
+    make(worker, 1)
+    until(lambda: worker.kept == 0)
+    trainer.link.reject(Receipt("w1", worker.log.incarnation, 1), "they are too long")
+    make(worker, 1)
+    until(lambda: worker.dismissed == "they are too long")
 
 
 def test_workers_hear_of_another_training_once(rig):

@@ -411,6 +411,13 @@ def test_refusals_of_a_key_do_not_fill_the_log(scene, caplog):
     assert len(caplog.records) < 300
 
 
+def test_a_peer_that_tries_again_and_again_is_one_line_in_the_log(scene, trainer, caplog):
+    for _ in range(10):
+        scene.trainer("t2", 2)
+    assert caplog.text.count("refused trainer t2") == 1
+    assert scene.relay.counters.refused == 10
+
+
 def test_signs_of_life_beyond_a_few_are_heard_and_not_passed_on(scene, trainer, worker):
     worker.say(*(m.Beat("w1", Condition(env_steps=i)) for i in range(1000)))
     assert 10 < len(trainer.heard(m.Beat)) < 300

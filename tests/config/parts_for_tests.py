@@ -99,6 +99,11 @@ class Memory:
     def get_transition(self) -> None: ...
 
 
+class Open:
+    def __init__(self, **anything: Any) -> None:
+        self.anything = anything
+
+
 class Compressor:
     def __init__(self, number: int) -> None:
         if number < 0:

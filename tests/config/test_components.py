@@ -119,6 +119,10 @@ def test_a_missing_argument_is_named_unless_the_framework_supplies_it():
         agent(net={"class_path": f"{MODULE}.Memory", "init_args": {"nb_steps": 1, "device": "cpu"}})
 
 
+def test_a_class_that_takes_anything_takes_anything():
+    assert resolve({"whatever": 3}, "Open")().anything == {"whatever": 3}
+
+
 def test_functions_and_nested_classes_can_be_named():
     assert resolve({}, "preprocess") is parts.preprocess
     assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner

@@ -202,6 +202,7 @@ def test_only_the_parts_that_were_asked_for_are_imported(file):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
+        ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_n"),
         ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
         ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),

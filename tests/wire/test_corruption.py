@@ -83,6 +83,7 @@ LIES = {
     "a negative shape": forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
     "forty dimensions": forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
     "a buffer that is not there": forged(six(("a", "<f4", [4]))),
+    "a size too few": forged(six(("p", "str")), buffers=b"\x91\xa0"),
     "a negative size": forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
     "a text beyond the end": forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
     "a billion rows": forged(six(NONE), rows=10**9, timing=bytes(26)),

@@ -24,10 +24,7 @@ OF_PICTURES = partial(
     spaces.Box(-2.0, 2.0, (2,)),
     actor_cls=partial(SquashedGaussianActor, hidden_sizes=HIDDEN),
 )
-AGENTS = CASES | {
-    "SAC of pictures": OF_PICTURES,
-    "smooth CrossQ": partial(CASES["CrossQ"], smoothness=0.3),
-}
+AGENTS = CASES | {"SAC of pictures": OF_PICTURES}
 WAYS = [*((case, "off") for case in AGENTS), *((case, "auto") for case in sorted(COMPILED))]
 
 

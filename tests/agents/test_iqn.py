@@ -1,4 +1,4 @@
-"""Implicit quantiles: the losses against loops, what is learnt of a known distribution, and how it
+"""Implicit quantiles: the losses, what is learnt of a known distribution, and how it
 explores.
 """
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from kit.learners import batch_of, train
+from kit.learners import batch_of, rows_of, train
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.images import ConvolutionEncoder
-from tmrl_like.agents.iqn import quantile_huber_loss, quantile_target
+from tmrl_like.agents.iqn import quantile_huber_loss
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 
@@ -22,88 +22,22 @@ SMALL = partial(IQNActor, width=32, hidden_size=32, cosines=16, acting_quantiles
 SPACES = NUMBERS, spaces.Discrete(2)
 
 
-@pytest.mark.parametrize("kappa", [0.5, 1.0])
-def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
-    torch.manual_seed(0)
-    z, target, tau = (
-        torch.randn(4, 3, requires_grad=True),
-        2.0 * torch.randn(4, 5),
-        torch.rand(4, 3),
-    )
-    losses = quantile_huber_loss(z, target, tau, kappa)
-    losses.sum().backward()
-    for b in range(4):
-        loss = 0.0
-        for i in range(3):
-            slope = 0.0
-            for j in range(5):
-                delta = float(target[b, j] - z.detach()[b, i])
-                share = abs(float(tau[b, i]) - (delta < 0))
-                small = abs(delta) <= kappa
-                loss += (
-                    share
-                    * (delta**2 / 2 if small else kappa * (abs(delta) - kappa / 2))
-                    / kappa
-                    / 5
-                )
-                slope -= share * (delta if small else kappa * np.sign(delta)) / kappa / 5
-            assert float(z.grad[b, i]) == pytest.approx(slope, abs=1e-5)
-        assert float(losses.detach()[b]) == pytest.approx(loss, rel=1e-5)
-
-
-def test_the_network_is_that_of_the_equations():
-    torch.manual_seed(0)
-    actor = SMALL(NUMBERS, spaces.Discrete(3))
-    for parameter in actor.hidden_norm.parameters():
-        torch.nn.init.uniform_(parameter)
-    actor.behaviour[3] = 0.5
-    tau = (torch.arange(4) + 0.5) / 4 * 0.5
-    with torch.no_grad():
-        psi = actor.features(torch.rand(2, 3))
-        phi = torch.stack(
-            [torch.stack([torch.cos(torch.pi * i * t) for i in range(16)]) for t in tau]
-        )
-        phi = torch.relu(actor.embedding(phi))
-        z = torch.empty(2, 4, 3)
-        for b in range(2):
-            for n in range(4):
-                hidden = actor.hidden(psi[b] * phi[n])
-                hidden = (hidden - hidden.mean()) / (hidden.var(unbiased=False) + 1e-5).sqrt()
-                hidden = torch.relu(hidden * actor.hidden_norm.weight + actor.hidden_norm.bias)
-                advantages = actor.advantage(hidden[32:])
-                z[b, n] = actor.value(hidden[:32]) + advantages - advantages.mean()
-        assert torch.allclose(actor.quantiles(psi, tau.expand(2, 4)), z, atol=1e-5)
-        assert torch.allclose(actor.values(psi, 4), z.mean(1), atol=1e-5)
-
-
-def test_a_terminal_state_has_no_value_beyond_it():
-    next_z = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
-    target = quantile_target(
-        torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9])
-    )
-    assert target.tolist() == [[1.5, 2.5], [2.0, 2.0]]
-
-
 def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_arm():
     torch.manual_seed(1)
     agent = IQNAgent(*SPACES, actor_cls=SMALL, kappa=0.02, lr=5e-3)
-    blind = {
-        "obs": torch.zeros(256, 3),
-        "next_obs": torch.zeros(256, 3),
-        "terminated": torch.ones(256),
-    }
+    zeros = torch.zeros(256, 3)
+    blind = {"obs": zeros, "next_obs": zeros, "terminated": torch.ones(256)}
     for step in range(300):
         agent.tune(lr=5e-3 * (1 - step / 300))
         act = torch.randint(0, 2, (256,))
         rew = torch.where(act == 0, torch.rand(256), torch.tensor(0.4))
         agent.train(batch_of(SPACES, step, 256, act=act, rew=rew, **blind))
     actor = agent.get_actor()
-    tau = torch.linspace(0.1, 0.9, 9)[None]
+    tau = torch.linspace(0.1, 0.9, 9)
     with torch.no_grad():
-        of_both = actor.quantiles(actor.features(torch.zeros(1, 3)), tau)[0]
-    # a uniform distribution's
-    assert of_both[:, 0].tolist() == pytest.approx(tau[0].tolist(), abs=0.06)
-    assert of_both[:, 1].tolist() == pytest.approx([0.4] * 9, abs=0.06)
+        of_both = actor.quantiles(actor.features(zeros[:1]), tau[None])[0]
+    expected = torch.stack((tau, torch.full((9,), 0.4)), dim=1)  # a uniform distribution's, 0.4
+    torch.testing.assert_close(of_both, expected, rtol=0, atol=0.06)
     obs = np.zeros(3, np.float32)
     assert actor.act_(obs, test=True) == 0  # 0.5 on average
     agent.tune(cvar=0.25)
@@ -162,13 +96,8 @@ def test_a_test_is_greedy_and_what_is_said_has_one_form():
         assert (said["values"].dtype, said["values"].shape) == (np.float32, (4,))
     assert len({id(said) for _, said in taken}) == 20
     assert taken[0][1]["values"].argmax() == 2
-
-
-def test_values_that_are_not_finite_give_an_action_that_is_not():
-    actor = actor_that_likes_the_third()
-    with torch.no_grad():
-        actor.value.bias.fill_(np.nan)
-    assert np.isnan(actor.act_(np.zeros(3, np.float32)))
+    torch.nn.init.constant_(actor.value.bias, np.nan)
+    assert np.isnan(actor.act_(np.zeros(3, np.float32))), "values that are not finite"
 
 
 class Mean(torch.nn.Module):
@@ -185,28 +114,22 @@ class Mean(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("options", "size"),
-    [
-        ({}, 256),
-        ({"picture_encoder": partial(ConvolutionEncoder, channels=(4, 4, 8))}, 32),
-        ({"picture_encoder": partial(Mean, factor=0.01)}, 1),
-    ],
+    ("picture_encoder", "size"),
+    [(partial(ConvolutionEncoder, channels=(4, 4, 8)), 32), (partial(Mean, factor=0.01), 1)],
 )
 def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_replaced(
-    options, size
+    picture_encoder, size
 ):
     torch.manual_seed(0)
-    pictures, numbers = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8), torch.rand(2, 3)
-    obs = pictures, numbers
-    actor = SMALL(BOTH, spaces.Discrete(2), **options)
+    pictures, numbers = rows_of(BOTH, 2)
+    actor = SMALL(BOTH, spaces.Discrete(2), picture_encoder=picture_encoder)
     assert actor.encoder.size == 3 + size
-    values = actor(obs)
-    assert values.shape == (2, 2)
-    assert torch.equal(values, actor(obs, torch.ones(2)))
+    values = actor((pictures, numbers))
+    assert torch.equal(values, actor((pictures, numbers), torch.ones(2)))
     for changed in (
         actor((255 - pictures, numbers)),
         actor((pictures, -numbers)),
-        actor(obs, torch.zeros(2)),
+        actor((pictures, numbers), torch.zeros(2)),
     ):
         assert not torch.allclose(values, changed)
 
@@ -214,20 +137,13 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            partial(SMALL, NUMBERS, spaces.Discrete(2), cosines=0),
-            "cosines is 0; expected 1 or more",
-        ),
+        (partial(SMALL, *SPACES, cosines=0), "cosines is 0; expected 1 or more"),
         (partial(ConvolutionEncoder, BOTH[0], channels=(16, 32)), "channels is"),
         (partial(ConvolutionEncoder, BOTH[0], pooled=-1), "pooled is -1"),
-        (
-            partial(IQNAgent, NUMBERS, spaces.Discrete(2), cvar=0.0),
-            "cvar is 0.0; expected more than 0 to 1",
-        ),
-        (
-            partial(IQNAgent, NUMBERS, spaces.Discrete(2), quantiles=0),
-            "quantiles is 0; expected 1 or more",
-        ),
+        (partial(IQNAgent, *SPACES, cvar=0.0), "cvar is 0.0; expected more than 0 to 1"),
+        (partial(IQNAgent, *SPACES, quantiles=0), "quantiles is 0; expected 1 or more"),
+        (partial(IQNAgent, NUMBERS, NUMBERS), r"needs Discrete.*ActionTable"),
+        (partial(IQNAgent, NUMBERS, spaces.MultiDiscrete([2, 3])), r"needs Discrete.*ActionTable"),
     ],
 )
 def test_an_argument_out_of_its_range_is_refused(make, said):
@@ -235,33 +151,21 @@ def test_an_argument_out_of_its_range_is_refused(make, said):
         make()
 
 
-@pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiDiscrete([2, 3])])
-def test_another_action_space_is_refused_with_the_way_out(space):
-    with pytest.raises(ConfigError, match=r"needs Discrete.*ActionTable"):
-        IQNAgent(NUMBERS, space)
-
-
 def test_what_may_change_while_training_does():
     agent = IQNAgent(*SPACES, actor_cls=SMALL)
-    values = {
+    explores = {"epsilon": 0.75, "epsilon_boltzmann": 0.125, "boltzmann_noise": 3.0, "cvar": 0.5}
+    values = explores | {
         "gamma": 0.5,
         "kappa": 0.1,
         "max_gradient_norm": 2.0,
         "polyak": 0.25,
         "target_interval": 7,
-    }
-    values |= {
-        "epsilon": 0.75,
-        "epsilon_boltzmann": 0.125,
-        "boltzmann_noise": 3.0,
-        "cvar": 0.5,
         "lr": 0.375,
     }
     assert set(values) == set(agent.tunable)
-    assert agent.actor.behaviour.tolist() == pytest.approx([0.05, 0.0, 0.0, 1.0])
     agent.tune(**values)
     assert {name: getattr(agent, name) for name in values} == values
-    assert agent.actor.behaviour.tolist() == [0.75, 0.125, 3.0, 0.5]
+    assert agent.actor.behaviour.tolist() == [*explores.values()]
     with pytest.raises(ConfigError, match=r"cvar is 2\.0"):
         agent.tune(gamma=0.9, cvar=2.0)
     assert agent.gamma == 0.5
@@ -279,4 +183,26 @@ def test_a_training_starts_from_the_policy_of_another():
         assert torch.equal(network(obs), first.actor_ema(obs))
     assert float(second.obs_norm.count) == 10
     assert second.get_actor().behaviour[0] == 0.25
-    assert second.get_actor() is not second.actor
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0])
+def test_the_loss_is_that_of_the_equation(kappa):
+    torch.manual_seed(0)
+    z_BN, tau_BN, target_BM = torch.randn(4, 3), torch.rand(4, 3), 2.0 * torch.randn(4, 5)
+    delta = target_BM[:, None] - z_BN[..., None]
+    huber = torch.nn.functional.huber_loss(
+        delta, torch.zeros_like(delta), reduction="none", delta=kappa
+    )
+    losses = ((tau_BN[..., None] - (delta < 0).float()).abs() * huber / kappa).mean(2).sum(1)
+    torch.testing.assert_close(quantile_huber_loss(z_BN, target_BM, tau_BN, kappa), losses)
+
+
+def test_an_action_is_worth_the_mean_of_its_quantiles():
+    """Those of fractions that are equally far apart, of the worst half with cvar 0.5."""
+    torch.manual_seed(0)
+    actor = SMALL(NUMBERS, spaces.Discrete(3))
+    actor.behaviour[3] = 0.5
+    features = actor.features(torch.rand(2, 3))
+    tau = torch.tensor([[0.0625, 0.1875, 0.3125, 0.4375]]).expand(2, 4)
+    expected = actor.quantiles(features, tau).mean(1)
+    torch.testing.assert_close(actor.values(features, 4), expected)

@@ -22,7 +22,6 @@ from tmrl_like.agents.sac import (
 from tmrl_like.errors import ConfigError
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.trainer.snapshot import load_object_state, object_state
-from tmrl_like.types import Batch
 
 OBS = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (1,))))
 ACT = spaces.Box(-2.0, 2.0, (2,))
@@ -31,12 +30,6 @@ SPACES = OBS, ACT
 
 def sac(**options):
     return small(SACAgent, SPACES, **options)
-
-
-def critic_loss_of(agent, **said):
-    """Of a batch that is not trained on."""
-    torch.manual_seed(0)
-    return float(agent.evaluate(batch_of(SPACES, **said))["loss_critic"])
 
 
 def test_the_target_is_reward_plus_discounted_soft_value_and_ends_with_the_episode():
@@ -71,12 +64,12 @@ def test_the_temperature_falls_while_entropy_is_above_its_target_and_rises_below
 
 
 def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it():
-    agent, zeros, ones = sac(), torch.zeros(32), torch.ones(32)
-    usual, cut, ended = (
-        critic_loss_of(agent, terminated=terminated, truncated=truncated)
-        for terminated, truncated in ((zeros, zeros), (zeros, ones), (ones, zeros))
-    )
-    assert usual == cut != ended
+    zeros, ones, losses = torch.zeros(32), torch.ones(32), []
+    for terminated, truncated in ((zeros, zeros), (zeros, ones), (ones, zeros)):
+        torch.manual_seed(0)
+        batch = batch_of(SPACES, terminated=terminated, truncated=truncated)
+        losses.append(float(sac().evaluate(batch)["loss_critic"]))
+    assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.parametrize("acceleration", ["off", "auto"])
@@ -95,14 +88,12 @@ def test_it_solves_a_tiny_problem():
     """Reward is highest for the action that mirrors the state; the agent must find it in 500
     steps.
     """
-    one, three = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-3.0, 3.0, (1,))
-    agent = small(SACAgent, (one, three), lr_actor=3e-3, lr_critic=3e-3, entropy_coef=0.05)
-    random = torch.Generator().manual_seed(1)
-    for _ in range(500):
-        obs = torch.rand(64, 1, generator=random) * 2 - 1
-        act = agent.actor.sample(obs)[0].detach()
-        rew = -(act + 2 * obs).square().sum(1)
-        agent.train(Batch(obs, act, rew, obs, torch.ones(64), torch.zeros(64)))
+    both = spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-3.0, 3.0, (1,))
+    agent = small(SACAgent, both, lr_actor=3e-3, lr_critic=3e-3, entropy_coef=0.05)
+    for step in range(500):
+        batch = batch_of(both, step, 64, terminated=torch.ones(64))
+        act = agent.actor.sample(batch.obs)[0].detach()
+        agent.train(batch._replace(act=act, rew=-(act + 2 * batch.obs).square().sum(1)))
     for state in (-0.8, -0.2, 0.5):
         action = agent.get_actor().act_(np.array([state], np.float32), test=True)
         assert action[0] == pytest.approx(-2 * state, abs=0.25)
@@ -112,88 +103,61 @@ def test_targets_and_the_actor_that_acts_are_moving_averages():
     agent = sac(polyak=0.9, actor_polyak=0.75)
     pairs = [(agent.critic_target, agent.critic, 0.9), (agent.get_actor(), agent.actor, 0.75)]
     before = [copy.deepcopy(average) for average, _, _ in pairs]
-    assert agent.get_actor().weights() == agent.actor.weights()
     train(agent, 1)
     for (average, trained, polyak), old in zip(pairs, before, strict=True):
-        for mean, new, start in zip(
-            average.parameters(), trained.parameters(), old.parameters(), strict=True
-        ):
-            torch.testing.assert_close(
-                mean.detach(), polyak * start + (1.0 - polyak) * new.detach()
-            )
+        networks = (average, trained, old)
+        for mean, new, start in zip(*(each.parameters() for each in networks), strict=True):
+            torch.testing.assert_close(mean, polyak * start + (1.0 - polyak) * new)
     without = sac(actor_polyak=0.0)
     assert without.get_actor() is without.actor
 
 
 @pytest.mark.parametrize(
-    ("options", "cls"),
+    ("cls", "options"),
     [
-        ({"betas": (0.5, 0.6), "eps": 0.1}, torch.optim.Adam),
-        ({"optimizer": "adamw", "weight_decay": 0.5, "amsgrad": True}, torch.optim.AdamW),
+        (torch.optim.Adam, {"betas": (0.5, 0.6), "eps": 0.1}),
+        (torch.optim.AdamW, {"weight_decay": 0.5, "amsgrad": True}),
     ],
 )
-def test_actor_and_critics_have_the_optimiser_that_is_asked_for(options, cls):
-    agent = sac(lr_critic=0.1, lr_actor=0.2, **options)
+def test_actor_and_critics_have_the_optimiser_that_is_asked_for(cls, options):
+    agent = sac(lr_critic=0.1, lr_actor=0.2, optimizer=cls.__name__.lower(), **options)
     for optimizer, rate in ((agent.critic_optimizer, 0.1), (agent.actor_optimizer, 0.2)):
         assert type(optimizer) is cls
-        expected = {"lr": rate, **options}
-        expected.pop("optimizer", None)
-        assert {name: optimizer.param_groups[0][name] for name in expected} == expected
-
-
-def test_a_fixed_entropy_coefficient_stays():
-    metrics = train(sac(learn_entropy_coef=False, entropy_coef=0.125), 3)[-1]
-    assert metrics["entropy_coef"] == pytest.approx(0.125)
-    assert "loss_entropy_coef" not in metrics
+        assert optimizer.param_groups[0].items() >= {"lr": rate, **options}.items()
 
 
 def test_usual_values_are_those_of_the_papers():
     for size in (2, 3):
         assert small(SACAgent, (OBS, spaces.Box(-1.0, 1.0, (size,)))).target_entropy == -size
     assert sac(target_entropy=-7.0).target_entropy == -7.0
-    found = [
-        sac(**options).entropy_coef
-        for options in ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
-    ]
+    of_options = ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})
+    found = [sac(**options).entropy_coef for options in of_options]
     assert found == pytest.approx([0.2, 0.01, 0.5])
     redq = small(REDQAgent, SPACES)
     assert (redq.n_critics, redq.critics_in_target, redq.policy_delay) == (10, 2, 20)
 
 
 def test_entropy_does_not_depend_on_the_units_of_the_actions():
-    found = []
-    for bound in (1000.0, 0.001):
-        agent = small(
-            SACAgent, (OBS, spaces.Box(-bound, bound, (2,))), acceleration="off", lr_critic=0.0
-        )
-        found.append(train(agent, 1)[0]["entropy_nats"])
-    assert found[0] == pytest.approx(found[1], abs=1e-3)
-
-
-def test_policy_delay_trains_the_actor_every_so_many_steps():
-    trained = ["loss_actor" in metrics for metrics in train(sac(policy_delay=3), 6)]
-    assert trained == [False, False, True, False, False, True]
+    found = [
+        train(small(SACAgent, (OBS, spaces.Box(-bound, bound, (2,))), lr_critic=0.0), 1)
+        for bound in (1000.0, 0.001)
+    ]
+    assert found[0][0]["entropy_nats"] == pytest.approx(found[1][0]["entropy_nats"], abs=1e-3)
 
 
 def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
-    class Silent(SquashedGaussianActor):
+    class Silent(LinearActor):
         """Does not say how wide it is."""
 
-        def __init__(self, observation_space, action_space):
-            super().__init__(observation_space, action_space, hidden_sizes=(8,))
-            del self.hidden_sizes
-
-    own, given = (
-        partial(SquashedGaussianActor, hidden_sizes=(8, 12)),
-        partial(EnsembleCritic, hidden_sizes=(5,)),
-    )
+    own = partial(SquashedGaussianActor, hidden_sizes=(8, 12))
+    given = partial(EnsembleCritic, hidden_sizes=(5,))
     for actor, critic, widths in (
         (own, None, [8, 12]),
         (own, EnsembleCritic, [8, 12]),
         (own, given, [5]),
         (Silent, None, [256, 256]),
     ):
-        agent = SACAgent(OBS, ACT, actor_cls=actor, critic_cls=critic)
+        agent = SACAgent(OBS[0], ACT, actor_cls=actor, critic_cls=critic)
         assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == widths
 
 
@@ -283,37 +247,9 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
     raw = torch.cat([torch.cat(batch_of(SPACES, step).obs, 1) for step in range(3)])
     expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
     expected[:, 2] = 3.0 * raw[:, 2]  # it has bounds
-    for network in (
-        agent.actor,
-        agent.actor_ema,
-        agent.critic,
-        agent.critic_target,
-        agent.critic_frozen,
-    ):
+    for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target):
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
-        assert (
-            network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
-        )
     assert published["encoder.rescale.scale"].tolist() == pytest.approx([1.0, 1.0, 3.0])
-
-
-def test_networks_that_do_not_normalise_stay_as_they_are():
-    class Joints(SquashedGaussianActor):
-        """Sees a part of the observation."""
-
-        def __init__(self, observation_space, action_space):
-            super().__init__(observation_space[0], action_space, hidden_sizes=(8,))
-
-        def forward(self, obs):
-            return super().forward(obs[0])
-
-    agent = SACAgent(
-        OBS, ACT, actor_cls=Joints, critic_cls=partial(EnsembleCritic, normalize_obs=False)
-    )
-    train(agent, 1)
-    assert agent.obs_norm is None
-    assert agent.actor.encoder.rescale.scale.tolist() == [1.0, 1.0]
-    assert list(agent.critic.encoder.state_dict()) == []
 
 
 @pytest.mark.parametrize("said", [{}, {"discount": torch.full((32,), 0.9)}])
@@ -326,12 +262,9 @@ def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(said):
 
 
 def test_an_actor_that_cannot_sample_is_one_line():
-    space = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))])
+    space = spaces.Box(-1.0, 1.0, (2,))
     agent = SACAgent(space, ACT, actor_cls=LinearActor)
     with pytest.raises(ConfigError, match="makes a LinearActor; expected a SamplingActor"):
         agent.train(batch_of((space, ACT)))
-    with pytest.raises(
-        ConfigError,
-        match=r"smoothness is 0\.1; expected 0, or a SquashedGaussianActor as actor_cls",
-    ):
+    with pytest.raises(ConfigError, match=r"smoothness is 0\.1; expected 0, or a SquashedGaussia"):
         SACAgent(space, ACT, actor_cls=LinearActor, smoothness=0.1)

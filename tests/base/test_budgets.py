@@ -82,12 +82,6 @@ def test_a_peer_whose_work_takes_long_does_not_hold_up_the_others(work):
     assert work.served.count("bad") <= 4
 
 
-def test_who_is_alone_is_served_without_waiting(work):
-    work.add("only", range(50), 0.01)
-    work.go_on(1.0)
-    assert work.served == list(range(50))
-
-
 def test_work_ends_when_its_time_is_over_and_goes_on_in_order(work):
     work.add("a", range(5), 1.0)
     work.add("a", range(5, 8), 1.0)

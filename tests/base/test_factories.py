@@ -83,28 +83,14 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
         ),
         (VizDoomEnv, {"act_buf_len": 3, "frame_stack": {0: 4}, "time_step_duration": 4 * TIC_S}),
         (
-            partial(VizDoomEnv, frames=1, tics_per_step=7),
-            {"act_buf_len": 3, "frame_stack": 0, "time_step_duration": 7 * TIC_S},
-        ),
-        (
             partial(DesktopGameEnv, partial(DesktopGameInterface, frames=2)),
             {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": {0: 2}},
         ),
         (partial(ClockedGym, RTGYM), RTGYM_SAYS),
-        (
-            partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}),
-            RTGYM_SAYS | {"time_step_duration": 0.1},
-        ),
         (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
-        (partial(ClockedGym, {"act_buf_len": 3}), {}),
         (rtgym(), RTGYM_SAYS),
         (rtgym(act_in_obs=False), {"act_buf_len": 0, "reset_act_buf": True}),
         (GenericGymEnv, {"inputs": None}),
-        (partial(GenericGymEnv, "real-time-gym-ts-v1"), {}),
-        (
-            partial(DesktopGameEnv, lambda: Game(1)),
-            {"act_buf_len": 2, "time_step_duration": 0.05, "inputs": None, "frame_stack": 0},
-        ),
         (Elsewhere, dict.fromkeys(("act_buf_len", "reset_act_buf", "frame_stack"), Elsewhere)),
         (("a pair", "of spaces"), {}),
     ],

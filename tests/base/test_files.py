@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import itertools
 import os
 import threading
 import time
@@ -10,16 +11,15 @@ from tmrl_like.base.files import link_atomically, remove_drafts, write_atomicall
 
 
 def test_a_reader_never_meets_half_a_file(tmp_path):
-    path = tmp_path / "f"
-    contents = [bytes([i]) * 200_000 for i in range(2)]
+    path, contents = tmp_path / "f", [bytes([i]) * 200_000 for i in range(2)]
     write_atomically(path, contents[0])
     stop = threading.Event()
 
     def write():
-        i = 0
-        while not stop.is_set():
-            write_atomically(path, contents[i % 2])
-            i += 1
+        for content in itertools.cycle(contents):
+            write_atomically(path, content)
+            if stop.is_set():
+                return
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -37,7 +37,7 @@ def test_private_files_are_private(tmp_path):
 
 
 def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monkeypatch):
-    replace, refusals = os.replace, [PermissionError("in use"), PermissionError("in use")]
+    replace, refusals = os.replace, [PermissionError("in use")] * 2
 
     def busy(source, target):
         if refusals:
@@ -45,34 +45,32 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(tmp_path, monke
         replace(source, target)
 
     monkeypatch.setattr("os.replace", busy)
-    with pytest.raises(PermissionError):
-        write_atomically(tmp_path / "f", b"old")
-    refusals.append(PermissionError("in use"))
     monkeypatch.setattr("tmrl_like.base.files._ATTEMPTS", 3)
     write_atomically(tmp_path / "f", b"new")
     link_atomically(tmp_path / "f", tmp_path / "g")
-    assert [(file.name, file.read_bytes()) for file in sorted(tmp_path.iterdir())] == [
-        ("f", b"new"),
-        ("g", b"new"),
-    ]
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        "f": b"new",
+        "g": b"new",
+    }
+    refusals += [PermissionError("in use")] * 3
+    with pytest.raises(PermissionError):
+        write_atomically(tmp_path / "f", b"newer")
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 @pytest.mark.fault(
     "clocks", "the clock jumps ahead while a file is written", "what is about to be written stays"
 )
-def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path, monkeypatch):
-    mine, dead = (
+@pytest.mark.parametrize(
+    ("jump_s", "left"), [(0.0, "01"), (3600.0, "0"), (-3600.0, "01"), (90_000.0, "")]
+)
+def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path, monkeypatch, jump_s, left):
+    drafts = [
         tmp_path / f".policy.safetensors.{pid}.0123abcd.tmp" for pid in (os.getpid(), 1 << 30)
-    )
-    real = time.time
-    for jump_s, left in (
-        (0.0, {mine, dead}),
-        (3600.0, {mine}),
-        (-3600.0, {mine, dead}),
-        (90_000.0, set()),
-    ):
-        for draft in (mine, dead):
-            draft.touch()
-        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)
-        remove_drafts(tmp_path)
-        assert set(tmp_path.iterdir()) == left
+    ]
+    for draft in drafts:
+        draft.touch()
+    now = time.time() + jump_s
+    monkeypatch.setattr(time, "time", lambda: now)
+    remove_drafts(tmp_path)
+    assert "".join(str(i) for i, draft in enumerate(drafts) if draft.exists()) == left

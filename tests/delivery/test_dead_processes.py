@@ -1,13 +1,10 @@
 """What a worker's earlier processes left in its folder."""
 
-import errno
 import logging
 
 from both_ends import STATS, Taker
-from kit.failing import failing
 
-from tmrl_like.delivery import segments
-from tmrl_like.delivery.segments import SUFFIX
+from tmrl_like.delivery.segments import incarnations_in
 from tmrl_like.wire import messages as m
 
 
@@ -16,10 +13,6 @@ def left(spool, incarnation, *numbers):
     box.fill(*numbers)
     box.kill()
     return box
-
-
-def files_of(box, incarnation):
-    return list(box.folder.path.glob(f"{incarnation:016x}-*{SUFFIX}"))
 
 
 def test_a_successor_sends_what_they_left_as_their_own_and_removes_it(spool, caplog):
@@ -33,13 +26,10 @@ def test_a_successor_sends_what_they_left_as_their_own_and_removes_it(spool, cap
     taker = box.pumped(Taker(), awaits=True)
     assert taker.rows == {1: [100, 101, 102], 2: [200, 201, 202], 3: [300]}
     taker.acknowledge(box, stored=False)
-    assert (len(files_of(box, 1)), box.pending()) == (1, False)
+    assert sorted(incarnations_in(box.folder.path)) == [1, 2, 3]
     taker.acknowledge(box)
-    assert [files_of(box, 1), files_of(box, 2), box.unacknowledged_samples()] == [[], [], 0]
-    box.log.close()
-    box.folder.close()
-    box.outbox.close()
-    assert sorted(path.name for path in box.folder.path.iterdir())[-2:] == ["lock", "worker.lock"]
+    assert incarnations_in(box.folder.path) == [3]
+    assert (box.pending(), box.unacknowledged_samples()) == (False, 0)
 
 
 def test_reports_and_breaks_are_left_as_well(spool):
@@ -49,9 +39,9 @@ def test_reports_and_breaks_are_left_as_well(spool):
     box.end_episode()
     box.kill()
     packets = spool(2).pumped(Taker(), awaits=True).packets
-    assert [(p.incarnation, p.breaks, p.samples, p.episodes) for p in packets] == [
-        (1, 0, 1, ()),
-        (1, 1, 0, ((3, STATS),)),
+    assert [(packet.breaks, packet.samples, packet.episodes) for packet in packets] == [
+        (0, 1, ()),
+        (1, 0, ((3, STATS),)),
     ]
 
 
@@ -59,25 +49,21 @@ def test_what_the_trainer_refuses_stays_on_disk_for_another_one_and_is_reported_
     left(spool, 1, 1, 2)
     box = spool(2)
     box.pumped(Taker(), awaits=True)
-    for _ in range(2):
-        box.set_aside(1, "obs is float64")
-    box.set_aside(2, "this one lives")
+    for incarnation, reason in ((1, "obs is float64"),) * 2 + ((2, "this one lives"),):
+        box.set_aside(incarnation, reason)
     box.fill(3)
     box.send_again(to_another_trainer=False)
     again = box.pumped(Taker(), awaits=True)
     assert again.rows == {2: [3]}
     again.acknowledge(box)
     assert (box.unacknowledged_samples(), box.pending()) == (2, False)
-    (line,) = (
-        r.message for r in caplog.records if "do not fit those in the trainer's memory" in r.message
-    )
-    assert line.startswith("2 samples that an earlier process")
-    assert "obs is float64" in line
-    assert str(box.folder.path / f"{1:016x}-*") in line
     box.send_again(to_another_trainer=True)
     assert box.pumped(Taker(), awaits=True).rows == {1: [1, 2]}
     box.set_aside(1, "obs is float64")
-    assert caplog.text.count("do not fit") == 1
+    (line,) = (line for line in caplog.messages if "do not fit" in line)
+    assert line.startswith("2 samples that an earlier process")
+    assert "obs is float64" in line
+    assert str(box.folder.path / f"{1:016x}-*") in line
     box.kill()
     assert spool(3).pumped(Taker(), awaits=True).rows == {1: [1, 2]}
 
@@ -100,38 +86,12 @@ def test_the_limit_is_for_all_of_them_and_the_newest_are_kept(spool, small_files
     taker = box.pumped(Taker(), awaits=True)
     kept = {process: len(rows) for process, rows in taker.rows.items()}
     assert kept[1] < kept[2] == kept[3] == 300
-    lost = box.lost_samples
-    assert lost == 300 - kept[1] > 0
-    assert {packet.incarnation: packet.lost_samples for packet in taker.packets} == {
-        1: lost,
-        2: 0,
-        3: 0,
-    }
+    lost = 300 - kept[1]
+    said = {packet.incarnation: packet.lost_samples for packet in taker.packets}
+    assert said == {1: lost, 2: 0, 3: 0}
     taker.acknowledge(box)
-    assert files_of(box, 1) == files_of(box, 2) == []
+    assert incarnations_in(box.folder.path) == [3]
     assert box.lost_samples == lost
-
-
-def test_what_a_link_without_its_robot_cannot_open_is_left_to_the_next(
-    spool, small_files, monkeypatch
-):
-    box, taker = spool(1), Taker()
-    box.fill(*range(200))
-    first, *_ = sorted(files_of(box, 1))
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            segments,
-            "map_file",
-            failing(errno.EMFILE, segments.map_file, lambda path: path != first),
-        )
-        box.pumped(taker, awaits=True).acknowledge(box)
-        assert 0 < len(taker.rows[1]) < 200
-        box.kill_writer()
-        box.outbox.close()
-    box = spool(2)
-    box.pumped(taker, awaits=True).acknowledge(box)
-    assert taker.rows == {1: list(range(200))}
-    assert files_of(box, 1) == []
 
 
 def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
@@ -142,8 +102,6 @@ def test_those_that_are_too_many_at_once_wait(spool, monkeypatch, caplog):
     for incarnation in (3, 4):
         box = spool(incarnation)
         box.pumped(taker, awaits=True).acknowledge(box)
-        box.log.close()
-        box.folder.close()
-        box.outbox.close()
+        box.close()
     assert taker.rows == {1: [1, 2], 2: [1, 2]}
     assert caplog.text.count("samples of too many processes: the rest waits") == 1

@@ -57,5 +57,5 @@ def test_entries_arrive_once_and_in_order_after_a_kill_at_any_line(tmp_path, mon
     monkeypatch.setattr(sample_log, "_ROWS", 4)
     lines = 0
     while live(tmp_path / str(lines), lines, dies_alone=lines % 2 == 0):
-        lines += 9
+        lines += 17
     assert lines > 300

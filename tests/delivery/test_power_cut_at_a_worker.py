@@ -47,19 +47,6 @@ def found(box, taker=None):
     return taker
 
 
-def test_what_lies_behind_damage_is_sent_and_does_not_continue_what_lies_before(spool, caplog):
-    box = spool()
-    filled(box, 5)
-    box.kill()
-    segments = segments_of(box)
-    # the page with the third sample was not written
-    segments[2].map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)
-    taker = found(spool(2))
-    assert taker.rows == {1: [0, 1, 3, 4]}
-    assert taker.gaps == [(1, 2, 4)]
-    assert caplog.text.count("a power cut has damaged") == 1
-
-
 def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spool):
     box = spool()
     filled(box, 3)
@@ -73,15 +60,29 @@ def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(spoo
     assert taker.gaps == [(1, 1, 3)]
 
 
-@pytest.mark.parametrize("word", [END, NEXT, FREED])
-def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(spool, word):
+@pytest.mark.parametrize(
+    ("words", "rows", "gaps"),
+    [
+        ({END: HEAD_BYTES}, [0, 1, 3, 4], [(1, 2, 4)]),  # what it does not know is lost
+        ({NEXT: 0}, [0, 1, 2, 3, 4], []),
+        ({FREED: 0}, [0, 1, 2, 3, 4], []),
+        (None, [0, 1, 3, 4], [(1, 2, 4)]),  # the page with its sample was not written
+    ],
+)
+def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(
+    spool, words, rows, gaps
+):
     box = spool()
-    filled(box, 3)
+    filled(box, 5)
     box.kill()
-    first, *_ = segments_of(box)
-    first.words[word] = {END: HEAD_BYTES, NEXT: 0, FREED: 0}[word]
+    third = segments_of(box)[2]
+    if words is None:
+        third.map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)
+    for word, value in (words or {}).items():
+        third.words[word] = value
     taker = found(spool(2))
-    assert taker.rows == {1: [1, 2] if word == END else [0, 1, 2]}
+    assert taker.rows == {1: rows}
+    assert taker.gaps == gaps
 
 
 @pytest.mark.fault(

@@ -95,21 +95,17 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(
     "an alarm only where samples may be lost, which ends when there is a file to fill",
 )
 def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(spool, small_files, monkeypatch):
-    room = 2  # files: fewer than those that are kept ready
-    hardly = failing(
-        errno.ENOSPC,
-        sample_log.reserve,
-        lambda path, size: len([*path.parent.glob(f"*{SUFFIX}")]) >= room,
-    )
-    monkeypatch.setattr(sample_log, "reserve", hardly)
+    def is_full(path, size):  # two files are fewer than those that are kept ready
+        return len([*path.parent.glob(f"*{SUFFIX}")]) >= 2
+
+    monkeypatch.setattr(sample_log, "reserve", failing(errno.ENOSPC, sample_log.reserve, is_full))
     box = spool()
     box.log.refill()
     assert box.log.alarm == ""
-    numbers = count()
     while not box.log.alarm:
-        box.fill(next(numbers))
+        box.fill(1)
         box.log.refill()
-    assert len(files_of(box)) == room
+    assert len(files_of(box)) == 2
     assert not box.log.lost_samples
     newest = box.pumped(awaits=True).packets[-1].last
     box.ack(newest, newest)
@@ -166,26 +162,20 @@ def test_a_sample_of_any_size_gets_a_file(spool, elements):
 
 
 def test_arrays_of_any_layout_are_stored_by_value(spool):
-    box, sent = spool(root=None), []
+    box, rows = spool(root=None), []
     whole = np.arange(4096.0).reshape(64, 64)
-    arrays = [
-        whole,
-        whole.T,
-        whole[::-1, ::2],
-        np.asfortranarray(whole),
-        whole[:0],
-        whole.astype(">f4"),
-        whole > 9,
-    ]
+    arrays = [whole.T, whole[::-1, ::2], whole[:0], whole.astype(">f4"), whole > 9]
     for array in arrays:
-        array = array.copy(order="K")
-        box.append((None, array, 0.0, False, False, {}))
-        array[...] = np.zeros((), array.dtype)
-    box.pump(lambda data: sent.append(data) or True, True, awaits=True)
-    rows = []
-    for data in sent:
+        given = array.copy(order="K")
+        box.append((None, given, 0.0, False, False, {}))
+        given[...] = np.zeros((), given.dtype)
+
+    def send(data):
         packet, body = m.decode(data)
-        rows += decode_body(packet, columns_in(data, body)).samples()
+        rows.extend(decode_body(packet, columns_in(data, body)).samples())
+        return True
+
+    box.pump(send, True, awaits=True)
     for array, row in zip(arrays, rows, strict=True):
         assert row.obs.dtype == array.dtype
         np.testing.assert_array_equal(row.obs, array)

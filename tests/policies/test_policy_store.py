@@ -38,12 +38,8 @@ def test_a_version_is_found_by_its_number_by_a_tag_and_as_the_newest(store):
     store.tag("2", "good")
     assert [version_of(store.find(which)) for which in ("1", "good", "newest")] == [1, 2, 10]
     assert (store.versions(), store.tags()) == ([1, 2, 10], ["good"])
-    assert [(name, card.version) for name, card in store.cards()] == [
-        ("1", 1),
-        ("2", 2),
-        ("10", 10),
-        ("good", 2),
-    ]
+    assert [name for name, _ in store.cards()] == ["1", "2", "10", "good"]
+    assert [card.version for _, card in store.cards()] == [1, 2, 10, 2]
 
 
 def test_a_policy_that_is_not_there_is_refused_and_what_there_is_named(store):
@@ -130,10 +126,8 @@ def test_the_best_stays_when_its_version_goes_and_when_the_run_is_resumed(store)
     resumed.collect(at_most=1)
     assert resumed.versions() == [3]
     assert not resumed.add_return(1, 4.0)
-    assert (read_card(resumed.find("best")).worst, read_card(resumed.find("best")).episodes) == (
-        4.0,
-        4,
-    )
+    best = read_card(resumed.find("best"))
+    assert (best.worst, best.episodes) == (4.0, 4)
     assert [resumed.add_return(3, return_) for return_ in (4.5, 4.75, 4.5)] == [False, False, True]
     assert version_of(resumed.find("best")) == 3
     with pytest.raises(PolicyError, match="no policy 2"):
@@ -154,57 +148,39 @@ def test_where_there_are_no_links_a_tag_is_a_copy(store, monkeypatch):
 def test_it_is_read_while_it_is_written_and_collected(store):
     add(store, 1)
     store.tag("1", "good")
-    done = threading.Event()
 
     def write():
-        for version in range(2, 30):
+        for version in range(2, 20):
             add(store, version)
             store.tag(str(version), "good")
             for _ in range(TESTS):
                 store.add_return(version, float(version))
             store.collect(at_most=2)
-        done.set()
 
-    writer = threading.Thread(target=write)
+    writer, seen = threading.Thread(target=write), [0]
     writer.start()
-    seen = [0]
-    while not done.is_set():
+    while writer.is_alive():
         for name in ("good", "best"):
             if store.path(name).exists():
-                assert read_weights(store.path(name))[1].manifest.keys() == {
-                    "layer.weight",
-                    "layer.bias",
-                }
+                assert read_weights(store.path(name))[1].manifest == ACTOR.manifest()
         seen.append(version_of(store.find("good")))
         assert [card.version for _, card in store.cards()]
     writer.join()
     assert seen == sorted(seen)
-    assert version_of(store.find("best")) == version_of(store.find("good")) == 29
+    assert version_of(store.find("best")) == version_of(store.find("good")) == 19
 
 
 @pytest.mark.parametrize(
-    "form", ["{folder}", "{folder}@newest", "{folder}@2", "{store}@2", "drone", "drone@2", "{file}"]
+    "form", ["{folder}", "{folder}@newest", "{folder}@2", "{store}@2", "me@home@2", "{file}"]
 )
-def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, store, tmp_path, monkeypatch):
+def test_a_policy_is_named_by_its_file_a_folder_or_a_run(form, tmp_path, monkeypatch):
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    store = PolicyStore(tmp_path / "runs" / "me@home" / "policies")
     add(store, 1, 2)
     place = form.format(folder=store.folder.parent, store=store.folder, file=store.path(2))
     assert find_policy(place).read_bytes() == store.path(2).read_bytes()
-
-
-def test_a_folder_whose_name_has_the_sign_in_it_is_found(tmp_path):
-    store = PolicyStore(tmp_path / "me@home" / "policies")
-    add(store, 1, 2)
-    assert find_policy(store.folder.parent) == store.path(2)
-    assert find_policy(f"{store.folder.parent}@1") == store.path(1)
-
-
-def test_a_run_that_is_not_there_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
-    with pytest.raises(
-        PolicyError,
-        match=r"there are no policies at drone@best: .*looked for drone.policies and .*runs",
-    ):
+    missing = r"there are no policies at drone@best: .*looked for drone.policies and .*runs"
+    with pytest.raises(PolicyError, match=missing):
         find_policy("drone@best")
 
 

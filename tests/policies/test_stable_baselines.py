@@ -33,7 +33,6 @@ BOX = spaces.Box(-1.0, 1.0, (3,))
 BOTH = spaces.Dict({"a": BOX, "b": spaces.Box(-1.0, 1.0, (2, 2))})
 CASES = [
     ("SAC", "MlpPolicy", BOX, WIDE, SMALL),
-    ("TD3", "MlpPolicy", BOX, WIDE, SMALL | {"activation_fn": torch.nn.ELU}),
     (
         "A2C",
         "MlpPolicy",
@@ -41,7 +40,6 @@ CASES = [
         spaces.Discrete(9),
         SMALL | {"activation_fn": torch.nn.ReLU},
     ),
-    ("DQN", "MlpPolicy", BOX, spaces.Discrete(5), SMALL),
     ("SAC", "MultiInputPolicy", BOTH, WIDE, SMALL),
 ]
 

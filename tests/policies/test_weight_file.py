@@ -12,37 +12,31 @@ from tmrl_like.policies.weight_file import read_card_text, read_weights, write_w
 from tmrl_like.policies.weights import tensors_of
 
 
-def test_weights_and_card_come_back(tmp_path):
-    for tensors in (TENSORS, {}):
-        write_weights(tmp_path / "p", weights_of(tensors), "what it is")
-        assert read_weights(tmp_path / "p") == ("what it is", weights_of(tensors))
-        assert read_card_text(tmp_path / "p") == "what it is"
-
-
 def test_the_library_reads_what_is_written_and_what_it_writes_is_read(tmp_path):
-    write_weights(tmp_path / "p", weights_of(TENSORS), "what it is")
-    assert same(safetensors.torch.load_file(tmp_path / "p"), TENSORS)
-    safetensors.torch.save_file(TENSORS, tmp_path / "p", {"made by": "the library"})
-    card, weights = read_weights(tmp_path / "p")
+    path = tmp_path / "p"
+    for tensors in ({}, TENSORS):
+        write_weights(path, weights_of(tensors), "what it is")
+        assert read_weights(path) == ("what it is", weights_of(tensors))
+        assert read_card_text(path) == "what it is"
+    assert same(safetensors.torch.load_file(path), TENSORS)
+    safetensors.torch.save_file(TENSORS, path, {"made by": "the library"})
+    card, weights = read_weights(path)
     assert (card, same(tensors_of(weights), TENSORS)) == ("", True)
 
 
 def test_a_file_that_another_one_replaces_is_read_whole(tmp_path, monkeypatch):
-    path, (one, other) = (
-        tmp_path / "p",
-        ({name: t + n for name, t in TENSORS.items()} for n in (0, 1)),
-    )
-    write_weights(path, weights_of(one), "one")
-    opened = Path.open
+    path, opened = tmp_path / "p", Path.open
+    other = weights_of({name: tensor + 1 for name, tensor in TENSORS.items()})
+    write_weights(path, weights_of(TENSORS), "one")
 
     def replaced(self, *mode):
         file = opened(self, *mode)
         monkeypatch.undo()
-        write_weights(path, weights_of(other), "other")
+        write_weights(path, other, "other")
         return file
 
     monkeypatch.setattr(Path, "open", replaced)
-    assert read_weights(path) == ("other", weights_of(other))
+    assert read_weights(path) == ("other", other)
 
 
 def entry(start, end, **other):
@@ -86,17 +80,14 @@ def test_what_is_not_a_weights_file_is_refused(data, tmp_path):
 
 @pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
 def test_a_file_that_is_cut_or_changed_anywhere_is_refused_or_as_it_was(tmp_path):
-    path, weights = (
-        tmp_path / "p",
-        weights_of({name: TENSORS[name] for name in ("torch.float32", "torch.int8")}),
-    )
-    write_weights(path, weights, "what it is")
+    path, tensors = tmp_path / "p", {"a": TENSORS["torch.float32"], "b": TENSORS["torch.int8"]}
+    write_weights(path, weights_of(tensors), "what it is")
     whole, refused = path.read_bytes(), 0
     for i in range(len(whole)):
         for damaged in (whole[:i], whole[:i] + b"\x7f" + whole[i + 1 :]):
             path.write_bytes(damaged)
             try:
-                assert read_weights(path) == ("what it is", weights)
+                assert read_weights(path) == ("what it is", weights_of(tensors))
             except DamagedPolicyError as error:
                 refused += "\n" not in str(error)
     assert refused > 1.8 * len(whole)

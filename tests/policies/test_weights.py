@@ -15,11 +15,8 @@ DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
-TENSORS = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in DTYPES} | {
-    "empty": torch.empty(0, 3),
-    "one": torch.tensor(2.0),
-}
-FLOATS = DTYPES[:4]
+TENSORS = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
+TENSORS |= {"empty": torch.empty(0, 3), "one": torch.tensor(2.0)}
 
 
 def weights_of(tensors):
@@ -28,14 +25,10 @@ def weights_of(tensors):
 
 
 def same(one, other):
+    pairs = [(one[name], other[name]) for name in other]
     return one.keys() == other.keys() and all(
-        one[k].dtype == other[k].dtype and torch.equal(one[k], other[k]) for k in one
+        found.dtype == tensor.dtype and torch.equal(found, tensor) for found, tensor in pairs
     )
-
-
-def test_every_dtype_and_shape_comes_back():
-    assert same(tensors_of(weights_of(TENSORS)), TENSORS)
-    assert tensors_of(weights_of({})) == {}
 
 
 def test_a_dtype_that_no_file_knows_is_refused_by_name():
@@ -48,6 +41,7 @@ def test_a_dtype_that_no_file_knows_is_refused_by_name():
 def test_every_dtype_is_read_without_a_copy():
     memory = memoryview(bytearray(weights_of(TENSORS).data))
     weights = Weights(weights_of(TENSORS).manifest, memory)
+    assert same(tensors_of(weights), TENSORS)
     for name, tensor in TENSORS.items():
         plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
         assert weights.arrays()[name].tolist() == plain.tolist()
@@ -58,53 +52,42 @@ def test_every_dtype_is_read_without_a_copy():
 
 
 def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides():
-    strided = {
-        name: (t.T.contiguous().T if t.dim() == 2 else t).clone() for name, t in TENSORS.items()
-    }
     copy = WeightsCopy(TENSORS)
-    for tensors in ({name: torch.zeros_like(t) for name, t in TENSORS.items()}, strided):
+    zeros = {n: torch.zeros_like(t) for n, t in TENSORS.items()}
+    strided = {n: t.T.contiguous().T if t.dim() == 2 else t for n, t in TENSORS.items()}
+    for tensors in (zeros, strided):
         copy.fill(tensors)
         copy.wait()
         assert same(tensors_of(copy.content), tensors)
 
 
 def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch):
-    empty, foreach_copy, done = torch.empty, torch._foreach_copy_, []
+    done, empty = [], torch.empty
+    event = SimpleNamespace(synchronize=lambda: done.append("waited for"))
 
-    class Stream:
-        def record_event(self):
-            done.append("recorded")
-            return self
+    def current_stream(gpu):
+        done.append("recorded")
+        return SimpleNamespace(record_event=lambda: event)
 
-        def synchronize(self):
-            done.append("waited for")
+    def locked(*shape, pin_memory, **of):
+        done.append(f"{pin_memory=}")
+        return empty(*shape, **of)
 
-    def copy_later(own, others, non_blocking):
-        done.append(f"{non_blocking=}")
-        foreach_copy(own, others)
-
-    monkeypatch.setattr(
-        torch,
-        "empty",
-        lambda *shape, pin_memory, **of: done.append(f"{pin_memory=}") or empty(*shape, **of),
-    )
-    monkeypatch.setattr(torch, "_foreach_copy_", copy_later)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: Stream())
+    monkeypatch.setattr(torch, "empty", locked)
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     one = {"w": torch.ones(3)}
     on_gpu = {"w": SimpleNamespace(shape=(3,), dtype=torch.float32, device=torch.device("cuda:0"))}
     copy = WeightsCopy(on_gpu)
-    assert copy.fits(on_gpu)
-    assert not copy.fits(one)
+    assert (copy.fits(on_gpu), copy.fits(one)) == (True, False)
     copy.fill(one)
-    assert done == ["pin_memory=True", "non_blocking=True", "recorded"]
+    assert done == ["pin_memory=True", "recorded"]
     copy.wait()
-    assert done[3:] == ["waited for"]
     assert same(copy.tensors, one)
     del copy
-    assert done[3:] == ["waited for"] * 2
+    assert done[2:] == ["waited for"] * 2
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_the_parameter_that_is_not_finite_is_named(dtype, bad):
     large = torch.full((3, 100), torch.finfo(dtype).max, dtype=dtype)
@@ -115,17 +98,17 @@ def test_the_parameter_that_is_not_finite_is_named(dtype, bad):
         refuse_not_finite(weights_of(tensors))
 
 
-def test_what_does_not_fit_is_said():
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"b": None, "c": ("F32", (2,))}, "missing b; unknown c"),
+        ({"w": ("F64", (3, 2))}, r"w is \(3, 2\) instead of \(2, 3\)"),
+        ({"b": ("BF16", (2,))}, "b is bfloat16 instead of float32"),
+    ],
+)
+def test_what_does_not_fit_is_said(change, reason):
     own = {"w": ("F32", (2, 3)), "b": ("F32", (2,))}
     refuse_misfit("Walker", own, dict(reversed(own.items())))
-    for reason, other in {
-        "missing b; unknown c, d": {"w": own["w"], "c": own["b"], "d": own["b"]},
-        "w is (3, 2) instead of (2, 3)": own | {"w": ("F64", (3, 2))},
-        "b is bfloat16 instead of float32": own | {"b": ("BF16", (2,))},
-    }.items():
-        with pytest.raises(PolicyError) as caught:
-            refuse_misfit("Walker", own, other)
-        expected = (
-            f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
-        )
-        assert str(caught.value).startswith(expected)
+    other = {name: entry for name, entry in (own | change).items() if entry}
+    with pytest.raises(PolicyError, match=f"weights do not fit Walker: {reason}; they are of an"):
+        refuse_misfit("Walker", own, other)

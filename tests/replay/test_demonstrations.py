@@ -8,10 +8,11 @@ from list_memory import ListMemory
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import DropHistory, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
+from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import ActionSource, Buffer, Info, Sample, StepTiming
 
 OWN, EXPERT = 1, 2
+STEPS = {worker: ActionBufferEnv(worker).take(100) for worker in (OWN, EXPERT)}
 
 
 def compress(sample):
@@ -22,13 +23,9 @@ def by(source):
     return StepTiming(1.0, 0.0, 0.0, 0, source)
 
 
-def steps_of(worker, count=100):
-    return ActionBufferEnv(worker).take(count)
-
-
-def arrived(worker, count=100):
-    source = ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY
-    return packed(steps_of(worker, count), f"w{worker}", compress, timing=by(source))
+def arrived(worker, steps=slice(None), source=None):
+    source = source or (ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY)
+    return packed(STEPS[worker][steps], f"w{worker}", compress, timing=by(source))
 
 
 def make(share=0.5, inner=None, **kwargs):
@@ -70,16 +67,16 @@ def test_what_the_policy_does_never_overwrites_a_demonstration():
     for _ in range(5):
         memory.append(arrived(OWN))
     assert len(memory.demonstrations) == before
-    assert memory.demonstrations.memory_size == 100
-    assert make(demonstrations_size=7).demonstrations.memory_size == 7
+    sizes = [made.demonstrations.memory_size for made in (memory, make(demonstrations_size=7))]
+    assert sizes == [100, 7]
 
 
 def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():
     memory = make()
-    memory.append(packed(steps_of(EXPERT)[:50], "w", compress, timing=by(ActionSource.EXPERT)))
-    memory.append(packed(steps_of(EXPERT)[50:], "w", compress, timing=by(ActionSource.SAFE)))
+    memory.append(arrived(EXPERT, slice(50)))
+    memory.append(arrived(EXPERT, slice(50, None), ActionSource.SAFE))
     assert len(memory.own) == 0
-    assert len(memory.demonstrations) == sum(not step.is_reset for step in steps_of(EXPERT))
+    assert len(memory.demonstrations) == sum(not step.is_reset for step in STEPS[EXPERT])
 
 
 def test_single_samples_tell_their_source_too():
@@ -111,61 +108,56 @@ def test_the_compressor_is_that_of_the_memories_inside():
 def test_what_may_change_while_training_changes_in_both():
     memory = filled(OWN, EXPERT, inner={"n_steps": 3, "gamma": 0.9})
     memory.tune(gamma=0.5, batch_size=20)
-    assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
     batch = memory.sample()
-    assert len(batch.rew) == memory.batch_size == 20
+    assert len(batch.rew) == 20
     assert batch.discount.max() == 0.5
-    with pytest.raises(ConfigError, match="gamma is 2"):
-        memory.tune(gamma=2.0)
-    with pytest.raises(ConfigError, match="batch_size is 0"):
-        memory.tune(gamma=0.25, batch_size=0)
+    for wrong, said in (
+        ({"gamma": 2.0}, "gamma is 2"),
+        ({"gamma": 0.25, "batch_size": 0}, "batch_size is 0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            memory.tune(**wrong)
     assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
 
 
-def taken_over(by_whom, sizes=(100,)):
-    """A stream of 100 steps in packets of these sizes; `by_whom` says who took over in which of
-    them.
-    """
+BY_WHOM = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
+
+
+def taken_over(size):
+    """A stream of 100 steps in packets of this size, of which somebody took over some."""
     sources = np.zeros(100, np.uint8)
-    for source, (first, end) in by_whom.items():
+    for source, (first, end) in BY_WHOM.items():
         sources[first:end] = source
-    start = 0
-    for steps in cut(steps_of(OWN), sizes):
-        (block,) = packed(steps, "w", compress).blocks
-        timing = block.timing._replace(source=sources[start : start + len(steps)])
+    for start in range(0, 100, size):
+        piece = slice(start, start + size)
+        (block,) = arrived(OWN, piece).blocks
+        timing = block.timing._replace(source=sources[piece])
         yield Buffer(stream="w", blocks=[replace(block, timing=timing)])
-        start += len(steps)
 
 
-@pytest.mark.parametrize("inner", [ReplayMemory, ListMemory])
-@pytest.mark.parametrize("sizes", [(100,), (3,), (25,)])
-def test_steps_of_who_takes_over_are_demonstrations_as_well(sizes, inner):
-    options = {"act_buf_len": 4} if inner is ReplayMemory else {}
-    memory = WithDemonstrations(
-        partial(inner, batch_size=10, **options), crc_debug=inner is ReplayMemory
-    )
-    by_whom = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
-    for buffer in taken_over(by_whom, sizes):
+@pytest.mark.parametrize("inner", [partial(ReplayMemory, act_buf_len=4), ListMemory])
+@pytest.mark.parametrize("size", [100, 3, 25])
+def test_steps_of_who_takes_over_are_demonstrations_as_well(size, inner):
+    is_ours = inner is not ListMemory
+    memory = WithDemonstrations(partial(inner, batch_size=10), crc_debug=is_ours)
+    without = WithDemonstrations(inner, takeovers=False)
+    for buffer in taken_over(size):
         memory.append(buffer)
+        without.append(buffer)
     memory.flush()
-    steps = steps_of(OWN)
+    assert len(without.demonstrations) == 0
+    steps = STEPS[OWN]
     driven = [
-        k for first, end in by_whom.values() for k in range(first, end) if not steps[k].is_reset
+        steps[k].sample.obs[0][1]
+        for first, end in BY_WHOM.values()
+        for k in range(first, end)
+        if not steps[k].is_reset
     ]
     assert len(driven) == 4 + 6
-    if inner is ReplayMemory:
-        assert len(memory.own) == sum(not step.is_reset for step in steps)
     found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
-    found = [t for t in found if memory.demonstrations.is_trainable(t)]
-    assert sorted(int(t[3][0][1]) for t in found) == sorted(
-        int(steps[k].sample.obs[0][1]) for k in driven
-    )
-    for item in range(len(memory) if memory.crc_debug else 0):
-        memory[item]
-
-
-def test_who_takes_over_is_none_of_the_demonstrations_where_that_is_switched_off():
-    memory = make(takeovers=False)
-    for buffer in taken_over({ActionSource.HUMAN: (20, 30)}):
-        memory.append(buffer)
-    assert len(memory.demonstrations) == 0
+    trainable = [t for t in found if memory.demonstrations.is_trainable(t)]
+    assert sorted(t[3][0][1] for t in trainable) == sorted(driven)
+    if is_ours:
+        assert len(memory.own) == sum(not step.is_reset for step in steps)
+        for item in range(len(memory)):
+            memory[item]

@@ -11,24 +11,20 @@ from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_label
 from tmrl_like.types import Buffer, Info, Sample
 
 
-def an_episode(
-    shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)
-) -> list[Sample]:
-    samples = []
+def an_episode(shades: list[int], terminated: bool, shape: tuple[int, ...] = (8, 9)) -> Any:
+    """Samples whose pictures have one shade each; `shape` (): without pictures."""
     for step, shade in enumerate(shades):
         obs = (np.zeros(2, np.float32), np.full(shape, shade, np.uint8))
         ends = step == len(shades) - 1
-        samples.append(
-            Sample(
-                0, obs, 0.0, ends and terminated, ends and not terminated, Info(is_reset=step == 0)
-            )
-        )
-    return samples
+        flags = ends and terminated, ends and not terminated
+        yield Sample(0, obs if shape else obs[0], 0.0, *flags, Info(is_reset=step == 0))
 
 
 def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:
     file = labels_beside(tmp_path / "data")
     assert file.name == "data.labels.csv"
+    with pytest.raises(ConfigError, match=r"labels.csv cannot be read"):
+        read_labels(file, 4)
     write_labels(file, {3: False, 0: True})
     assert file.read_text() == "episode,success\n0,true\n3,false\n"
     assert read_labels(file, 4) == {0: True, 3: False}
@@ -59,11 +55,6 @@ def test_a_mistake_in_labels_is_one_line_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_labels_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"labels.csv cannot be read"):
-        read_labels(tmp_path / "labels.csv", 4)
-
-
 def test_episodes_are_what_the_camera_saw_after_each_reset() -> None:
     samples = [*an_episode([9, 1, 2], True), *an_episode([9, 3], False)]
     first, second = pictured_episodes([Buffer(samples[:2], "one"), Buffer(samples[2:], "one")])
@@ -73,16 +64,12 @@ def test_episodes_are_what_the_camera_saw_after_each_reset() -> None:
     assert not second.terminated
 
 
-def without_pictures() -> list[Any]:
-    return [sample._replace(obs=sample.obs[0]) for sample in an_episode([0, 1], True)]
-
-
 @pytest.mark.parametrize(
     ("samples", "said"),
     [
-        (without_pictures(), "the data set has no pictures"),
-        (an_episode([0, 1], True, (7, 9)), "the data set has no pictures"),
-        (an_episode([0], True), "the data set has no step"),
+        ([*an_episode([0, 1], True, ())], "the data set has no pictures"),
+        ([*an_episode([0, 1], True, (7, 9))], "the data set has no pictures"),
+        ([*an_episode([0], True)], "the data set has no step"),
         (
             [*an_episode([0, 1], True), *an_episode([0, 1], True, (9, 9))],
             "pictures of several shapes",

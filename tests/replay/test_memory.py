@@ -16,7 +16,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, EncodingError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
-from tmrl_like.replay.crc import first_difference
+from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -24,10 +24,13 @@ LENGTH = 3
 GAMMA = 0.9
 
 
+def dropped(sample):
+    return DropHistory(LENGTH)(*sample)
+
+
 def filled(steps=200, **options):
     memory = ReplayMemory(**{"act_buf_len": LENGTH, "batch_size": 50, **options})
-    steps = ActionBufferEnv(1, LENGTH).take(steps)
-    memory.append(packed(steps, "w", lambda sample: DropHistory(LENGTH)(*sample), memory.crc_debug))
+    memory.append(packed(ActionBufferEnv(1, LENGTH).take(steps), "w", dropped, memory.crc_debug))
     return memory
 
 
@@ -66,15 +69,15 @@ def begin_of(step):
 
 def n_step_returns(arrived, n_steps, greedy_only):
     """By what it begins with: the steps that an n-step return is made of."""
-    expected = {}
-    for stream in {stream for stream, _ in arrived}:
-        steps = [step for name, step in arrived if name == stream]
+    expected, of_streams = {}, {}
+    for stream, step in arrived:
+        of_streams.setdefault(stream, []).append(step)
+    for steps in of_streams.values():
         for i, step in enumerate(steps):
             taken = [step]
             for after in steps[i + 1 : i + n_steps]:
-                if after.is_reset or taken[-1].sample.terminated or taken[-1].sample.truncated:
-                    break
-                if greedy_only and not after.sample.info["greedy"]:
+                ended = taken[-1].sample.terminated or taken[-1].sample.truncated
+                if after.is_reset or ended or (greedy_only and not after.sample.info["greedy"]):
                     break
                 taken.append(after)
             if not step.is_reset:
@@ -111,12 +114,9 @@ def n_step_returns(arrived, n_steps, greedy_only):
 def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
     sizes, workers, first, lost, packets, options, env
 ):
-    history = {
-        "act_buf_len": env["act_buf_len"],
-        "frame_stack": {1: env["frame_stack"]} if env["frame_stack"] else 0,
-    }
-    padding = {"frame_padding": env["frame_padding"]}
-    memory = ReplayMemory(**history, **padding, **options, gamma=GAMMA, columns=("speed",))
+    actions, frames = env["act_buf_len"], env["frame_stack"]
+    history = {"act_buf_len": actions, "frame_stack": {1: frames} if frames else 0}
+    memory = ReplayMemory(**history, frame_padding=env["frame_padding"], **options, gamma=GAMMA)
     compress, arrived, breaks = DropHistory(**history), [], [0] * workers
     coming = list(arriving(workers, sizes, options["memory_size"], first=first, **env))
     for number, (worker, steps) in enumerate(coming[:packets]):
@@ -127,93 +127,43 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         memory.append(packed(steps, stream, lambda sample: compress(*sample)))
         arrived += [(stream, step) for step in steps]
     expected = n_step_returns(arrived, options["n_steps"], options["greedy_only"])
-    batch = assert_a_batch_is_what_the_items_are(memory)
-    found = []
+    batch, found = assert_a_batch_is_what_the_items_are(memory), []
     for item in range(len(memory)):
         transition = memory.get_transition(item)
-        found.append(tuple(transition.last_obs[0].tolist()))
+        found.append(begin_of(transition))
         steps = expected[found[-1]]
         last_obs, act, rew = steps[0].original[:3]
         if options["n_steps"] > 1:
-            rew = 0.0
-            for k, step in enumerate(steps):
-                rew += GAMMA**k * float(step.sample.rew)
+            rew = sum(GAMMA**k * float(step.sample.rew) for k, step in enumerate(steps))
             assert batch.discount[item] == np.float32(GAMMA ** len(steps))
         check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
-        assert (
-            transition.info["speed"]
-            == batch.columns["speed"][item]
-            == steps[0].sample.info["speed"]
-        )
         memory[item]
     kept = arrived[-options["memory_size"] :]
-    whole = whole_transitions(kept, env["act_buf_len"], 1) & whole_transitions(
-        kept, env["frame_stack"], 10**6
-    )
+    whole = whole_transitions(kept, actions, 1) & whole_transitions(kept, frames, 10**6)
     assert sorted(found) == sorted(whole)
-
-
-def test_dtypes_and_structure_reach_the_batch():
-    batch = filled().sample()
-    kinds = [(leaf.dtype, tuple(leaf.shape)) for leaf in batch.next_obs]
-    actions = [(torch.float32, (50, 2))] * LENGTH
-    assert kinds == [
-        (torch.float32, (50, 2)),
-        (torch.uint8, (50, 2, 3)),
-        (torch.float64, (50,)),
-        *actions,
-    ]
-    assert [field.dtype for field in (batch.rew, batch.terminated, batch.truncated)] == [
-        torch.float32
-    ] * 3
-    assert all(leaf.is_contiguous() for leaf in (*batch.obs, *batch.next_obs, batch.act))
-
-
-def test_observations_need_not_be_tuples():
-    memory = ReplayMemory(batch_size=4)
-    memory.append(rows([(0, {"x": np.float32(k), "y": [np.ones(2), k]}, 0) for k in range(6)]))
-    batch = memory.sample()
-    assert batch.obs["x"].dtype == torch.float32
-    assert batch.obs["y"][1].dtype == batch.act.dtype == torch.int64
-    assert batch.obs["y"][0].shape == (4, 2)
-    assert memory.get_transition(0).last_obs["y"][1] == 0
 
 
 def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
     batch = filled().sample()
-    tensors = [*batch.obs, *batch.next_obs, batch.act, batch.rew, batch.terminated, batch.truncated]
+    tensors = [*tree.leaves(tuple(batch))]
     before = [tensor.clone() for tensor in tensors]
-    for k, tensor in enumerate(tensors):
+    for k, tensor in enumerate(tensors, start=1):
         tensor.zero_()
-        assert all(
-            torch.equal(a, b) for a, b in zip(tensors[k + 1 :], before[k + 1 :], strict=True)
-        )
+        assert all(map(torch.equal, tensors[k:], before[k:]))
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
     memory = filled(n_steps=n_steps, gamma=0.9)
-    drawn = []
-    memory.sample_indices = lambda: (
-        drawn.append(memory.rng.integers(0, len(memory), memory.batch_size)) or drawn[-1]
-    )
-    batches = [memory.sample() for _ in range(31)]
-    given_out = [
-        drawn[first + k]
-        for first, n in ((0, 1), (1, 2), (3, 4), (7, 8), (15, 8), (23, 8))
-        for k in range(n)[::-1]
-    ]
-    for items, batch in zip(given_out, batches, strict=True):
-        expected = gather(memory, items)
-        for tensor, other in zip(
-            tree.leaves(tuple(batch)), tree.leaves(tuple(expected)), strict=True
-        ):
-            assert torch.equal(tensor, other)
-        assert (
-            (batch.discount is None)
-            if n_steps == 1
-            else torch.equal(batch.discount, expected.discount)
-        )
+    items = {begin_of(memory.get_transition(item)): item for item in range(len(memory))}
+    seen = set()
+    for batch in [memory.sample() for _ in range(31)]:
+        drawn = [items[tuple(identity)] for identity in batch.obs[0].tolist()]
+        assert tuple(drawn) not in seen, "the same batch twice"
+        seen.add(tuple(drawn))
+        expected = gather(memory, drawn)
+        pairs = tree.walk((*batch, batch.discount), (*expected, expected.discount))
+        assert all(one is other or torch.equal(one, other) for _, one, other in pairs)
 
 
 def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batch():
@@ -221,13 +171,7 @@ def test_new_samples_another_batch_size_and_another_seed_hold_from_the_next_batc
     for _ in range(2):  # one more has been drawn
         memory.sample()
     for one in (memory, other):
-        one.append(
-            packed(
-                ActionBufferEnv(2, LENGTH).take(300),
-                "v",
-                lambda sample: DropHistory(LENGTH)(*sample),
-            )
-        )
+        one.append(packed(ActionBufferEnv(2, LENGTH).take(300), "v", dropped))
     assert 2.0 in memory.sample().next_obs[0][:, 0]
     memory.batch_size = other.batch_size = 30
     assert len(memory.sample().rew) == 30
@@ -241,20 +185,21 @@ def test_preprocessors_see_raw_observations_after_the_check(is_batched):
     def only_reading(obs):
         return obs[2] * 2
 
-    def negative(last_obs, act, rew, obs, terminated, truncated):
-        return last_obs, act, -rew, obs, terminated, truncated
+    def negative(last_obs, act, rew, *others):
+        return last_obs, act, -rew, *others
 
     only_reading.batched = negative.batched = is_batched
-    plain = filled()
-    memory = filled(
-        obs_preprocessor=only_reading, sample_preprocessor=negative, crc_debug=not is_batched
-    )
-    plain.seed(3)
-    memory.seed(3)
+    preprocessors = {"obs_preprocessor": only_reading, "sample_preprocessor": negative}
+    plain, memory = filled(), filled(**preprocessors, crc_debug=not is_batched)
+    for one in (plain, memory):
+        one.seed(3)
     expected, batch = plain.sample(), memory.sample()
-    assert torch.equal(batch.obs, expected.obs[2] * 2)
-    assert torch.equal(batch.next_obs, expected.next_obs[2] * 2)
-    assert torch.equal(batch.rew, -expected.rew)
+    for found, other in (
+        (batch.obs, expected.obs[2] * 2),
+        (batch.next_obs, expected.next_obs[2] * 2),
+        (batch.rew, -expected.rew),
+    ):
+        assert torch.equal(found, other)
 
 
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
@@ -263,30 +208,15 @@ def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
         memory.sample()
 
 
-@pytest.mark.parametrize(
-    ("first", "later"),
-    [
-        (0, [0.25, 1]),  # whole rewards that become fractions
-        (0.0, [2.0, np.full(1, 3.0), np.full((1, 1), 4.0)]),
-        (np.zeros(1), [2.0, np.full(1, 3.0), np.full((1, 1), 4.0)]),
-    ],
-)
-def test_a_reward_may_be_a_number_or_an_array_of_one(first, later):
+@pytest.mark.parametrize("first", [0, 0.0, np.zeros(1)])
+def test_a_reward_may_be_a_number_or_an_array_of_one(first):
     memory = ReplayMemory()
-    memory.append(rows([(0, 0.0, first), (1, 1.0, first)]))
+    memory.append(rows([(0, 0.0, first)] * 2))
+    later = [0.25, 2, np.full(1, 3.0), np.full((1, 1), 4.0)]
     for rew in later:
         memory.append(rows([(1, 1.0, rew)], reset_at=()))
-    found = [np.asarray(memory.get_transition(k).rew).item() for k in range(len(memory))]
-    assert found == [np.asarray(rew).item() for rew in (first, *later)]
-
-
-def test_a_default_action_of_another_float_type_is_cast():
-    memory = ReplayMemory()
-    memory.append(rows([(np.zeros(2), np.ones(1), 0.0)]))
-    assert len(memory) == 0
-    memory.append(rows([(np.ones(2, np.float32), np.ones(1), np.float32(2))], reset_at=()))
-    transition = memory.get_transition(0)
-    assert transition.act.dtype == transition.rew.dtype == np.float32
+    found = [float(np.squeeze(memory.get_transition(k).rew)) for k in range(len(memory))]
+    assert found == [0.0, 0.25, 2.0, 3.0, 4.0]
 
 
 def test_items_outside_are_refused():
@@ -306,8 +236,6 @@ OBS = GOOD[1]
         ((0, (np.ones(2),), 0.5), r"obs\[0\] began as float32 \(2,\) and is now float64"),
         ((0, (np.ones(3, np.float32),), 0.5), r"obs\[0\].*\(3,\)"),
         ((0, (OBS,), 0.5), "structure"),
-        ((0, OBS, (0.5,)), "rew"),
-        ((0, OBS, "good"), "rew"),
         ((0, OBS, np.ones(2)), "rew"),
         ((0, OBS, 0.5, np.zeros(2, bool)), "terminated"),
     ],
@@ -317,12 +245,9 @@ def test_what_changes_is_refused_by_name_and_nothing_of_its_buffer_is_stored(wro
     memory.append(rows([GOOD] * 2))
     before = repr(memory.get_transition(0))
     act, obs, rew, terminated = (*wrong, False)[:4]
-    buffer = [
-        *rows([(0, OBS, 0.5)] * 4, reset_at=()),
-        Sample(act, obs, rew, terminated, False, Info()),
-    ]
+    misfit = Sample(act, obs, rew, terminated, False, Info())
     with pytest.raises(MemoryContractError, match=message):
-        memory.append(Buffer(buffer, "other"))
+        memory.append(Buffer([*rows([(0, OBS, 0.5)] * 4, reset_at=()), misfit], "other"))
     assert (len(memory), repr(memory.get_transition(0))) == (1, before)
     memory.append(rows([(0, OBS, 3)] * 2, reset_at=()))
     assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]
@@ -336,16 +261,8 @@ CAMERA = {"frame_stack": {"camera": 4}}
     [
         ({}, (0, {"name": "a"}, 0.0), r"obs\['name'\] is a Python str"),
         ({}, (0, np.array(["a", "b"]), 0.0), "stores arrays and numbers|obs has the dtype"),
-        ({}, (0, np.array([1, 2], "M8[s]"), 0.0), "stores arrays and numbers|obs has the dtype"),
-        ({}, (0, np.array([b"x"]), 0.0), "stores arrays and numbers|obs has the dtype"),
-        ({}, (0, "text", 0.0), "stores arrays and numbers"),
-        ({}, (0, b"x", 0.0), "stores arrays and numbers"),
         ({"act_buf_len": 1}, (0, np.ones(1), 0.0), "not a tuple"),
-        (
-            CAMERA,
-            (0, {"lidar": np.ones(2)}, 0.0),
-            r"obs\['camera'\] .* the arrays are obs\['lidar'\]",
-        ),
+        (CAMERA, (0, {"lidar": 0}, 0.0), r"obs\['camera'\] .* the arrays are obs\['lidar'\]"),
         ({"frame_stack": {0: 4}}, (0, ((np.ones(2),),), 0.0), "not a single array"),
         ({}, (0, 0.0, np.zeros(2)), "rew is not a single number but"),
         ({}, (0, 0.0, (0.0, 0.0)), "rew is not a single number but"),
@@ -366,9 +283,7 @@ def test_samples_that_no_memory_with_its_arguments_can_hold_are_refused_by_name(
         ({"act_buf_len": -1}, "act_buf_len"),
         ({"memory_size": 0}, "memory_size"),
         ({"memory_size": 2**31}, "memory_size"),
-        ({"batch_size": 1.5}, "batch_size"),
         ({"frame_stack": -1}, "frame_stack"),
-        ({"frame_stack": {"a": 0}}, "frame_stack"),
         ({"frame_stack": {"a": 1.5}}, "frame_stack"),
         ({"act_buf_len": 1, "frame_stack": 2}, "which item"),
         ({"frame_padding": "edge"}, "frame_padding"),
@@ -410,12 +325,9 @@ def test_the_compressor_cuts_the_action_buffer_and_the_older_frames_off(history,
     ("history", "obs", "message"),
     [
         ((2,), (1, 2), "the compressor got an observation"),
-        ((2,), [1, 2, 3], "the compressor got an observation"),
         ((2,), np.ones(5), "the compressor got an observation"),
         ((0, 4), np.ones((3, 2)), r"a stack of 4 frames, \[4, ...\]; it is an array \(3, 2\)"),
-        ((0, 4), (np.ones(4),), "it is a tuple"),
         ((0, {"a": 2}), np.ones(2), "no tuple or dict"),
-        ((0, {"a": 2}), {"b": np.ones(2)}, "names the item 'a'"),
         ((0, {3: 2}), (np.ones(2),), "names the item 3.*a tuple of 1"),
         ((0, {0: 2}), ([1, 2],), r"obs\[0\] is a stack.*it is a list"),
     ],
@@ -423,14 +335,6 @@ def test_the_compressor_cuts_the_action_buffer_and_the_older_frames_off(history,
 def test_an_observation_without_the_history_is_refused(history, obs, message):
     with pytest.raises(MemoryContractError, match=message):
         DropHistory(*history)(0, obs, 0.0, False, False, {})
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"act_buf_len": -1}, {"frame_stack": -1}, {"frame_stack": {"a": 1.5}}]
-)
-def test_a_compressor_of_no_such_history_is_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        DropHistory(**wrong)
 
 
 def test_the_compressor_comes_from_the_memorys_own_arguments():
@@ -441,84 +345,37 @@ def test_the_compressor_comes_from_the_memorys_own_arguments():
     assert compressor_of(partial(ListMemory, memory_size=5)) is None
 
 
-def stacked_buffer(observations, frame_stack):
-    """Plain samples through the compressor, the first a reset."""
-    compress = DropHistory(frame_stack=frame_stack)
-    samples = [
-        compress(0, obs, 0.0, False, False, Info(is_reset=k == 0))
-        for k, obs in enumerate(observations)
-    ]
-    return Buffer(samples, "w")
-
-
 @pytest.mark.parametrize("padding", ["reset", "zero"])
-@pytest.mark.parametrize("shape", [(2,), (3, 2, 2)])
-def test_gymnasiums_stack_of_frames_is_rebuilt(padding, shape):
-    class Counting(gymnasium.Env):
-        observation_space = gymnasium.spaces.Dict(
-            {"camera": gymnasium.spaces.Box(0, 255, shape, np.uint8)}
-        )
-        action_space = gymnasium.spaces.Discrete(2)
-        count = 0
-
-        def observe(self):
-            self.count += 1
-            return {"camera": np.full(shape, self.count, np.uint8)}
-
-        def reset(self, **_):
-            return self.observe(), {}
-
-        def step(self, action):
-            return self.observe(), 0.0, False, False, {}
-
-    env = gymnasium.wrappers.FrameStackObservation(Counting(), 4, padding_type=padding)
-    memory = ReplayMemory(**CAMERA, frame_padding=padding, batch_size=200)
-    produced = []
+def test_gymnasiums_stack_of_frames_is_rebuilt(padding):
+    env = gymnasium.wrappers.FrameStackObservation(CountingEnv(), 4, padding_type=padding)
+    memory = ReplayMemory(frame_stack=4, frame_padding=padding)
+    compress, produced = DropHistory(frame_stack=4), []
     for _ in range(3):
         episode = [env.reset()[0], *(env.step(0)[0] for _ in range(6))]
-        memory.append(stacked_buffer(episode, {"camera": 4}))
+        memory.append(rows([compress(0, obs, 0.0, False, False, {})[:3] for obs in episode]))
         produced += pairwise(episode)
-    assert len(memory) == len(produced)
     for item, (last_obs, obs) in enumerate(produced):
         check_transition((last_obs, 0, 0.0, obs, False, False), memory.get_transition(item))
-    assert_a_batch_is_what_the_items_are(memory)
-    assert memory.sample().obs["camera"].shape == (200, 4, *shape)
+    assert len(assert_a_batch_is_what_the_items_are(memory).rew) == len(produced)
 
 
 # -- where it is kept ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def reserved(monkeypatch):
-    """The bytes of each column that is reserved in a scratch file."""
-    sizes = []
+def test_each_frame_and_action_is_stored_once_in_its_own_dtype(tmp_path, monkeypatch):
+    reserved = []
     monkeypatch.setattr(
         "tmrl_like.replay.table.allocate",
-        lambda file, size: allocate(file, size) or sizes.append(size),
+        lambda file, size: allocate(file, size) or reserved.append(size),
     )
-    return sizes
-
-
-def test_each_frame_and_action_is_stored_once_in_its_own_dtype(tmp_path, reserved):
     filled(memory_size=200, scratch_dir=str(tmp_path))
     observation = 8 + 6 + 8
     assert sum(reserved) == 200 * (observation + 8 + 4 + 2)
 
 
-def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once(tmp_path, reserved):
-    values = np.arange(50, dtype=np.float32)
-    stacks = [values[np.maximum(0, np.arange(k - 2, k + 1))] for k in range(50)]
-    memory = ReplayMemory(frame_stack=3, memory_size=50, scratch_dir=str(tmp_path))
-    memory.append(stacked_buffer(stacks, 3))
-    assert sum(reserved) == 50 * (4 + 8 + 8 + 2)
-    for k in range(49):
-        check_transition((stacks[k], 0, 0.0, stacks[k + 1], False, False), memory.get_transition(k))
-
-
 def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind(tmp_path):
     in_ram, on_disk = filled(), filled(scratch_dir=str(tmp_path))
     items = range(len(in_ram))
-    assert all(first_difference(in_ram[k], on_disk[k], "item") is None for k in items)
     pairs = tree.walk(gather(in_ram, items), gather(on_disk, items))
     assert all(torch.equal(one, other) for _, one, other in pairs)
     del on_disk

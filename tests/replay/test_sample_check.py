@@ -44,9 +44,7 @@ NOT_FINITE = {
     "a reward that is too large for float32": changed("rew", np.float64(1e300)),
     "a reward in an array": changed("rew", np.full((), np.nan)),
     "an observation that is NaN": changed("obs", np.array([1.0, np.nan], F32)),
-    "an observation whose square is too large for float32": changed(
-        "obs", np.array([1e30, 0.0], F32)
-    ),
+    "an observation whose square is too large": changed("obs", np.array([1e30, 0.0], F32)),
     "a float64 observation beyond float32": changed("obs", np.array([1e300, 0.0])),
     "an action that is infinite": changed("act", np.array([np.inf], F32)),
     "a half float": changed("obs", np.array([np.inf, 0.0], np.float16)),
@@ -65,16 +63,9 @@ def test_values_that_are_not_finite_as_float32_are_refused(memory, sample):
 
 
 def test_large_values_that_can_be_learnt_from_are_taken():
-    check = SampleCheck(*SPACES, ReplayMemory())
-    large = (
-        np.zeros(1, F32),
-        np.array([1.8e19, -1e18], F32),
-        2**63 - 1,
-        False,
-        False,
-        {"x": float("nan")},
-    )
-    check.values(block(*[large] * 50))
+    large = changed("obs", np.array([1.8e19, -1e18], F32))[:2]
+    sample = (*large, 2**63 - 1, False, False, {"x": float("nan")})
+    SampleCheck(*SPACES, ReplayMemory()).values(block(*[sample] * 50))
 
 
 def test_observations_may_be_anything_where_a_preprocessor_comes_first():
@@ -128,12 +119,10 @@ def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_kn
 def test_what_the_memorys_own_compressor_leaves_is_expected():
     box = spaces.Box(-1.0, 1.0, (1,), F32)
     tuples = spaces.Tuple((spaces.Box(0, 255, (4, 8, 8), np.uint8), spaces.Discrete(3), box, box))
-    memory = ReplayMemory(act_buf_len=2, frame_stack={0: 4})
-    check = SampleCheck(tuples, box, memory)
+    check = SampleCheck(tuples, box, ReplayMemory(act_buf_len=2, frame_stack={0: 4}))
     frame = np.zeros((8, 8), np.uint8)
-    check.structure(schema_of(changed("obs", (frame, 2))))
-    # containers, order and dtypes are the memory's
-    check.structure(schema_of(changed("obs", (np.int64(2), frame))))
+    for obs in ((frame, 2), (np.int64(2), frame)):  # containers, order and dtypes are the memory's
+        check.structure(schema_of(changed("obs", obs)))
     with pytest.raises(MemoryContractError):
         check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
 
@@ -156,7 +145,6 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
 @pytest.mark.parametrize(
     ("act_buf_len", "error"),
     [
-        (1, "the data set is not of the trainer's spaces: obs has arrays of the shapes"),
         (2, "the data set is not of the trainer's spaces: obs has arrays of the shapes"),
         (3, None),
         (5, "the data set is not of the trainer's spaces: .* a tuple of 4"),
@@ -164,18 +152,10 @@ def test_a_trainer_rejects_the_worker_of_a_bad_sample_and_takes_the_others(inpro
 )
 def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len, error, wrap):
     space = spaces.Tuple([spaces.Box(-1, 1, (2,))] + [spaces.Box(-1, 1, (1,))] * 3)
-    rows = [
-        Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info(is_reset=k == 0))
-        for k in range(9)
-    ]
-    write_data_set(tmp_path, [Buffer(rows, "a")])
+    sample = Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info())
+    write_data_set(tmp_path, [Buffer([sample] * 9, "a")])
     given = wrap(partial(ReplayMemory, act_buf_len=act_buf_len))
     make = completed(given, observation_space=space, action_space=SPACES[1])
     path = {"demonstrations_path" if "memory" in make.keywords else "dataset_path": tmp_path}
     with pytest.raises(ConfigError, match=error) if error else nullcontext():
         make(**path)
-
-
-def test_data_sets_of_memories_whose_compressor_is_not_known_are_the_users_affair(tmp_path):
-    write_data_set(tmp_path, [Buffer([Sample(0, "a", 0.0, False, False, Info())] * 4, "a")])
-    ListMemory(dataset_path=tmp_path)

@@ -21,20 +21,21 @@ def number(value):
 
 def episode(first, sources):
     """Observations count up from `first`; the action after observation k is -k."""
-    timing = [StepTiming(0.0, 0.0, 0.0, 0, source) for source in (sources[0], *sources)]
-    buffer, samples = [number(0.0)] * 2, []
-    compress = DropHistory(2)
-    for _ in range(2):
-        info = Info(is_reset=True, timing=timing[0])
-        samples.append(compress(number(0.0), (number(first), *buffer), 0.0, False, False, info))
-    for k in range(len(sources)):
-        act = number(-(first + k))
-        buffer = [buffer[1], act]
-        obs = (number(first + k + 1), *buffer)
-        samples.append(
-            compress(act, obs, 0.0, k == len(sources) - 1, False, Info(timing=timing[k + 1]))
-        )
+    compress, buffer = DropHistory(2), [number(0.0)] * 2
+
+    def sample(act, seen, source, **flags):
+        info = Info(timing=StepTiming(0.0, 0.0, 0.0, 0, source), is_reset="is_last" not in flags)
+        obs = (number(seen), *buffer)
+        return compress(act, obs, 0.0, flags.get("is_last", False), False, info)
+
+    samples = [sample(number(0.0), first, sources[0]) for _ in range(2)]
+    for k, source in enumerate(sources, start=first):
+        buffer = [buffer[1], number(-k)]
+        samples.append(sample(buffer[1], k + 1, source, is_last=k == first + len(sources) - 1))
     return samples
+
+
+OWN, PERSON, EXPERT = ActionSource.POLICY, ActionSource.HUMAN, ActionSource.EXPERT
 
 
 def found(buffers, memory_cls=partial(ReplayMemory, act_buf_len=2, held_out=0.5)):  # noqa: B008
@@ -43,41 +44,42 @@ def found(buffers, memory_cls=partial(ReplayMemory, act_buf_len=2, held_out=0.5)
 
 
 def test_each_step_is_rebuilt_with_its_episode_whatever_is_between_packets_and_streams():
-    policy = [ActionSource.POLICY] * 4
-    one, two, three = episode(10, policy), episode(20, policy), episode(30, policy)
-    mixed = [
-        Buffer(one[:3], "a"),
-        Buffer(three[:2], "b"),
-        Buffer(one[3:] + two, "a"),
-        Buffer(three[2:], "b"),
-    ]
-    rows, steps = found(mixed)
+    one, two, three = (episode(first, [OWN] * 4) for first in (10, 20, 30))
+    rows, steps = found(
+        [
+            Buffer(one[:3], "a"),
+            Buffer(three[:2], "b"),
+            Buffer(one[3:] + two, "a"),
+            Buffer(three[2:], "b"),
+        ]
+    )
     assert sorted(row[1:] for row in rows) == [
         (k, -k) for first in (10, 20, 30) for k in range(first, first + 4)
     ]
-    assert len({row[0] for row in rows}) == 3
-    assert len({(row[0], row[1] // 10) for row in rows}) == 3
+    episodes = {row[0] for row in rows}
+    assert len(episodes) == len({(row[0], row[1] // 10) for row in rows}) == 3
     last = next(step for step in steps if step.obs[0].item() == 13)
     assert [part.item() for part in last.obs] == [13, -11, -12]
 
 
 def test_demonstrations_are_shown_alone_where_there_are_any():
-    own, person, expert = ActionSource.POLICY, ActionSource.HUMAN, ActionSource.EXPERT
-    taken = episode(10, [own, own, person, person, person, own])
-    rows, _ = found([Buffer(taken + episode(20, [own] * 3), "a")])
-    assert [row[1] for row in rows] == [12, 13, 14]
-    rows, _ = found([Buffer(episode(20, [own] * 3) + episode(30, [expert] * 3), "a")])
-    assert [row[1] for row in rows] == [30, 31, 32]
-    memory = partial(
+    taken = episode(10, [OWN, OWN, PERSON, PERSON, PERSON, OWN])
+    own = episode(20, [OWN] * 3)
+    ours = partial(
         WithDemonstrations, partial(ReplayMemory, act_buf_len=2), demonstrations_path="nowhere"
     )
-    rows, _ = found([Buffer(taken, "a")], memory)
-    assert [row[1] for row in rows] == [12, 13, 14]
+    for samples, shown, memory in (
+        (taken + own, [12, 13, 14], ()),
+        (own + episode(30, [EXPERT] * 3), [30, 31, 32], ()),
+        (taken, [12, 13, 14], (ours,)),
+    ):
+        rows, _ = found([Buffer(samples, "a")], *memory)
+        assert [row[1] for row in rows] == shown
 
 
 def test_observations_are_those_that_the_actor_sees():
     memory = partial(ReplayMemory, act_buf_len=2, obs_preprocessor=lambda obs: 2 * obs[0])
-    steps = shown_steps([Buffer(episode(10, [ActionSource.POLICY] * 3), "a")], memory, OBS, ACT)
+    steps = shown_steps([Buffer(episode(10, [OWN] * 3), "a")], memory, OBS, ACT)
     assert [step.obs.item() for step in steps] == [20, 22, 24]
 
 

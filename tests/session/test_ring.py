@@ -2,6 +2,7 @@
 
 import socket
 from collections import Counter
+from contextlib import closing
 
 import pytest
 from transport.exchange import receive_at, send_of, until
@@ -70,24 +71,15 @@ def test_peers_spread_evenly_and_those_of_a_server_that_is_gone_as_well() -> Non
     assert all(sorted(order) == servers for order in orders)
     assert set(Counter(order[0] for order in orders).values()) == {100}
     assert min(Counter(order[1] for order in orders if order[0] == "a").values()) > 20
-    assert in_turn(servers, "arm") == in_turn(servers, "arm")
-    assert (
-        len(
-            {in_turn(servers, name)[0] for name in ("arm", "crane", "drone", "car", "lift", "boat")}
-        )
-        > 1
-    )
+    assert len({in_turn(servers, name)[0] for name in ("arm", "crane", "drone", "car")}) > 1
 
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines, count) -> None:
-    servers = {
-        f"127.0.0.1:{server.address[1]}": server
-        for server in (machines.listen() for _ in range(count))
-    }
-    ring = connect_to_one(machines.transport, list(servers), "w", machines.keys)
-    try:
+    listening = [machines.listen() for _ in range(count)]
+    servers = {f"127.0.0.1:{server.address[1]}": server for server in listening}
+    with closing(connect_to_one(machines.transport, list(servers), "w", machines.keys)) as ring:
         for _ in range(3):
             where = ring.where
             send_of(ring, b"here")
@@ -101,5 +93,3 @@ def test_a_ring_dials_one_server_after_the_other_and_the_only_one_again(machines
                 assert ring.where != where
         servers[ring.where].close()
         until(lambda: (ring.receive(0.01), ring.is_lost)[1], "the loss of a connection")
-    finally:
-        ring.close()

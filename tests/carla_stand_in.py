@@ -4,7 +4,7 @@ simulator runs.
 Map, transforms, controls and settings are those of CARLA's own client (extra `carla`), offline. The
 rest is here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous
 mode, by `tick`; walls to run into; camera, lidar, collision and lane-invasion sensors whose data
-come in another thread. Classes, methods and arguments have CARLA's names, and do what CARLA's
+come while it goes on. Classes, methods and arguments have CARLA's names, and do what CARLA's
 documentation says of them, for what `tmrl_like.envs.carla` uses.
 """
 
@@ -112,8 +112,7 @@ class Simulator:
         self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
         self.lock = threading.RLock()
         self.ticked = threading.Condition(self.lock)
-        self._next_id, self._wake = 1, threading.Event()
-        self._undelivered = []
+        self._next_id = 1
         self._passed_at = time.monotonic()
         self.load("Straight")
         threading.Thread(
@@ -126,7 +125,6 @@ class Simulator:
             for actor in self.actors.values():
                 actor.is_alive = False
             self.actors.clear()
-            self._undelivered.clear()
             self.map = _offline_map(f"Carla/Maps/{map_name}")
             self.settings = carla.WorldSettings()
             self.snapshot = self._see(0.0)
@@ -154,12 +152,8 @@ class Simulator:
         """Make an actor, unless a vehicle is in its way."""
         with self.lock:
             kind = Sensor if blueprint.id.startswith("sensor.") else Vehicle
-            if kind is Vehicle:
-                others = [a for a in self.actors.values() if isinstance(a, Vehicle)]
-                if any(
-                    o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M
-                    for o in others
-                ):
+            for other in self.actors.values() if kind is Vehicle else ():
+                if other.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M:
                     return None
             actor = kind(self, self._next_id, blueprint, transform, parent)
             self.actors[self._next_id] = actor
@@ -169,35 +163,25 @@ class Simulator:
     # -- time --------------------------------------------------------------------------------------
 
     def live(self):
-        """Let the time pass that has passed, if the world goes on by itself; then call
-        listeners.
-        """
+        """Let the time pass that has passed, if the world goes on by itself."""
         with self.lock:
             now = time.monotonic()
             passed_s, self._passed_at = now - self._passed_at, now
             if not (self.settings.synchronous_mode or self.is_dead):
                 self.advance(self.settings.fixed_delta_seconds or passed_s)
-            undelivered, self._undelivered = self._undelivered, []
-        for sensor, data in undelivered:
-            if sensor.callback is not None:
-                sensor.callback(data)
-        self._wake.wait(self.period_s)
-        self._wake.clear()
+        time.sleep(self.period_s)
 
     def advance(self, step_s):
-        """One frame; returns it."""
+        """One frame, of which listeners hear; returns its number."""
         with self.lock:
             self.frame += 1
             self.time_s += step_s
             for actor in list(self.actors.values()):
                 actor.advance(step_s)
             self.snapshot = self._see(step_s)
-            sensors = [
-                a for a in self.actors.values() if isinstance(a, Sensor) and a.callback is not None
-            ]
-            self._undelivered += [(sensor, data) for sensor in sensors for data in sensor.measure()]
+            for actor in self.actors.values():
+                actor.measure()
             self.ticked.notify_all()
-            self._wake.set()
             return self.frame
 
     def _see(self, step_s):
@@ -270,11 +254,10 @@ class World:
         return self._simulator.map
 
     def get_settings(self):
+        """A copy."""
         self._simulator.answer()
         now = self._simulator.settings
-        copy = carla.WorldSettings(synchronous_mode=now.synchronous_mode)
-        copy.fixed_delta_seconds = now.fixed_delta_seconds
-        return copy
+        return carla.WorldSettings(now.synchronous_mode, False, now.fixed_delta_seconds or 0.0)
 
     def apply_settings(self, world_settings):
         self._simulator.answer()
@@ -409,6 +392,9 @@ class Actor:
     def advance(self, step_s):
         """Let time pass."""
 
+    def measure(self):
+        """Say what there is to say in this frame."""
+
     def _check_alive(self):
         if not self.is_alive:
             raise RuntimeError(_DESTROYED)
@@ -445,7 +431,7 @@ class Vehicle(Actor):
         if self._to_place is not None:
             self._at, self._to_place = self._to_place, None
             return
-        on_lane = self._is_on_lane()
+        on_lane = self.is_on_lane()
         self._roll(step_s)
         touched = any(
             self._distance_m(x, y) < radius + _CAR_RADIUS_M
@@ -454,15 +440,12 @@ class Vehicle(Actor):
         self.hit_m_s = self._speed_m_s if touched else 0.0
         if touched:
             self._speed_m_s = 0.0
-        self.crossed = on_lane != self._is_on_lane()
+        self.crossed = on_lane != self.is_on_lane()
 
     def _roll(self, step_s):
         control, before_m_s = self._control, self._speed_m_s
-        pull = (
-            control.throttle * _THROTTLE_M_S2
-            - _DRAG_PER_S * before_m_s
-            - control.brake * _BRAKE_M_S2
-        )
+        pull = control.throttle * _THROTTLE_M_S2 - control.brake * _BRAKE_M_S2
+        pull -= _DRAG_PER_S * before_m_s
         self._speed_m_s = max(0.0, before_m_s + pull * step_s)
         self._acceleration_m_s2 = (self._speed_m_s - before_m_s) / step_s if step_s else 0.0
         turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
@@ -472,7 +455,7 @@ class Vehicle(Actor):
         y = self._at.location.y + self._speed_m_s * math.sin(yaw) * step_s
         self._at = carla.Transform(carla.Location(x, y, 0.0), carla.Rotation(yaw=math.degrees(yaw)))
 
-    def _is_on_lane(self):
+    def is_on_lane(self):
         lane = self._simulator.map.get_waypoint(self._at.location)
         return bool(lane.transform.location.distance(self._at.location) < lane.lane_width / 2)
 
@@ -497,34 +480,26 @@ class Sensor(Actor):
         self.callback = None
 
     def measure(self):
-        """What it has to say in this frame."""
         car = self.parent
-        assert isinstance(car, Vehicle)
         if self.type_id == "sensor.camera.rgb":
-            return [self._photograph(car)]
-        if self.type_id == "sensor.lidar.ray_cast":
-            return [self._scan(car)]
-        if self.type_id == "sensor.other.collision":
-            return (
-                [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))]
-                if car.hit_m_s
-                else []
-            )
-        return [self._data(crossed_lane_markings=[object()])] if car.crossed else []
+            self._photograph(car)
+        elif self.type_id == "sensor.lidar.ray_cast":
+            self._scan(car)
+        elif self.type_id == "sensor.other.collision" and car.hit_m_s:
+            self._say(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))
+        elif self.type_id == "sensor.other.lane_invasion" and car.crossed:
+            self._say(crossed_lane_markings=[object()])
 
-    def _data(self, **values):
-        return SensorData(self._simulator.frame, self._simulator.time_s, values)
+    def _say(self, **values):
+        if self.callback is not None:
+            self.callback(SensorData(self._simulator.frame, self._simulator.time_s, values))
 
     def _photograph(self, car):
         """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
         height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
-        green = 255 if car._is_on_lane() else 0
-        pixel = np.array(
-            [self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8
-        )
-        return self._data(
-            width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes()
-        )
+        green, red = 255 * car.is_on_lane(), min(255, int(car._speed_m_s))
+        pixels = height * width * bytes([self._simulator.frame % 256, green, red, 255])
+        self._say(width=width, height=height, raw_data=pixels)
 
     def _scan(self, car):
         """The nearest point of each wall, and points on the road; a frame that is short sees half a
@@ -540,7 +515,7 @@ class Sensor(Actor):
         turn_s = 1.0 / float(self.attributes["rotation_frequency"])
         if self._simulator.snapshot.timestamp.delta_seconds < turn_s - 1e-6:
             reached = [p for p in reached if (p[1] >= 0) == (self._simulator.frame % 2 == 0)]
-        return self._data(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
+        self._say(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
 
 
 class SensorData:

@@ -49,7 +49,6 @@ def figure(request):
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter, config):
     if FIGURES:
         terminalreporter.section("figures")
@@ -64,21 +63,6 @@ def pytest_terminal_summary(terminalreporter, config):
             + "\n",
             encoding="utf-8",
         )
-    yield
-    skipped = [
-        report
-        for report in terminalreporter.getreports("skipped")
-        if "needs Xvfb" in str(report.longrepr)
-    ]
-    if skipped:
-        files = ", ".join(
-            sorted({Path(report.nodeid.partition("::")[0]).stem for report in skipped})
-        )
-        line = (
-            f"{len(skipped)} tests were skipped for want of a screen ({files}): sudo apt-get "
-            "install xvfb"
-        )
-        terminalreporter.line(line, yellow=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

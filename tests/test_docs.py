@@ -159,32 +159,6 @@ def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypa
     assert printed[0].startswith("5000 training steps")
 
 
-def command_in(folder, *arguments):
-    return python("-m", "tmrl_like", *arguments, cwd=folder, TMRL_LIKE_HOME=str(folder / "data"))[0]
-
-
-@pytest.mark.long
-def test_the_commands_of_the_guide_lead_to_a_policy(tmp_path):
-    first, then, *commands = fences(page("guide/environments.md"), "console")[0].splitlines()
-    command_in(tmp_path, *first.split()[1:])
-    assert then == "cd my_arm"
-    assert len(commands) == 3
-    shorter = {
-        "check": "--episodes 1 --delay-steps 0",
-        "run": f"--trainer.max_minutes 0.2 --server.port {free_port()}",
-    }
-    for command in commands:
-        _, name, *rest = command.split()
-        command_in(tmp_path / "my_arm", name, *rest, *shorter.get(name, "--episodes 1").split())
-
-
-def test_the_game_of_the_guide_is_a_whole_experiment(tmp_path):
-    text = page("environments/desktop.md")
-    (tmp_path / "my_game.py").write_text(fences(text, "python")[0], encoding="utf-8")
-    (tmp_path / "my_game.yaml").write_text(fences(text, "yaml")[0], encoding="utf-8")
-    assert "my_game.CarOnScreen" in command_in(tmp_path, "config", "my_game.yaml")
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 def test_python_on_a_page_is_python(path):
     for code in fences(read(path), "python"):
@@ -217,7 +191,8 @@ def test_links_lead_somewhere(path):
 
 
 def test_every_page_is_in_the_table_of_contents():
-    listed = re.findall(r"^([\w/]+)$", page("index.md"), re.M)
+    tables = page("index.md") + page("benchmarks.md")
+    listed = re.findall(r"^([\w/]+)$", tables, re.M)
     pages = {
         str(p.relative_to(DOCS).with_suffix("").as_posix()) for p in PAGES if DOCS in p.parents
     }

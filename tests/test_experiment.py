@@ -155,19 +155,6 @@ def test_server_worker_and_trainer_of_a_script_meet_and_keep_everything_in_the_r
         assert pilot.run_episode().steps == 10
 
 
-def test_in_one_process_equal_seeds_give_equal_parameters(own_home):
-    parts = DRONE | {"env": CountingEnv, "memory": partial(ReplayMemory, batch_size=4)}
-    ends = []
-    for run in ("first", "second"):
-        experiment = Experiment(
-            **parts, run_name=run, seed=3, trainer=SHORT | {"start_training": 10}
-        )
-        with experiment.make_in_process(sinks=[]) as trainer:
-            trainer.run()
-        ends.append(trainer.training.agent.get_actor().state_dict())
-    assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
-
-
 def test_a_file_makes_the_same_class():
     assert type(load_experiment("drone")) is Experiment
     assert (

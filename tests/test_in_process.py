@@ -8,18 +8,14 @@ import signal
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
-from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.types import Buffer
 from tmrl_like.worker.options import WorkerOptions
 
 TINY = Path(__file__).parent / "cli" / "tiny.yaml"
@@ -159,45 +155,6 @@ def test_the_trainer_knows_what_its_worker_drives(tmp_path):
     assert max(lags) <= 2
 
 
-def test_beside_recorded_samples_the_environment_steps_as_well(tmp_path, notes):
-    sample = np.zeros(1, np.float32), np.zeros(2, np.float32), 0.0, False, False, {}
-    write_data_set(tmp_path / "log", [Buffer([sample] * 5, "w")])
-    memory = partial(ListMemory, batch_size=4, dataset_path=tmp_path / "log")
-    training = run(tmp_path, memory_cls=memory, update_buffer_interval=5)
-    assert notes.trained == 40
-    assert training.pacer.in_lockstep
-    assert 30 <= training.total_samples <= 50
-
-
-class Choosing(CountingEnv):
-    """The same with three actions."""
-
-    def __init__(self):
-        super().__init__(episode_steps=1000)
-        self.action_space = spaces.Discrete(3)
-
-
-def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was_chosen(tmp_path):
-    actor = partial(IQNActor, width=8, hidden_size=8)
-    agent = partial(IQNAgent, actor_cls=actor, epsilon=1.0)
-    fields = {
-        "rounds": 1,
-        "steps": 60,
-        "update_model_interval": 10,
-        "device": "cpu",
-        "training_agent_cls": agent,
-    }
-    reset, *steps = run(tmp_path, Choosing, actor, seed=1, **fields).memory.data
-    assert not any(sample.info.is_reset for sample in steps)
-    assert {sample.info.timing.policy_version for sample in steps} >= {1, 3, 5}
-    assert (bool(reset.info["greedy"]), reset.info["values"].tolist()) == (False, [0.0, 0.0, 0.0])
-    chosen = [
-        (sample.act == sample.info["values"].argmax(), bool(sample.info["greedy"]))
-        for sample in steps
-    ]
-    assert set(chosen) == {(True, True), (False, False)}
-
-
 def parameters(tmp_path, seed, envs):
     actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
     fields = {
@@ -266,11 +223,6 @@ def test_an_environment_in_real_time_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Seeds, "time_step_s", 0.05)
     with pytest.raises(ConfigError, match="runs in real time"):
         run(tmp_path)
-
-
-def test_a_ratio_that_nothing_can_keep_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="expected a finite number"):
-        run(tmp_path, max_training_steps_per_env_step=math.inf)
 
 
 def test_an_experiment_runs_in_process(command_line, capsys, tmp_path):

@@ -16,10 +16,9 @@ import torch
 from kit.clocks import Clock
 from kit.pythons import python
 
-from tmrl_like import load_experiment, load_policy
+from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.config.settings import Settings
-from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
@@ -104,13 +103,6 @@ def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path):
     assert len(memory) == 5
 
 
-@pytest.mark.long
-def test_the_drone_tutorial_runs_without(own_home):
-    shown = run(own_home, str(TUTORIAL), "--steps", "20")
-    assert "flights reached the target" in shown
-    assert "CRC" not in shown
-
-
 _ALONE = """
 import runpy
 import sys
@@ -144,6 +136,7 @@ def test_twenty_lines_print_the_return_before_and_after_and_leave_a_picture(own_
     assert (tmp_path / "pendulum.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home):
     script = TUTORIAL.with_name("slow_simulator.py")
     options = ("--delay", "0.005", "--envs", "3", "--steps", "10")
@@ -294,28 +287,6 @@ def learning_gif():
     for extra in ("mujoco", "Box2D", "matplotlib"):
         pytest.importorskip(extra)
     return SimpleNamespace(**runpy.run_path(str(FIGURES / "learning_gif.py")))
-
-
-@pytest.mark.parametrize(("name", "simulated"), [("robot", "Arm"), ("racing_lidar", "Car")])
-def test_what_the_pictures_show_is_what_ships_but_for_the_clock(
-    learning_gif, name, simulated, monkeypatch
-):
-    monkeypatch.setattr(robot, "time", robot.time)  # it puts its own there
-    learner = learning_gif.Learner(name, name, getattr(learning_gif, simulated), 1, 1.0)
-    ours, real = learner.experiment.env(), load_experiment(name).env()
-    assert ours.observation_space == real.observation_space
-    assert ours.action_space == real.action_space
-    assert ours.act_buf_len == real.unwrapped.act_buf_len
-    obs, _ = ours.reset(seed=0)
-    now = ours._env.unwrapped._clock.now
-    began_s, first = now(), obs
-    for _ in range(10):
-        assert obs in ours.observation_space
-        obs, *_ = ours.step(np.ones(2, np.float32))
-    assert now() - began_s == pytest.approx(10 * learner.step_s)
-    assert not np.allclose(obs[1], first[1])  # the arm moves; the car sees another road
-    assert ours.render().shape[2] == 3
-    real.close()
 
 
 @pytest.mark.long

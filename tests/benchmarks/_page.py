@@ -1,4 +1,4 @@
-"""Writes the tables of docs/benchmarks.md from figures/NAME.json: `python
+"""Writes the tables of docs/benchmarks.md and the pages below it from figures/NAME.json: `python
 tests/benchmarks/_page.py`.
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end -->`; `summary` is the one at the top.
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from _harness import FIGURES, text
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
 BLOCK = re.compile(r"(?<=<!-- figures: )(\w+)( -->\n).*?(?=<!-- end -->)", re.S)
 COLUMNS = "ours", "tmrl 0.7.1", "peer", "limit"
 SUMMARY = (  # what a reader is told, the file, and the row
@@ -91,15 +92,16 @@ def summary():
     return "\n".join([*table(["what", *COLUMNS, "date", "commit"], rows), ""])
 
 
-def page():
-    """The page with its tables as they are now."""
+def updated(page):
+    """The text of a page, with its tables as they are now."""
 
     def again(found):
         name, begin = found.groups()
         return name + begin + (summary() if name == "summary" else block(name))
 
-    return BLOCK.sub(again, PAGE.read_text(encoding="utf-8"))
+    return BLOCK.sub(again, page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(updated(page), encoding="utf-8")

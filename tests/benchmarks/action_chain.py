@@ -19,21 +19,16 @@ import sys
 import time
 
 import numpy as np
-import pytest
 import torch
 from _harness import TESTS, benchmark, in_turns
 from gymnasium import spaces
 
 sys.path.append(str(TESTS / "learning"))
-from solo import drive, learn
-from test_the_robot_is_learnt import (
-    ACTIONS,
-    ARM_MEMORY,
-    TIME_STEP_S,
-    ClocklessRobotEnv,
-    arm_agent,
-)
+from curves import Robot
+from solo import drive
+from solo import practise as practise_alone
 
+from tmrl_like import load_experiment
 from tmrl_like.envs.robot import robot_env as robot
 from tmrl_like.envs.robot.physics import LIMITS
 from tmrl_like.policies.actor import ActorModule
@@ -45,6 +40,7 @@ from tmrl_like.worker.action_chain import (
     RateLimit,
 )
 
+TIME_STEP_S = 0.05
 GEARS_RAD_S2 = 10.0
 LIMIT_RAD_S2 = 6.0  # actions are velocities
 VARIANTS = {  # the chain, and `smoothness`
@@ -62,15 +58,15 @@ TIMED = {
 }
 
 
-class Geared(ClocklessRobotEnv):
+class Geared(Robot):
     """The arm, and the largest acceleration in each step."""
 
     def __init__(self, seed):
-        super().__init__(seed, pytest.MonkeyPatch())
+        super().__init__(seed=seed)
         self.seen_rad_s2 = []
 
     def step(self, action):
-        data = self.time.arm.data
+        data = self.world.arm.data
         speeds, was_free = data.qvel.copy(), is_free(data.qpos)
         made = super().step(action)
         changes = np.abs(data.qvel - speeds) * (was_free & is_free(data.qpos))
@@ -110,29 +106,20 @@ class Still(ActorModule):
 
 def mean_return(actor, parts, episodes):
     view = robot.TargetUpClose()
-    envs = (Geared(1000 + i) for i in range(episodes))  # the arm whose clock counts is the newest
-    return float(
-        np.mean([drive(env, Driver(env, actor, parts), ACTIONS, True, view)[1] for env in envs])
-    )
+    envs = (Geared(1000 + i) for i in range(episodes))
+    return float(np.mean([drive(env, Driver(env, actor, parts), True, view)[1] for env in envs]))
 
 
 def practise(options, name, seed):
     """The accelerations of a training, and what was learnt."""
     parts, smoothness = VARIANTS[name]
     torch.manual_seed(seed)
-    env, view = Geared(seed), robot.TargetUpClose()
-    agent = arm_agent(env.observation_space, env.action_space, smoothness=smoothness)
-    memory = ARM_MEMORY(sample_preprocessor=robot.OtherTargets(seed))
+    env, view, arm = Geared(seed), robot.TargetUpClose(), load_experiment("robot")
+    agent = arm.agent_cls(env.observation_space, env.action_space, "cpu", smoothness=smoothness)
+    memory = arm.memory_cls(sample_preprocessor=robot.OtherTargets(seed))
     memory.seed(seed)
     driver = Driver(env, agent.get_actor(), parts)
-    learn(
-        agent,
-        memory,
-        lambda: drive(env, driver, ACTIONS, False, view)[0],
-        options.steps,
-        100,
-        ratio=1,
-    )
+    practise_alone(env, driver, agent, memory, options.steps, 100, ratio=1, view=view)
     return env.seen_rad_s2, mean_return(agent.get_actor(), parts, options.episodes)
 
 

@@ -1,17 +1,20 @@
-"""docs/benchmarks.md shows the figures that are kept, all of them and no other."""
+"""The pages of benchmarks show the figures that are kept, all of them and no other."""
 
 import re
 
 import _page
+import pytest
 
 
-def test_the_tables_of_the_page_are_the_figures_that_are_kept():
+@pytest.mark.parametrize("page", _page.PAGES, ids=lambda page: page.stem)
+def test_the_tables_of_a_page_are_the_figures_that_are_kept(page):
     """`python tests/benchmarks/_page.py` writes them again."""
-    assert _page.page() == _page.PAGE.read_text(encoding="utf-8")
+    assert _page.updated(page) == page.read_text(encoding="utf-8")
 
 
-def test_every_file_of_figures_is_on_the_page():
-    shown = re.findall(r"<!-- figures: (\w+) -->", _page.PAGE.read_text(encoding="utf-8"))
+def test_every_file_of_figures_is_on_one_page():
+    texts = [page.read_text(encoding="utf-8") for page in _page.PAGES]
+    shown = re.findall(r"<!-- figures: (\w+) -->", "".join(texts))
     assert sorted(shown) == sorted(
         ["summary", *(file.stem for file in _page.FIGURES.glob("*.json"))]
     )

@@ -1,15 +1,12 @@
-"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS [NODE
-…]`.
-"""
+"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT KEYS`."""
 
 import logging
 import sys
 from pathlib import Path
 
 import torch
-from chaos_rig import RUN, Place
+from chaos_rig import Place
 
-from tmrl_like.engine.options import EngineOptions
 from tmrl_like.testing.fakes import CountingAgent
 
 
@@ -27,11 +24,10 @@ class AveragingAgent(CountingAgent):
 
 
 def main():
-    transport, folder, port, keys, *nodes = sys.argv[1:]
+    transport, folder, port, keys = sys.argv[1:]
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    engine = EngineOptions(nodes=tuple(nodes), run=RUN) if nodes else None
-    place = Place(transport, Path(folder), int(port), Path(keys), engine)
+    place = Place(transport, Path(folder), int(port), Path(keys))
     training = {"training_agent_cls": AveragingAgent}
     with place.make_trainer(
         checkpoint_path=place.checkpoint, name=None, training=training

@@ -9,7 +9,7 @@ from chaos_rig import SMALL, counts, wait_for_checkpoint, wait_until
 @pytest.mark.fault(
     "processes", "the trainer stands still for long", "the memory of server and worker is bounded"
 )
-@counts(short=1, zmq=60, tlspyo=30)
+@counts(short=0, zmq=60, tlspyo=30)
 def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, transport, count):
     """`count`: times 10 MB of samples, after the outbox is full."""
     rig = rigs(transport)

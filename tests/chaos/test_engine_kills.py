@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from chaos_rig import MANY_S, RUN, Rig, free_port, wait_for_checkpoint, wait_until
+from chaos_rig import MANY_S, RUN, Rig, free_port, wait_until
 from light_fleet import LightFleet
-from torchrun import Torchrun
 
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import stream_name
@@ -157,41 +156,6 @@ def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim,
     )
     assert found.exactly_once, str(found)
     assert statistics.median(took) <= limit_s, took
-
-
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(20, marks=many),
-        pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(300)]),
-    ],
-)
-def test_a_killed_rank_costs_no_sample(engines, seed, figure, count):
-    """Two ranks by torchrun; the one trainer that comes after them takes over what both have.
-
-    Ranks that start again read all that was ever stored, and then what was made meanwhile. So the
-    load is one that a busy machine takes: above that each kill is felt for longer than the one
-    before, without end.
-    """
-    engine, rng = engines(3), random.Random(seed)
-    place = engine.rig.place
-    fleet = engine.fleet(WORKERS, hz=2.0, trained=False)
-    with Torchrun(place) as ranks:
-        wait_for_checkpoint(place)
-        took = feel(fleet, rng, count, lambda rng: ranks.kill(rng) and None, 180.0)
-        wait_for_checkpoint(place)
-    last = engine.rig.trainer(checkpoint_path=place.checkpoint)
-    marks = fleet.marks()
-    wait_until(lambda: fleet.is_stored(marks), 60, "the next trainer has samples of all")
-    fleet.stop()
-    found = engine.rig.settle(last, made=fleet.produced())
-    figure(
-        f"{count} kills of a rank, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at "
-        f"most: {found}"
-    )
-    assert found.exactly_once, str(found)
-    # most of it is reading its own log, of packets with one sample
-    assert statistics.median(took) <= 60.0, took
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,11 @@ class Pipeline:
         self.workers[number].kill()
         self._before[number] = len(self._lives(number))
 
+    def revive(self, part):
+        """On a link that breaks every handshake it took the server for another one, and ended."""
+        if not part.alive:
+            part.start()
+
     def kill_worker(self, rng):
         number = rng.choice(WORKERS)
         self.end_worker(number)
@@ -71,6 +76,7 @@ class Pipeline:
 
     def stop_part(self, rng):
         part = rng.choice([self.trainer, *self.workers.values()])
+        self.revive(part)
         part.freeze()
         time.sleep(log_uniform(rng, 0.1, 6.0))  # the server gives a seat away after 5
         part.thaw()
@@ -103,9 +109,7 @@ class Pipeline:
         """
         self.mend()
         for part in (self.trainer, *self.workers.values()):
-            # on a link that breaks every handshake it takes the server for another one, and ends
-            if not part.alive:
-                part.start()
+            self.revive(part)
         wait_for_checkpoint(self.rig.place)
         all_at_once(*[lambda number=number: self.end_worker(number) for number in WORKERS])
         for number in WORKERS:

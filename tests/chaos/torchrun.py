@@ -16,27 +16,11 @@ class Torchrun:
     """The ranks of one training. Use it as a context manager: on leaving, none is alive."""
 
     def __init__(self, place):
-        nodes = () if place.engine is None else place.engine.nodes
         self._log = (place.folder / "torchrun.log").open("ab")
+        torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
+        about = (place.transport, place.folder, str(place.port), place.keys)
         self._process = subprocess.Popen(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--standalone",
-                    f"--nproc-per-node={RANKS}",
-                ),
-                *(
-                    "--max-restarts=1000",
-                    PART,
-                    place.transport,
-                    place.folder,
-                    str(place.port),
-                    place.keys,
-                    *nodes,
-                ),
-            ],
+            [sys.executable, "-m", *torchrun, "--max-restarts=1000", PART, *about],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ

@@ -1,17 +1,32 @@
 """Commands in processes of their own, that end with the test."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+from kit.ports import free_port
 from kit.waiting import until
 
 HERE = Path(__file__).parent
 TINY = str(HERE / "tiny.yaml")
+PORT = free_port()
+_MEANT = {
+    "TINY": TINY,
+    "DRONE": str(HERE.parents[1] / "config" / "drone.yaml"),
+    "ROBOT": str(HERE.parents[1] / "config" / "robot.yaml"),
+    "PORT": str(PORT),
+}
 DEADLINE_S = 60.0
+
+
+def words(*typed):
+    """The words of what is typed, piece by piece; TINY, DRONE and ROBOT are experiments."""
+    pieces = (shlex.split(part) if isinstance(part, str) else [str(part)] for part in typed)
+    return [_MEANT.get(word, word) for piece in pieces for word in piece]
 
 
 class Command:

@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from cli_commands import Command
+from cli_commands import Command, words
 from kit import ports
 
 from tmrl_like.config.settings import Settings
@@ -13,7 +13,7 @@ def start(tmp_path):
     commands = []
 
     def run(*arguments, **how):
-        commands.append(Command(arguments, tmp_path, **how))
+        commands.append(Command(words(*arguments), tmp_path, **how))
         return commands[-1]
 
     yield run
@@ -27,9 +27,9 @@ def typed(command_line, capsys):
     `err`.
     """
 
-    def run(*words, code=0):
+    def run(*said, code=0):
         capsys.readouterr()
-        ended_with = command_line(*map(str, words))
+        ended_with = command_line(*words(*said))
         printed = capsys.readouterr()
         assert ended_with == code, printed
         return printed
@@ -41,8 +41,8 @@ def typed(command_line, capsys):
 def refused(typed):
     """Run a command that cannot be; returns the one line that says why."""
 
-    def run(*words, code=2):
-        *before, last = typed(*words, code=code).err.splitlines()
+    def run(*said, code=2):
+        *before, last = typed(*said, code=code).err.splitlines()
         assert not [line for line in before if "Traceback" in line or "tmrl-like: error" in line], (
             before
         )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli_commands import TINY
-from kit.ports import free_port
+from cli_commands import PORT, TINY, words
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli import main
@@ -19,12 +18,6 @@ from tmrl_like.config.settings import Settings
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
-
-DRONE = str(Path(__file__).parents[2] / "config" / "drone.yaml")
-ROBOT = str(Path(__file__).parents[2] / "config" / "robot.yaml")
-GYM = ("--env", "tmrl_like.envs.GenericGymEnv", "--env.id")
-NOWHERE = ("--server.port", "1")
-PORT = free_port()
 
 
 @dataclass
@@ -110,255 +103,255 @@ class Mistake:
     line.
     """
 
-    arguments: list[str]
+    typed: str
     said: str
     code: int = 2
     prepare: Callable[[Machine], None] = lambda machine: None
     patch: Callable[[pytest.MonkeyPatch], None] = lambda patch: None
 
+    @property
+    def arguments(self):
+        return words(self.typed)
 
-PRINT = ["config", TINY]
-CHECK = ["check", TINY, "--delay-steps", "0"]
+
 MISTAKES = {
     # -- what is typed
-    "no command": Mistake([], "the following arguments are required: COMMAND"),
+    "no command": Mistake("", "the following arguments are required: COMMAND"),
     "a command misspelt": Mistake(
-        ["serve", TINY], "COMMAND: there is no 'serve'; did you mean server?"
+        "serve TINY", "COMMAND: there is no 'serve'; did you mean server?"
     ),
-    "no experiment": Mistake(["server"], "the following arguments are required: EXPERIMENT"),
+    "no experiment": Mistake("server", "the following arguments are required: EXPERIMENT"),
     "no such experiment": Mistake(
-        ["server", "no_such_file.yaml"], "no_such_file.yaml: there is no such file"
+        "server no_such_file.yaml", "no_such_file.yaml: there is no such file"
     ),
     "an option misspelt": Mistake(
-        ["server", TINY, "--log-lvel", "debug"],
+        "server TINY --log-lvel debug",
         "there is no option --log-lvel; did you mean --log-level?",
     ),
-    "an option unknown": Mistake(
-        ["server", TINY, "--frost", "3"], "--frost; see tmrl-like server --help"
-    ),
+    "an option unknown": Mistake("server TINY --frost 3", "--frost; see tmrl-like server --help"),
     "an option that is gone": Mistake(
-        ["page", TINY, "--operator"], "the page only shows; take over at the robot"
+        "page TINY --operator", "the page only shows; take over at the robot"
     ),
     "a key that is gone": Mistake(
-        ["worker", TINY, "--worker.takeover_from_page", "true"], "take over at the robot"
+        "worker TINY --worker.takeover_from_page true", "take over at the robot"
     ),
     "a choice misspelt": Mistake(
-        ["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"
+        "server TINY --log-level inf", "there is no 'inf'; did you mean info?"
     ),
-    "an argument too many": Mistake(["server", TINY, "more"], "'more' is one argument too many"),
-    "too few workers": Mistake(
-        ["run", TINY, "--workers", "0"], "--workers is 0; expected 1 or more"
-    ),
+    "an argument too many": Mistake("server TINY more", "'more' is one argument too many"),
+    "too few workers": Mistake("run TINY --workers 0", "--workers is 0; expected 1 or more"),
     "fewer workers than trainers": Mistake(
-        ["run", TINY, "--trainers", "3", "--workers", "2"],
+        "run TINY --trainers 3 --workers 2",
         "--trainers 3 needs --workers 3 at least",
     ),
     "samples for all trainers": Mistake(
-        ["trainer", TINY, "--trainer.distributed.samples", "all"],
+        "trainer TINY --trainer.distributed.samples all",
         "each trainer gets the samples of its own workers",
     ),
-    "no minutes": Mistake(["run", TINY, "--trainer.max_minutes", "0"], "trainer.max_minutes is 0"),
-    "no episodes": Mistake(
-        ["test", TINY, "--episodes", "0"], "--episodes is 0; expected 1 or more"
-    ),
+    "no minutes": Mistake("run TINY --trainer.max_minutes 0", "trainer.max_minutes is 0"),
+    "no episodes": Mistake("test TINY --episodes 0", "--episodes is 0; expected 1 or more"),
     "two options that exclude": Mistake(
-        ["test", TINY, "--policy", "a", "--untrained"], "not allowed with argument"
+        "test TINY --policy a --untrained", "not allowed with argument"
     ),
     "one process for several workers": Mistake(
-        ["run", TINY, "--in-process", "--workers", "2"], "worker.envs is the"
+        "run TINY --in-process --workers 2", "worker.envs is the"
     ),
-    "a key for no experiment": Mistake(
-        ["keys", "list", "--server.port", "3"], "`keys` reads no experiment"
-    ),
+    "a key for no experiment": Mistake("keys list --server.port 3", "`keys` reads no experiment"),
     # -- keys and values of the experiment
     "a section misspelt": Mistake(
-        ["server", TINY, "--sever.port", "3"], "sever: there is no such key; did you mean "
+        "server TINY --sever.port 3", "sever: there is no such key; did you mean "
     ),
     "a key misspelt": Mistake(
-        ["server", TINY, "--server.prt", "3"], "server.prt: there is no such key; did you mean"
+        "server TINY --server.prt 3", "server.prt: there is no such key; did you mean"
     ),
-    "a key without a value": Mistake(
-        ["server", TINY, "--server.port"], "--server.port needs a value"
-    ),
+    "a key without a value": Mistake("server TINY --server.port", "--server.port needs a value"),
     "a word for a number": Mistake(
-        ["server", TINY, "--server.port", "x"], "expected a whole number, got 'x'"
+        "server TINY --server.port x", "expected a whole number, got 'x'"
     ),
     "a port that is none": Mistake(
-        ["server", TINY, "--server.port", "-1"], "server.port is -1; expected 0 to 65535"
+        "server TINY --server.port -1", "server.port is -1; expected 0 to 65535"
     ),
     "all addresses as a host": Mistake(
-        ["worker", TINY, "--server.host", "0.0.0.0"],
+        "worker TINY --server.host 0.0.0.0",
         "server.host is 0.0.0.0, all addresses of a machine, which nobody",
     ),
-    "a module misspelt": Mistake([*PRINT, "--env", "tinny.Env"], "there is no module 'tinny'"),
+    "a module misspelt": Mistake("config TINY --env tinny.Env", "there is no module 'tinny'"),
     "a class misspelt": Mistake(
-        [*PRINT, "--agent", "tiny.TinyAgnt"], "tiny has no TinyAgnt; did you mean TinyAgent"
+        "config TINY --agent tiny.TinyAgnt", "tiny has no TinyAgnt; did you mean TinyAgent"
     ),
     "an argument misspelt": Mistake(
-        [*PRINT, "--agent.gian", "1"], "has no such argument; did you mean gain?"
+        "config TINY --agent.gian 1", "has no such argument; did you mean gain?"
     ),
     "a word for an argument": Mistake(
-        [*PRINT, "--agent.gain", "x"], "init_args.gain: expected a number, got 'x'"
+        "config TINY --agent.gain x", "init_args.gain: expected a number, got 'x'"
     ),
     "a learning rate below 0": Mistake(
-        ["check", DRONE, "--agent.lr_actor", "-1"],
+        "check DRONE --agent.lr_actor -1",
         "command line: agent.init_args.lr_actor is -1; expected 0 or more",
     ),
     "a memory of no size": Mistake(
-        [*CHECK, "--memory.memory_size", "-4"],
+        "check TINY --delay-steps 0 --memory.memory_size -4",
         "command line: memory.init_args.memory_size is -4; expected a whole",
     ),
     # -- what is not there
     "a device that is not there": Mistake(
-        ["trainer", TINY, "--trainer.device", "cuda:99"],
+        "trainer TINY --trainer.device cuda:99",
         "device is 'cuda:99'; torch has no such device on",
     ),
     "an extra that is missing": Mistake(
-        ["test", ROBOT, "--untrained"], "pip install 'tmrl_like[mujoco]'", patch=without_mujoco
+        "test ROBOT --untrained", "pip install 'tmrl_like[mujoco]'", patch=without_mujoco
     ),
     "a transport that is missing": Mistake(
-        ["server", TINY, "--server.transport", "tlspyo"], "pip install tlspyo", patch=without_tlspyo
+        "server TINY --server.transport tlspyo", "pip install tlspyo", patch=without_tlspyo
     ),
-    "an environment misspelt": Mistake([*CHECK, *GYM, "Pendulm-v1"], "no environment 'Pendulm-v1'"),
+    "an environment misspelt": Mistake(
+        "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id Pendulm-v1",
+        "no environment 'Pendulm-v1'",
+    ),
     "ALE without its package": Mistake(
-        [*CHECK, *GYM, "ALE/Pong-v5"],
+        "check TINY --delay-steps 0 --env tmrl_like.envs.GenericGymEnv --env.id ALE/Pong-v5",
         "pip install ale-py, and name its package as well: ale_py:ALE/Pong-v5",
     ),
-    "no policy yet": Mistake(["test", TINY], "drive an untrained one with --untrained"),
+    "no policy yet": Mistake("test TINY", "drive an untrained one with --untrained"),
     "no such run": Mistake(
-        ["policies", "list", "drnoe"],
+        "policies list drnoe",
         "there is no experiment and no run drnoe; did you mean drone?",
     ),
     "no such log": Mistake(
-        ["log", "drnoe"],
+        "log drnoe",
         "there is no data set at drnoe: there is no experiment and no run drnoe; did you mean "
         "drone?",
     ),
-    "no such key to revoke": Mistake(["keys", "revoke", "nobody"], "no key is named 'nobody'"),
-    "an action misspelt": Mistake(["keys", "invit"], "there is no 'invit'; did you mean invite?"),
-    "no name for a key": Mistake(["keys", "invite", "../x"], "'../x' is not a name for a key"),
+    "no such key to revoke": Mistake("keys revoke nobody", "no key is named 'nobody'"),
+    "an action misspelt": Mistake("keys invit", "there is no 'invit'; did you mean invite?"),
+    "no name for a key": Mistake("keys invite ../x", "'../x' is not a name for a key"),
     "engine of our own": Mistake(
-        ["engine", "init"], "an earlier version had it: start nats-server yourself"
+        "engine init", "an earlier version had it: start nats-server yourself"
     ),
     "key of a site": Mistake(
-        ["keys", "invite", "a", "--role", "site"], "dials an engine with server.engine_credentials"
+        "keys invite a --role site", "dials an engine with server.engine_credentials"
     ),
     "no line to join by": Mistake(
-        ["keys", "join", "abc"], "expected the line that `tmrl-like keys invite` printed"
+        "keys join abc", "expected the line that `tmrl-like keys invite` printed"
     ),
     # -- the machine
     "a home that cannot be written to": Mistake(
-        ["server", TINY], "cannot write keys to", 1, home_is_a_file
+        "server TINY", "cannot write keys to", 1, home_is_a_file
     ),
     "a run without a home": Mistake(
-        ["trainer", TINY, "--trainer.checkpoint", "false", "--server.keys_dir", "keys"],
+        "trainer TINY --trainer.checkpoint false --server.keys_dir keys",
         "cannot write: Not a directory",
         1,
         home_is_a_file,
     ),
-    "a full disk": Mistake(["trainer", TINY, *NOWHERE], "No space left on device", 1, disk_is_full),
-    "a port that is taken": Mistake(
-        ["server", TINY, "--server.port", str(PORT)], str(PORT), 1, port_is_taken
+    "a full disk": Mistake(
+        "trainer TINY --server.port 1", "No space left on device", 1, disk_is_full
     ),
+    "a port that is taken": Mistake("server TINY --server.port PORT", str(PORT), 1, port_is_taken),
     "an address of another machine": Mistake(
-        ["server", TINY, "--server.bind", "192.0.2.1"], "cannot listen on 192", 1
+        "server TINY --server.bind 192.0.2.1", "cannot listen on 192", 1
     ),
     "a video nowhere": Mistake(
-        ["test", TINY, "--untrained", "--video", "missing/x.mp4"],
+        "test TINY --untrained --video missing/x.mp4",
         "ending in .mp4, in a folder that exists",
     ),
-    "a damaged key": Mistake(["worker", TINY, *NOWHERE], "peer.json", 1, key_is_damaged),
+    "a damaged key": Mistake("worker TINY --server.port 1", "peer.json", 1, key_is_damaged),
     "a key of another server": Mistake(
-        ["worker", TINY, "--server.port", str(PORT), "--worker.link_process", "false"],
+        "worker TINY --server.port PORT --worker.link_process false",
         "is not the server that this machine's key is for: check the address, or join",
         1,
         key_is_of_another_server,
         gives_up_soon,
     ),
     "a server of another version": Mistake(
-        ["worker", TINY, "--server.port", str(PORT)], "wire version", 1, server_is_newer
+        "worker TINY --server.port PORT", "wire version", 1, server_is_newer
     ),
     # -- what does not go together
     "a window of the drone's own": Mistake(
-        ["config", DRONE, "--env.render", "true"],
+        "config DRONE --env.render true",
         "earlier version had it: use `tmrl-like test EXPERIMENT --window",
     ),
     "an actor without act": Mistake(
-        [*PRINT, "--actor", "tiny.NoActor"], "NoActor cannot be used here: it has no act"
+        "config TINY --actor tiny.NoActor", "NoActor cannot be used here: it has no act"
     ),
     "another class": Mistake(
-        [*PRINT, "--agent", "tiny.TinyActor"],
+        "config TINY --agent tiny.TinyActor",
         "TinyActor cannot be used here: it has no get_actor()",
     ),
     "weights of another network": Mistake(
-        ["test", TINY],
+        "test TINY",
         "pedal is (3,) instead of (1,); they are of another environment, actor class or arguments",
         1,
         with_weights_of_another_network,
     ),
     "a checkpoint of another network": Mistake(
-        ["trainer", TINY, *NOWHERE, "--trainer.epochs", "2"],
+        "trainer TINY --server.port 1 --trainer.epochs 2",
         "(changed since the run began: actor.width was 3, is 1)",
         1,
         with_a_run_of_another_network,
     ),
     "weights of the run's other network": Mistake(
-        ["test", TINY],
+        "test TINY",
         "(changed since the run began: actor.width was 3, is 1)",
         1,
         with_a_run_of_another_network,
     ),
     "no track to record": Mistake(
-        ["record", TINY, "--lap", "script", "--out", "x.npz"], "script drives no lap of TinyEnv"
+        "record TINY --lap script --out x.npz", "script drives no lap of TinyEnv"
     ),
     # -- code of the user's
     "a constructor that raises": Mistake(
-        ["trainer", TINY, "--env.fails", "true"],
+        "trainer TINY --env.fails true",
         "while it was made, to read its spaces: ConnectionError: no arm",
         1,
     ),
     "a worker's constructor that raises": Mistake(
-        ["worker", TINY, *NOWHERE, "--env.fails", "true"],
+        "worker TINY --server.port 1 --env.fails true",
         "raised while it was made: ConnectionError: no arm (",
         1,
     ),
     "an environment that hangs": Mistake(
-        ["worker", TINY, *NOWHERE, "--env.hangs", "true", "--worker.hang_timeout_s", "0.1"],
+        "worker TINY --server.port 1 --env.hangs true --worker.hang_timeout_s 0.1",
         "the environment hangs: step() has not come back for 0.1 s (5 faults in a row; giving up)",
         1,
         patch=faults_are_soon_over,
     ),
     "NaN in an observation": Mistake(
-        [*CHECK, "--env.returns", "nan"], "not finite: array([nan, nan], dtype=float32)"
+        "check TINY --delay-steps 0 --env.returns nan",
+        "not finite: array([nan, nan], dtype=float32)",
     ),
     "another shape": Mistake(
-        [*CHECK, "--env.returns", "shape"],
+        "check TINY --delay-steps 0 --env.returns shape",
         "step 2: the observation is float32 (3,); the space says Box(-1.0, 1.0",
     ),
     "another dtype": Mistake(
-        [*CHECK, "--env.returns", "dtype"], "the observation is float64 (2,); the space says"
+        "check TINY --delay-steps 0 --env.returns dtype",
+        "the observation is float64 (2,); the space says",
     ),
     "no observation": Mistake(
-        [*CHECK, "--env.returns", "nothing"], "the observation is NoneType None; the space says"
+        "check TINY --delay-steps 0 --env.returns nothing",
+        "the observation is NoneType None; the space says",
     ),
     "an endless reward": Mistake(
-        [*CHECK, "--env.returns", "infinite reward"], "the reward is inf; expected a finite"
+        "check TINY --delay-steps 0 --env.returns infinite_reward",
+        "the reward is inf; expected a finite",
     ),
     "no reward": Mistake(
-        [*CHECK, "--env.returns", "no reward"], "reward is None; expected a number", 1
+        "check TINY --delay-steps 0 --env.returns no_reward", "reward is None; expected a number", 1
     ),
     "no end": Mistake(
-        [*CHECK, "--env.returns", "no end"], "step 2: terminated is None; expected True or False"
+        "check TINY --delay-steps 0 --env.returns no_end",
+        "step 2: terminated is None; expected True or False",
     ),
     "no info": Mistake(
-        [*CHECK, "--env.returns", "no info"], "step 2: info is None; expected a dict"
+        "check TINY --delay-steps 0 --env.returns no_info", "step 2: info is None; expected a dict"
     ),
     "a compressor that loses something": Mistake(
-        [*CHECK, "--sample_compressor", "tiny.drop_the_second"],
+        "check TINY --delay-steps 0 --sample_compressor tiny.drop_the_second",
         "last_obs at element (1,) (1 of 2 elements differ)",
         1,
     ),
     "training that diverges": Mistake(
-        CHECK, "values that are not finite (loss)", 1, patch=agent_diverges
+        "check TINY --delay-steps 0", "values that are not finite (loss)", 1, patch=agent_diverges
     ),
 }

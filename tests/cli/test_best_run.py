@@ -110,16 +110,6 @@ def test_an_episode_whose_progress_is_not_a_number_is_no_record(best):
     assert best.kept.progress == 0.5
 
 
-def test_several_workers_share_a_record(best, tmp_path):
-    other = Keeper(tmp_path)
-    best.keep(drive(5))
-    other.keep(drive(4))
-    assert best.kept.return_ == 5
-    other.keep(drive(6))
-    best.keep(drive(5.5))  # better than its own
-    assert best.kept.return_ == 6
-
-
 def test_of_workers_that_set_records_at_once_the_best_is_kept(best, tmp_path):
     def work(number):
         keep = Keeper(tmp_path).keep
@@ -148,7 +138,7 @@ def test_what_could_not_be_written_is_no_record(best, monkeypatch):
 
 
 def test_a_record_of_a_training_is_kept_with_its_configuration(typed):
-    printed = typed("run", TINY, "--in-process", "--seed=0")
+    printed = typed("run TINY --in-process --seed=0")
     assert re.search(r"record: return -[0-9.]+, before: return -[0-9.]+ \(policy", printed.err)
     record = Rollout.load(RunPaths("tiny", data_folder()).best)
     assert record.return_ > -10.0  # of a policy that does nothing

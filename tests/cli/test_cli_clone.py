@@ -39,47 +39,33 @@ def test_what_a_driver_showed_is_cloned_and_a_training_starts_from_it(
 ):
     (tmp_path / "half.py").write_text(HALF)
     data, policy = tmp_path / "data", tmp_path / "half.safetensors"
-    typed("record", task, "--random", "--episodes", "8", "--out", data, "--takeover", "half.Half")
-    out = typed("clone", task, data, "--out", policy, "--steps", "800", "--held-out", "0.25").out
+    typed("record", task, "--random --episodes 8 --out", data, "--takeover half.Half")
+    out = typed("clone", task, data, "--out", policy, "--steps 300 --held-out 0.25").out
     assert "of 6 episodes" in out
     assert "of 2 episodes were held out" in out
     for words in (line.split() for line in out.splitlines() if line.startswith("  ")):
         at_first, in_the_end = map(float, words[-2:])
         assert in_the_end > at_first + 1.0
-    assert read_policy(policy)[0].training_steps == 800
+    assert read_policy(policy)[0].training_steps == 300
     act = load_policy(policy).act(np.zeros(2, np.float32))
     assert act.item() == pytest.approx(0.5, abs=0.1)
-    typed("test", task, "--policy", policy, "--episodes", "1")
+    typed("test", task, "--policy", policy, "--episodes 1")
     where = ("--server.port", free_port, "--memory.dataset_path", data, "--offline")
-    typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps", "5")
+    typed("trainer", task, *where, "--trainer.init_policy", policy, "--trainer.steps 5")
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["nowhere", "--out", "a.safetensors"], "there is no data set at nowhere"),
-        (["DATA", "--out", "a.txt"], "--out is 'a.txt'; expected a name that ends in .safetensors"),
-        (["DATA", "--out", "task.yaml/a.safetensors"], "cannot write the policy to"),
-        (["DATA", "--out", "a.safetensors", "--held-out", "1"], "--held-out is 1"),
-        (
-            [
-                "DATA",
-                "--out",
-                "a.safetensors",
-                "--actor",
-                "tiny.TinyActor",
-                "--agent",
-                "tiny.TinyAgent",
-            ],
-            "log_prob",
-        ),
-        (["DATA"], "--out"),
-        (["ONE", "--out", "a.safetensors"], "expected 2 or more, one of them to be held out"),
+        ("DATA --out a.txt", "--out is 'a.txt'; expected a name that ends in .safetensors"),
+        ("DATA --out a.safetensors --held-out 1", "--held-out is 1"),
+        ("DATA --out a.safetensors --actor tiny.TinyActor --agent tiny.TinyAgent", "log_prob"),
+        ("ONE --out a.safetensors", "expected 2 or more, one of them to be held out"),
     ],
 )
 def test_what_cannot_be_is_one_line(task, tmp_path, typed, refused, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
     for name, episodes in (("DATA", 2), ("ONE", 1)):
-        typed("record", TINY, "--random", "--episodes", episodes, "--out", name)
-    assert said in refused("clone", task, *more, "--steps", "2")
+        typed("record TINY --random --episodes", episodes, "--out", name)
+    assert said in refused("clone", task, more, "--steps 2")
     assert not [*tmp_path.glob("*.safetensors")]

@@ -171,7 +171,7 @@ def test_a_link_that_is_too_slow():
 
 def test_an_environment_that_raises_or_is_late(look, free_port, monkeypatch):
     port = f"--server.port={free_port}"
-    assert "problem  environment: " in look(TINY, port, "--env", "tiny.NoSuchEnv")
+    assert "problem  environment: " in look(TINY, port, "--env tiny.NoSuchEnv")
     monkeypatch.setattr(doctor, "_LATE_SHARE", -1.0)
     assert "warning  environment: " in look(TINY, port, code=0)
 

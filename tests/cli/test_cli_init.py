@@ -36,13 +36,13 @@ def test_what_it_writes_passes_the_check_and_draws_itself_at_once(kind, typed, m
         for file in Path().iterdir()
     )
     short = ("--env.max_steps" if kind == "gym" else "--env.ep_max_length", "10", "--episodes", "1")
-    assert "check passed" in typed("check", name, "--delay-steps", "0", *short).out
-    typed("test", name, "--untrained", "--video", "film.mp4", *short)
+    assert "check passed" in typed("check", name, "--delay-steps 0", *short).out
+    typed("test", name, "--untrained --video film.mp4", *short)
     assert Path("film.mp4").stat().st_size > 1000
 
 
 def test_its_own_test_passes(typed):
-    typed("init", "my_cart", "--kind", "gym")
+    typed("init my_cart --kind gym")
     own_test = runpy.run_path("my_cart/test_my_cart.py")
     own_test["test_every_sample_is_rebuilt_exactly_and_can_be_trained_on"]()
 
@@ -50,7 +50,7 @@ def test_its_own_test_passes(typed):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_trains_at_once(kind, typed, free_port):
-    typed("init", "my_own", "--kind", kind)
+    typed("init my_own --kind", kind)
     run = [
         "tmrl_like",
         "run",
@@ -74,7 +74,7 @@ def test_what_it_writes_trains_at_once(kind, typed, free_port):
 )
 def test_a_name_that_will_not_do_is_one_line(name, problem, refused):
     Path("taken").mkdir()
-    assert problem in refused("init", name, "--kind", "gym")
+    assert problem in refused("init", name, "--kind gym")
     assert list(Path().iterdir()) == [Path("taken")]
 
 

@@ -61,7 +61,7 @@ def recorded(typed, tmp_path):
     """Records what a random policy does; returns the option that begins with it."""
 
     def record(experiment, episodes):
-        typed("record", experiment, "--random", "--episodes", episodes, "--out", tmp_path / "data")
+        typed("record", experiment, "--random --episodes", episodes, "--out", tmp_path / "data")
         return f"--memory.dataset_path={tmp_path / 'data'}"
 
     return record
@@ -86,13 +86,13 @@ def test_a_recording_is_trained_on_and_the_policy_tested(
             ["run", *given, "--in-process"],
         ):
             assert typed(*words, code=2) == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")
-    typed("trainer", *given, "--offline", "--trainer.epochs", "2")
+    typed("trainer", *given, "--offline --trainer.epochs 2")
     untrained = mean_return(TINY, "--untrained", "--episodes", "2")
     assert mean_return(*given, "--episodes", "2") > untrained + 5
 
 
 def test_a_run_without_samples_is_one_line(refused):
-    error = refused("trainer", TINY, "--offline")
+    error = refused("trainer TINY --offline")
     assert "the memory holds no transition, and offline no worker sends any" in error
 
 

@@ -97,12 +97,7 @@ def test_what_may_change_changes_with_the_next_round_and_a_line_says_so(edited, 
             r"x\.yaml:3: agent\.init_args\.gain: expected a number, got 'much'",
         ),
         (("rounds: 3", "rounds: 0"), r"x\.yaml:5: trainer\.rounds is 0; expected 1 or more"),
-        (
-            ("rounds: 3", "rouns: 3"),
-            r"x\.yaml:5: trainer\.rouns: there is no such key; did you mean rounds\?",
-        ),
         (("batch_size: 8", "batch_size: 0"), "batch_size is 0; expected a whole number"),
-        (("memory:", "# memory:"), "the key memory is missing"),
         (("rounds: 3", "rounds: {3"), "is not valid YAML"),
     ],
 )
@@ -160,7 +155,7 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
     shutil.copy(HERE / "tiny.py", tmp_path)
     file, data = tmp_path / "x.yaml", tmp_path / "data"
     file.write_text(TEXT.replace("rounds: 3", "steps: 5, epochs: .inf, checkpoint_interval_s: 99"))
-    typed("record", file, "--random", "--episodes", "2", "--out", data)
+    typed("record", file, "--random --episodes 2 --out", data)
     folder = own_home / ".tmrl_like" / "runs" / "default_run"
 
     def edit():
@@ -171,6 +166,6 @@ def test_the_file_of_a_training_is_edited(tmp_path, own_home, typed, monkeypatch
 
     editor = threading.Thread(target=edit, daemon=True)
     editor.start()
-    typed("trainer", file, "--offline", "--memory.dataset_path", data)
+    typed("trainer", file, "--offline --memory.dataset_path", data)
     editor.join()
     assert '"agent.gain":0.25,"trainer.epochs":1' in (folder / "metrics.jsonl").read_text()

@@ -53,8 +53,7 @@ def wrapped(tmp_path):
 @pytest.mark.parametrize("resets", ["false", "true"])
 def test_transitions_are_rebuilt_exactly_behind_a_chain(wrapped, typed, resets):
     assert (
-        "check passed"
-        in typed("check", wrapped("climbing.climb", resets), "--delay-steps", "0").out
+        "check passed" in typed("check", wrapped("climbing.climb", resets), "--delay-steps 0").out
     )
 
 
@@ -64,15 +63,13 @@ def test_a_policy_of_the_plain_environment_is_the_base(wrapped, typed, refused, 
     write_policy(tmp_path / "base.safetensors", actor.weights(), describe(actor, TargetInView()))
     driver = "class_path: tmrl_like.policies.file_drivers.PolicyDriver"
     file = wrapped(f"{{{driver}, init_args: {{policy: {tmp_path / 'base.safetensors'}}}}}")
-    typed("test", file, "--untrained", "--episodes", "1")
-    assert "base.safetensors is for" in refused(
-        "test", file, "--untrained", "--env.env.act_buf_len", "3"
-    )
+    typed("test", file, "--untrained --episodes 1")
+    assert "base.safetensors is for" in refused("test", file, "--untrained --env.env.act_buf_len 3")
 
 
 def test_a_mistake_in_the_base_is_one_line_with_its_place(wrapped, refused):
     line = refused("check", wrapped("climbing.clim"))
     assert "corrected.yaml" in line
     assert "clim" in line
-    scaled = refused("check", wrapped("climbing.climb"), "--env.scale", "3")
+    scaled = refused("check", wrapped("climbing.climb"), "--env.scale 3")
     assert "env.init_args.scale is 3; expected more than 0, at most 2" in scaled

@@ -5,8 +5,6 @@ import json
 import re
 import shlex
 import signal
-import sys
-import types
 import urllib.request
 
 import psutil
@@ -20,7 +18,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.server.server import Server
 
-ENDLESS = ("--trainer.epochs", ".inf")
+ENDLESS = "--trainer.epochs .inf"
 
 
 @pytest.fixture
@@ -39,25 +37,16 @@ def all_gone(family):
     return not psutil.wait_procs(family, 60.0)[1]
 
 
-def test_a_run_in_one_thread_says_that_it_starts_before_it_loads_torch(
-    command_line, monkeypatch, capsys
-):
-    said = []
-    stand_in = types.ModuleType("train")
-    stand_in.main = lambda _: said.append(capsys.readouterr().out) or 0
-    monkeypatch.setitem(sys.modules, "tmrl_like.cli.train", stand_in)
-    monkeypatch.setattr("tmrl_like.cli.train", stand_in, raising=False)
-    assert command_line("run", TINY, "--in-process") == 0
-    assert said == [f"run tiny ({TINY}) starts: torch is loaded first\n"]
-
-
 def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
-    run = start("run", TINY, "--proof")
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").touch()  # of an earlier one
+    run = start("run TINY --proof --workers 2")
     run.wait_for("training")
     family = run.family()
     run.wait_for(" trained tests")  # two tests, one after the other, import torch each
     assert run.ends() == 0, run.output
     assert all_gone(family)
+    assert "the earlier run of this name is now" in run.output
     assert "proof passed: mean return" in run.output
     tests = re.findall(r"^proof: \d of 5 (\w+) tests$", run.output, re.MULTILINE)
     # the untrained policy's are over before the trained one's begin
@@ -69,24 +58,22 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start, folder, typed):
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["passed"]
     assert len(proof["untrained"]) == len(proof["trained"]) == 5
-    assert "worker" in (folder / "run.log").read_text()
+    assert "worker-2" in (folder / "run.log").read_text()
     assert "Traceback" not in run.output
     hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
-    assert str(folder) in "".join(typed(*hint, "--episodes", "1").out.split())
+    assert str(folder) in "".join(typed(*hint, "--episodes 1").out.split())
+    assert len(list(folder.parent.glob("tiny*/notes.txt"))) == 1
 
-    again = start(
-        *("run", TINY, "--proof", "--workers", "2", "--agent.gain", "0.0", "--trainer.rounds", "1"),
-        *("--proof.episodes", "2"),
-    )
-    assert again.ends() == 1, again.output
-    assert "the earlier run of this name is now" in again.output
-    assert "worker-2" in again.output
-    assert "proof FAILED: mean return" in again.output
-    assert len(list(folder.parent.iterdir())) == 2
+
+@pytest.mark.long  # by default tests/cli/test_cli_progress.py stands for it
+def test_a_proof_that_fails_is_a_failure_of_the_run(start):
+    run = start("run TINY --proof --agent.gain 0.0 --proof.episodes 2")
+    assert run.ends() == 1, run.output
+    assert "proof FAILED: mean return" in run.output
 
 
 def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, folder):
-    run = start("run", TINY, "--page", *ENDLESS)
+    run = start("run TINY --page", ENDLESS)
     url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()
     run.wait_for("samples")
     with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
@@ -97,8 +84,8 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
         urllib.request.urlopen(url, timeout=20)
     assert run.process.poll() is None
     until(lambda: page.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: len(run.family()) == 5)  # with the dead page, and the link
     family = [part for part in run.family() if part != page]
-    assert len(family) == 4  # with the link
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
     assert all_gone(family)
@@ -111,9 +98,10 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start, fo
     assert "run_name: tiny" in begun.experiment
 
 
+@pytest.mark.long  # by default the test of a part that dies stands for it
 @pytest.mark.usefixtures("checkpoint_in_the_way")
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start):
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("samples")
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 1, run.output
@@ -124,7 +112,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(s
 @pytest.mark.fault("processes", "`tmrl-like run` is killed", "its server, worker and trainer end")
 @pytest.mark.long
 def test_parts_do_not_outlive_a_run_that_was_killed(start):
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("training return")
     family = run.family()
     run.process.kill()
@@ -151,7 +139,7 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start):
     ],
 )
 def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes, code, cause, start):
-    run = start("run", TINY, *ENDLESS, *changes)
+    run = start("run TINY", ENDLESS, *changes)
     assert run.ends() == code
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
@@ -172,7 +160,7 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(star
             return True
         return False
 
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("run tiny")
     for second in (
         ["run", TINY],
@@ -193,5 +181,5 @@ def test_a_run_on_a_taken_port_touches_nothing(folder, refused):
     folder.mkdir(parents=True)
     with Server(0, host="127.0.0.1") as server:
         port = str(server.address[1])
-        assert port in refused("run", TINY, "--fresh", "--server.port", port, code=1)
+        assert port in refused("run TINY --fresh --server.port", port, code=1)
     assert [p.name for p in folder.parent.iterdir()] == ["tiny"]

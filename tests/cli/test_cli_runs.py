@@ -13,7 +13,7 @@ from tmrl_like.experiment import load_experiment
 from tmrl_like.metrics.sinks import JsonLinesSink
 from tmrl_like.metrics.starts import Start, write_starts
 
-ONE = ("--interval", "--env.step_s", "0", "--episodes")
+ONE = "--interval --env.step_s 0 --episodes"
 
 
 @pytest.fixture
@@ -78,12 +78,10 @@ def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
     folder = trained("b", seed=2)
     trained("other", seed=2, crc_debug=True)
     picture = tmp_path / "new" / "returns.png"
-    assert (
-        f"picture: {picture}" in typed("runs", "a", folder, "other", "--plot", "--out", picture).out
-    )
+    assert f"picture: {picture}" in typed("runs a", folder, "other --plot --out", picture).out
     assert picture.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr("tmrl_like.cli.runs.plot_returns", note)
-    typed("runs", "--plot", "a", "b", "other")
+    typed("runs --plot a b other")
     assert drawn == {"a, …": ["a", "b"], "other": ["other"]}
 
 
@@ -97,13 +95,13 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         ("tiny@best", "best", "0%"),
         (f"{TINY}@2", "2", "0%"),
     ):
-        out = typed("test", place, *ONE, "3").out
+        out = typed("test", place, ONE, 3).out
         assert str(store.path(policy)) in out.replace("\n", "")
         row = rows_of(out)["3"]
         assert row[-1] == shares
         low, mean, high = float(row[1]), float(row[0]), float(row[3])
         assert low <= mean <= high
-    mean, interval, std, lowest, *_ = rows_of(typed("test", "tiny", *ONE, "1").out)["1"]
+    mean, interval, std, lowest, *_ = rows_of(typed("test tiny", ONE, 1).out)["1"]
     assert (interval, std, lowest) == ("-", "-", mean)  # of a single episode
 
 
@@ -118,23 +116,21 @@ def test_the_confidence_interval_is_that_of_a_mean():
     ("words", "message"),
     [
         (
-            ["runs", "silent", "--plot"],
+            "runs silent --plot",
             "no episode of silent has ended: expected a run with metrics in",
         ),
-        (["runs", "--plot"], "--plot wants runs to draw"),
         (
-            ["test", "silent"],
+            "test silent",
             "has kept no experiment (run.json): it was trained by a script, or elsewhere",
         ),
-        (["test", "tiny@none"], "there is no policy none in"),
-        (["test", "tiny@3", "--policy", "best"], "--policy best and tiny@3 name two policies"),
-        (["trainer", "tiny@3"], "tiny@3: `trainer` takes no version of a policy"),
-        (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
-        (["runs", "tiny", "--plot", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
+        ("test tiny@none", "there is no policy none in"),
+        ("test tiny@3 --policy best", "--policy best and tiny@3 name two policies"),
+        ("trainer tiny@3", "tiny@3: `trainer` takes no version of a policy"),
+        ("runs tiny --plot --out /dev/null/x.png", "--out /dev/null/x.png"),
     ],
 )
 @pytest.mark.usefixtures("store")
 def test_a_mistake_is_one_line(words, message, refused, trained):
     trained("tiny")
     Settings(run_name="silent").paths.folder.mkdir()
-    assert message in refused(*words)
+    assert message in refused(words)

@@ -16,15 +16,14 @@ from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import describe, write_policy
 from tmrl_like.policies.success_model import SuccessModel
 
-LAMP = ("--env", "pictured.Lamp")
-SHORT = ("--steps", "60", "--last", "3")
+SHORT = "--steps 60 --last 3"
 
 
 @pytest.fixture
 def data(typed, tmp_path, monkeypatch):
     """A recording of eight episodes, every other one a success, in the working folder."""
     monkeypatch.chdir(tmp_path)
-    typed("record", TINY, *LAMP, "--random", "--episodes", "8", "--out", "data")
+    typed("record TINY --env pictured.Lamp --random --episodes 8 --out data")
     return "data"
 
 
@@ -38,7 +37,7 @@ ENDS = [f"{episode},{'true' if episode % 2 else 'false'}" for episode in range(8
 def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed, tmp_path, caplog):
     assert "success: 4, failure: 4, no label: 0" in typed("label", data, "--terminated").out
     assert labels_of(data) == ENDS
-    out = typed("success-model", data, "--out", "lamp.safetensors", *SHORT).out
+    out = typed("success-model", data, "--out lamp.safetensors", SHORT).out
     assert "of 2 episodes that were held out, 2 frames in a row" in out
     assert "      0.5  100.0%                0                0" in out
     plain = Path(TINY).read_text()
@@ -52,15 +51,15 @@ def test_what_is_labelled_and_learnt_is_the_reward_of_an_environment(data, typed
     env: {class_path: pictured.Lamp, init_args: {ends: false}}
 """
     Path("task.yaml").write_text(plain.replace("env: tiny.TinyEnv\n", wrapped))
-    typed("record", "task.yaml", "--random", "--episodes", "4", "--out", "judged")
-    typed("label", "judged", "--terminated")
+    typed("record task.yaml --random --episodes 4 --out judged")
+    typed("label judged --terminated")
     assert labels_of("judged") == ENDS[:4]
-    assert "check passed" in typed("check", "task.yaml", "--delay-steps", "0").out
+    assert "check passed" in typed("check task.yaml --delay-steps 0").out
 
 
 def test_who_loads_a_model_says_how_often_it_was_right(data, typed, caplog):
     typed("label", data, "--terminated")
-    typed("success-model", data, "--out", "lamp.safetensors", *SHORT)
+    typed("success-model", data, "--out lamp.safetensors", SHORT)
     with caplog.at_level("INFO"):
         model = SuccessModel("lamp.safetensors", Lamp.observation_space)
     assert (
@@ -103,7 +102,7 @@ def test_a_person_labels_what_has_no_label_in_a_window(data, typed, monkeypatch)
     monkeypatch.setattr(label, "has_display", lambda: True)
     first, second = Keyboard("sx fq"), Keyboard("fffffff")
     monkeypatch.setattr(label, "load_opencv", lambda: first)
-    assert "success: 1, failure: 1, no label: 6" in typed("label", data, "--last", "2").out
+    assert "success: 1, failure: 1, no label: 6" in typed("label", data, "--last 2").out
     assert labels_of(data) == ["0,true", "2,false"]
     assert first.shown[0] == (384, 768, 3)
     monkeypatch.setattr(label, "load_opencv", lambda: second)
@@ -121,11 +120,11 @@ def test_a_picture_of_any_form_is_shown(shape):
 
 def test_labels_are_taken_from_a_file_that_is_checked(data, typed, refused):
     Path("mine.csv").write_text("episode,success\n1,1\n")
-    typed("label", data, "--file", "mine.csv")
+    typed("label", data, "--file mine.csv")
     assert labels_of(data) == ["1,true"]
     Path("mine.csv").write_text("episode,success\n8,true\n")
     assert "mine.csv, line 2: there is no episode 8, the data set has 0 to 7" in refused(
-        "label", data, "--file", "mine.csv"
+        "label", data, "--file mine.csv"
     )
     assert labels_of(data) == ["1,true"]
 
@@ -134,36 +133,26 @@ def test_what_cannot_be_is_one_line(data, typed, refused, monkeypatch):
     out = ("--out", "a.safetensors")
     monkeypatch.setattr(label, "has_display", lambda: False)
     assert "there is no display to show episodes on; --file FILE" in refused("label", data)
-    assert "there is no data set at nowhere" in refused("label", "nowhere")
     assert "data.labels.csv cannot be read" in refused("success-model", data, *out)
     Path("data.labels.csv").write_text("episode,success\n0,true\n1,true\n")
     expected = "the number of episodes that are labelled as failures is 0; expected 2 or more"
     assert expected in refused("success-model", data, *out)
-    assert "a name that ends in .safetensors" in refused("success-model", data, "--out", "a.txt")
-    assert "--held-out is 1" in refused("success-model", data, *out, "--held-out", "1")
-    typed("record", TINY, "--random", "--episodes", "2", "--out", "blind")
-    assert "the data set has no pictures" in refused("label", "blind", "--terminated")
-    typed("label", data, "--terminated")
-    assert "cannot write the model to" in refused(
-        "success-model", data, "--out", "data.labels.csv/a.safetensors", *SHORT
-    )
+    assert "--held-out is 1" in refused("success-model", data, *out, "--held-out 1")
+    typed("record TINY --random --episodes 2 --out blind")
+    assert "the data set has no pictures" in refused("label blind --terminated")
 
 
 def test_a_file_that_is_no_model_of_success_or_for_other_pictures_is_one_line(data, typed):
-    with pytest.raises(ConfigError, match=r"a\.safetensors cannot be read"):
-        SuccessModel("a.safetensors", Lamp.observation_space)
-    Path("a.safetensors").write_bytes(b"damaged")
-    with pytest.raises(PolicyError, match=r"a\.safetensors is not a safetensors file"):
-        SuccessModel("a.safetensors", Lamp.observation_space)
+    file = Path("a.safetensors")
     actor = SquashedGaussianActor(Lamp.observation_space, Lamp.action_space)
-    write_policy(Path("a.safetensors"), actor.weights(), describe(actor))
+    write_policy(file, actor.weights(), describe(actor))
     with pytest.raises(PolicyError, match=r"a\.safetensors is no model of success"):
         SuccessModel("a.safetensors", Lamp.observation_space)
     typed("label", data, "--terminated")
-    typed("success-model", data, "--out", "a.safetensors", "--steps", "1")
+    typed("success-model", data, "--out a.safetensors --steps 1")
     with pytest.raises(ConfigError, match=r"looks at pictures, uint8 \[16, 16, 3\]"):
         SuccessModel("a.safetensors", Lamp.observation_space[0])
-    whole = Path("a.safetensors").read_bytes()
-    Path("a.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PolicyError, match="is damaged"):
         SuccessModel("a.safetensors", Lamp.observation_space)

@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-from cli_commands import TINY
-
 DRONE = Path(__file__).parents[2] / "config" / "drone.yaml"
 
 
 def test_the_time_of_steps_is_shown_in_percentiles(typed):
-    out = typed("check", TINY, "--timing", "50").out
+    out = typed("check TINY --timing 50").out
     assert "50 steps, milliseconds" in out
     assert "it does not run in real time" in out
-    timed = typed("check", DRONE, "--timing", "5", "--env.time_step_duration", "0.0025")
+    timed = typed("check", DRONE, "--timing 5 --env.time_step_duration 0.0025")
     assert "time-step asked for: 2.5 ms" in timed.out
 
 
 def test_observations_that_repeat_the_value_of_a_sensor_are_noted(typed):
-    out = typed("check", TINY, "--env", "tiny.SlowCameraEnv", "--delay-steps", "0").out
+    out = typed("check TINY --env tiny.SlowCameraEnv --delay-steps 0").out
     assert "sensor: the camera gives a value every " in out
     assert "observations in a row have the same value of the camera" in out

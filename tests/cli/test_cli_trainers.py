@@ -3,14 +3,11 @@
 import re
 import signal
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
-from cli_commands import TINY, Command
 
-Start = Callable[..., Command]
-ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
+ENDLESS = "--trainer.epochs .inf --workers 2 --trainers 2"
 
 pytestmark = pytest.mark.long
 
@@ -21,25 +18,21 @@ def ranks(run):
     return sorted(trainers, key=lambda process: process.environ()["RANK"])
 
 
-def updates(home):
-    return (home / ".tmrl_like/runs/tiny/metrics.jsonl").read_text()
-
-
 def test_two_trainers_train_as_one_and_go_on_as_one_alone(start, own_home):
-    run = start("run", TINY, "--trainers", "2", "--workers", "2", "--proof")
+    run = start("run TINY --trainers 2 --workers 2 --proof")
     assert run.ends() == 0, run.output
     assert "proof passed: mean return" in run.output
     folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
     assert (folder / "rank-1/log/0000000001.log").exists()
     assert {path.name for path in folder.glob("checkpoint-*")} == {"checkpoint-1"}
-    again = start("run", TINY, "--trainer.epochs", "2")
+    again = start("run TINY --trainer.epochs 2")
     again.wait_for("resumed from")
     assert again.ends() == 0, again.output
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_rank_that_is_gone_ends_all(how, start, own_home):
-    run = start("run", TINY, *ENDLESS, "--trainer.distributed.timeout_s", "5")
+    run = start("run TINY", ENDLESS, "--trainer.distributed.timeout_s 5")
     run.wait_for("training return")
     family = run.family()
     one = ranks(run)[1]
@@ -58,7 +51,7 @@ def test_a_rank_that_is_gone_ends_all(how, start, own_home):
 
 
 def test_ctrl_c_ends_all_after_the_same_step(start, own_home):
-    run = start("run", TINY, *ENDLESS)
+    run = start("run TINY", ENDLESS)
     run.wait_for("training return")
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
@@ -67,9 +60,9 @@ def test_ctrl_c_ends_all_after_the_same_step(start, own_home):
 
 
 def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free_port):
-    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+    start("server TINY", f"--server.port={free_port}").wait_for("listening")
     for k in (1, 2):
-        start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}")
+        start("worker TINY", f"--server.port={free_port}", "--name", f"w{k}")
     torchrun = (
         "torch.distributed.run",
         "--standalone",
@@ -78,7 +71,7 @@ def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start, own_home, free
         "-m",
     )
     trainers = start(
-        "trainer", TINY, f"--server.port={free_port}", "--trainer.epochs", ".inf", module=torchrun
+        "trainer TINY", f"--server.port={free_port}", "--trainer.epochs .inf", module=torchrun
     )
     trainers.wait_for("round")
     psutil.Process(trainers.process.pid).children()[1].terminate()

@@ -7,12 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from cli_commands import TINY
 
 from tmrl_like.cli import window
-from tmrl_like.cli.window import Window
 
-FILMED = ("--env=filmed.Filmed", "--env.step_s", "0.02", "--untrained")
+FILMED = "--env=filmed.Filmed --env.step_s 0.02 --untrained"
 elsewhere = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere there is always a display"
 )
@@ -34,7 +32,7 @@ def test_the_first_test_episode_is_filmed(tmp_path, typed):
     import cv2
 
     file = tmp_path / "drive.mp4"
-    typed("test", TINY, *FILMED, "--episodes", "2", "--video", file)
+    typed("test TINY", FILMED, "--episodes 2 --video", file)
     video = cv2.VideoCapture(str(file))
     pictures = []
     while (read := video.read())[0]:
@@ -47,7 +45,7 @@ def test_the_first_test_episode_is_filmed(tmp_path, typed):
 @pytest.mark.usefixtures("dead_display")
 def test_an_environment_without_a_picture_is_one_line_and_no_file(tmp_path, refused):
     for how in (["--video", tmp_path / "drive.mp4"], ["--window"]):
-        error = refused("test", TINY, "--untrained", *how)
+        error = refused("test TINY --untrained", *how)
         assert (
             "there is nothing to draw: the environment's render() raised NotImplementedError"
             in error
@@ -57,7 +55,7 @@ def test_an_environment_without_a_picture_is_one_line_and_no_file(tmp_path, refu
 
 @elsewhere
 def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refused):
-    error = refused("test", TINY, *FILMED, "--window")
+    error = refused("test TINY", FILMED, "--window")
     assert (
         "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film"
         in error
@@ -67,7 +65,7 @@ def test_without_a_display_there_is_one_line_that_names_what_makes_a_film(refuse
 @elsewhere
 @pytest.mark.usefixtures("dead_display")
 def test_a_display_that_does_not_answer_ends_nothing(typed):
-    out = typed("test", TINY, *FILMED, "--window", "--episodes", "20").out
+    out = typed("test TINY", FILMED, "--window --episodes 20").out
     assert out.count("no window can be shown: the display does not answer") == 1
     assert "episode 20:" in out
 
@@ -82,11 +80,4 @@ def test_a_window_that_the_user_closes_ends_the_episodes(typed, tmp_path, monkey
         return subprocess.Popen([sys.executable, str(script)], bufsize=0, **streams)
 
     monkeypatch.setattr(window, "start_script", start)
-    typed("test", TINY, *FILMED, "--window")
-
-
-@pytest.mark.usefixtures("dead_display")
-def test_a_screen_can_be_closed_twice():
-    shown = Window(lambda: None)
-    shown.close()
-    shown.close()
+    typed("test TINY", FILMED, "--window")

@@ -10,10 +10,8 @@ import sys
 
 import pytest
 from cli_commands import TINY
-from mistakes import MISTAKES, NOWHERE, Machine
+from mistakes import MISTAKES, Machine
 
-from tmrl_like.cli.arguments import parse
-from tmrl_like.cli.prepare import prepare
 from tmrl_like.transport import KeyFolder
 
 COMMANDS = (
@@ -40,31 +38,20 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     ("words", "hint"),
     [
         (
-            ["run", "--minutes", "3", TINY],
+            "run --minutes 3 TINY",
             "--minutes; an earlier version had it: use --trainer.max_minutes N",
         ),
-        (
-            ["server", TINY, "--engine", "tls://a"],
-            "--engine; an earlier version had it: use --server.engine NODES",
-        ),
-        (
-            ["run", TINY, "--on_trainer_rollout", "a.b"],
-            "--on_trainer_rollout; an earlier version had it",
-        ),
-        (["run", TINY, "--log_level", "debug"], "--log_level; did you mean --log-level?"),
+        ("run TINY --log_level debug", "--log_level; did you mean --log-level?"),
     ],
 )
 def test_an_option_that_is_elsewhere_now_is_named_with_its_place(words, hint, refused):
-    assert f"there is no option {hint}" in refused(*words)
+    assert f"there is no option {hint}" in refused(words)
 
 
 @pytest.mark.parametrize(
     ("gone", "now"),
     [
         ("show", "tmrl-like test EXPERIMENT --window"),
-        ("eval", "tmrl-like test RUN --interval"),
-        ("benchmark", "tmrl-like check EXPERIMENT --timing 400"),
-        ("record-reward", "tmrl-like record EXPERIMENT --lap script --out FILE"),
         ("plot", "tmrl-like runs RUN --plot"),
     ],
 )
@@ -80,19 +67,8 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(typed, monkeypatch):
         "tmrl_like.trainer.trainer.Trainer.run_with_wandb",
         lambda self, **options: calls.append(options),
     )
-    typed("trainer", TINY, "--trainer.wandb", "true", "--trainer.wandb_project", "arms", *NOWHERE)
+    typed("trainer TINY --trainer.wandb true --trainer.wandb_project arms --server.port 1")
     assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
-
-
-@pytest.mark.usefixtures("command_line")
-def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch):
-    speaks_as = []
-    monkeypatch.setattr(
-        "tmrl_like.cli.prepare.set_up_logging", lambda role, *_: speaks_as.append(role)
-    )
-    for name in ((), ("--name", "worker-2")):
-        prepare(parse(["worker", TINY, *name]), "worker", ("env",))
-    assert speaks_as == ["worker", "worker-2"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -111,7 +87,7 @@ def test_the_version_is_shown(typed):
 
 
 def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_meaning(typed):
-    out = typed("config", TINY, "--trainer.epochs", "7").out
+    out = typed("config TINY --trainer.epochs 7").out
     assert "epochs: 7" in out
     assert "gain: 0.02" in out
     keys = typed("config").out
@@ -121,13 +97,13 @@ def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_m
 
 def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     here, there = ("--keys-dir", tmp_path / "here"), ("--keys-dir", tmp_path / "there")
-    invited = typed("keys", "invite", "robot1", "--role", "both", *here)
+    invited = typed("keys invite robot1 --role both", *here)
     assert "keys join" in invited.err
-    joined = typed("keys", "join", invited.out.strip(), *there)
+    joined = typed("keys join", invited.out.strip(), *there)
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
-    assert "robot1" in typed("keys", "list", *here).out
-    typed("keys", "revoke", "robot1", *here)
-    assert "robot1                 " not in typed("keys", "list", *here).out
+    assert "robot1" in typed("keys list", *here).out
+    typed("keys revoke robot1", *here)
+    assert "robot1                 " not in typed("keys list", *here).out
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere there are no such terminals")

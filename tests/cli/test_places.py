@@ -1,4 +1,4 @@
-"""What the first argument of a command may be, and how often an experiment's file is read."""
+"""What the first argument of a command may be."""
 
 import contextlib
 import shutil
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_one_line_with_the_nearest_name(typed, near):
 
 
 def test_the_samples_of_a_run_are_shown_by_its_name(typed, run_folder):
-    typed("record", TINY, "--random", "--episodes", "1", "--out", "data")
+    typed("record TINY --random --episodes 1 --out data")
     kept = run_folder / "checkpoints" / "training" / "log"
     kept.parent.mkdir(parents=True)
     Path("data").rename(kept)
@@ -99,23 +99,3 @@ def test_a_worker_drives_the_version_behind_the_at(refused, store, monkeypatch):
     for typed, policy in ((f"{TINY}@2", store.path(2)), (TINY, None)):
         refused("worker", typed)
         assert given["policy"] == policy
-
-
-@pytest.mark.parametrize("words", [["trainer"], ["run", "--in-process"], ["check"]])
-def test_a_command_reads_its_experiment_once(words, typed, tmp_path, monkeypatch):
-    file = tmp_path / "mine.yaml"
-    shutil.copy(TINY, file)
-    monkeypatch.syspath_prepend(str(Path(TINY).parent))
-    read, times = Path.read_text, []
-
-    def counting(path, *arguments, **options):
-        if path == file:
-            times.append(path)
-        return read(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", counting)
-    if words == ["trainer"]:  # nobody sends it samples
-        monkeypatch.setattr("tmrl_like.trainer.trainer.Trainer.run", lambda *_: None)
-    command, *options = words
-    typed(command, file, *options, "--trainer.rounds", "1", "--trainer.checkpoint", "false")
-    assert len(times) == 1

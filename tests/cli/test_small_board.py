@@ -1,9 +1,7 @@
 """Installations of one part alone, which the guide gives as one command each."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -78,34 +76,3 @@ def test_a_trainer_trains_without_what_its_command_leaves_out(command_line, monk
         command_line("run", TINY, "--in-process", "--trainer.rounds", "1", "--trainer.steps", "1")
         == 0
     )
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1500)
-def test_what_was_installed_so_drives_without_what_was_left_out(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    fresh = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    for part in commands("actors")[0].split("&&"):
-        arguments = [str(ROOT) if word == "tmrl_like" else word for word in shlex.split(part)[1:]]
-        limits = [] if "--no-deps" in arguments else ["-c", str(ROOT / "constraints.txt")]
-        subprocess.run([fresh, "-m", "pip", "-q", *arguments, *limits], check=True)
-    missing = [IMPORTED_AS.get(name, name) for name in LEFT_OUT["actors"][0]]
-    code = f"import importlib.util as u; assert not any(map(u.find_spec, {missing}))"
-    subprocess.run([fresh, "-c", code], cwd=tmp_path, check=True)
-    environment = {**os.environ, "TMRL_LIKE_HOME": str(tmp_path / "home")}
-    environment.pop("PYTHONPATH", None)
-    drive = [
-        fresh,
-        "-m",
-        "tmrl_like",
-        "test",
-        ROOT / "config/drone.yaml",
-        "--untrained",
-        "--episodes",
-        "1",
-    ]
-    drive += ["--env.ep_max_length", "20"]
-    done = subprocess.run(
-        drive, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert "episode 1: return" in done.stdout, done.stderr

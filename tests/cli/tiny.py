@@ -27,10 +27,10 @@ STRANGE: dict[str, Any] = {
     "dtype": (np.zeros(2), 0.0, False, False, {}),
     "nothing": (None, 0.0, False, False, {}),
     "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
-    "infinite reward": (OBS, float("inf"), False, False, {}),
-    "no reward": (OBS, None, False, False, {}),
-    "no end": (OBS, 0.0, None, False, {}),
-    "no info": (OBS, 0.0, False, False, None),
+    "infinite_reward": (OBS, float("inf"), False, False, {}),
+    "no_reward": (OBS, None, False, False, {}),
+    "no_end": (OBS, 0.0, None, False, {}),
+    "no_info": (OBS, 0.0, False, False, None),
 }
 
 

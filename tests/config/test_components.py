@@ -1,4 +1,3 @@
-import functools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -6,9 +5,8 @@ import parts_for_tests as parts
 import pytest
 from kit.refusals import one_line
 
-from tmrl_like.base.factories import signature_of
 from tmrl_like.base.importing import import_object
-from tmrl_like.config.components import check_value, resolve_component, type_name
+from tmrl_like.config.components import check_value, resolve_component
 from tmrl_like.config.document import Document
 from tmrl_like.errors import ConfigError
 
@@ -45,12 +43,10 @@ def test_arguments_of_base_classes_are_known():
         ({"depth": 1.5}, "part.init_args.depth: expected a whole number, got 1.5"),
         ({"sizes": 3}, "part.init_args.sizes: expected a list of a whole number, got 3"),
         ({"mode": "c"}, "part.init_args.mode: expected one of a, b, got 'c'"),
-        ({"limit": "no"}, "part.init_args.limit: expected a whole number or none, got 'no'"),
         (
             {"device": "cpu"},
             "part.init_args.device: is supplied when the object is made; leave it out here",
         ),
-        ({"net_cls": {"class_path": f"{MODULE}.Nett"}}, f"{MODULE} has no Nett; did you mean Net?"),
         ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
         (
             {"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}},
@@ -58,23 +54,14 @@ def test_arguments_of_base_classes_are_known():
         ),
         ({"options": {"period_s": 0}}, "part.init_args.options.period_s is 0; it must be positive"),
         (
-            {"options": {"period": 1}},
-            "part.init_args.options.period: there is no such key; did you mean",
-        ),
-        (
             {"options": {"size": [1]}},
             "part.init_args.options.size: expected a list of a whole number or none, got [1]",
         ),
-        ({"options": 3}, "part.init_args.options: expected keys with values or none, got 3"),
         (
             {"change": f"{MODULE}.Nett"},
             f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?",
         ),
         ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
-        (
-            {"options": {"net": {"class_path": f"{MODULE}.Net"}, "period_s": "x"}},
-            "period_s: expected a number, got 'x'",
-        ),
         ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
 )
@@ -134,7 +121,6 @@ def test_a_missing_argument_is_named_unless_the_framework_supplies_it():
 
 def test_a_class_that_takes_anything_takes_anything():
     assert resolve({"whatever": 3}, "Open")().anything == {"whatever": 3}
-    assert signature_of(parts.Open).open_ended
 
 
 def test_functions_and_nested_classes_can_be_named():
@@ -188,12 +174,10 @@ def test_a_users_module_that_fails_is_named_with_its_line(content, problem, tmp_
         (float, 3, 3),
         (float, "inf", float("inf")),
         (int | None, None, None),
-        (bool, True, True),
         (str, "3", "3"),
         (Path, "a/b", Path("a/b")),
         (tuple[int, int], [1, 2], (1, 2)),
         (dict[str, int], {"a": 1}, {"a": 1}),
-        (Literal["a", 3], 3, 3),
         (Literal["a", None], None, None),
         (Any, {"x": 1}, {"x": 1}),
         ("a forward reference", 3, 3),
@@ -204,25 +188,16 @@ def test_values_of_the_right_type_pass(annotation, value, expected):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value"),
+    ("annotation", "value", "expected"),
     [
-        (int, True),
-        (str, 3),
-        (str, None),
-        (dict[str, int], None),
-        (bool, 1),
-        (int | None, [1]),
-        (list[int], ["a"]),
+        (int, True, "a whole number"),
+        (str, 3, "text"),
+        (dict[str, int], None, "keys with values"),
+        (bool, 1, "true or false"),
+        (float | Literal["all"], "none", "a number or all"),
+        (list[int], ["a"], "a list of a whole number"),
     ],
 )
-def test_values_of_a_wrong_type_do_not(annotation, value):
-    with pytest.raises(ConfigError, match="k: expected"):
+def test_values_of_a_wrong_type_do_not(annotation, value, expected):
+    with pytest.raises(ConfigError, match=f"k: expected {expected}, got"):
         check_value(Document("x"), ("k",), annotation, value)
-
-
-def test_types_are_named_as_people_write_them():
-    assert type_name(int | None) == "a whole number or none"
-    assert type_name(Literal["a", "b"]) == "one of a, b"
-    assert type_name(float | Literal["all"]) == "a number or all"
-    assert type_name(dict[str, int]) == "keys with values"
-    assert type_name(functools.partial) == "partial"

@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import os
 import threading
@@ -14,42 +15,43 @@ def paths(tmp_path):
     return RunPaths("r6", tmp_path)
 
 
-@pytest.mark.parametrize("first", ["run", "trainer"])
-@pytest.mark.parametrize("second", ["run", "trainer"])
-def test_a_run_has_one_owner_and_is_free_when_it_ends(paths, first, second):
-    told = rf"the run r6 is in use by process \d+ \({first}, since \d{{4}}-"
-    with use_run(paths, first), pytest.raises(ConfigError, match=told), use_run(paths, second):
-        pytest.fail("it had two owners")
-    with use_run(paths, first), use_run(RunPaths("r7", paths.root), second):
+USERS = {
+    "run": ("run", {}),
+    "renaming": ("run", {"alone": True}),
+    "trainer": ("trainer", {}),
+    "trainer of a run": ("trainer", {"supervised": True}),
+    "worker": ("worker", {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("held_by", "wanted_by", "is_free"),
+    [
+        ("run", "run", False),
+        ("run", "trainer", False),
+        ("trainer", "run", False),
+        ("trainer", "trainer", False),
+        ("run", "renaming", False),
+        ("run", "trainer of a run", True),
+        ("run", "worker", True),
+        ("worker", "trainer", True),
+        ("worker", "run", True),
+        ("worker", "renaming", False),  # it would write its weights into a stranger's folder
+        ("trainer of a run", "run", False),  # which ended; its trainer still writes there
+    ],
+)
+def test_who_may_use_a_run_beside_whom(paths, held_by, wanted_by, is_free):
+    def use(name, paths=paths):
+        role, options = USERS[name]
+        return use_run(paths, role, **options)
+
+    role, _ = USERS[held_by]
+    told = rf"the run r6 is in use by process \d+ \({role}, since \d{{4}}-"
+    refused = contextlib.nullcontext() if is_free else pytest.raises(ConfigError, match=told)
+    with use(held_by), refused, use(wanted_by):
         pass
-    with use_run(paths, second):
+    with use(wanted_by), use(wanted_by, RunPaths("r7", paths.root)):
         pass
-
-
-def test_a_run_shares_its_folder_with_its_parts(paths):
-    parts = use_run(paths, "trainer", supervised=True), use_run(paths, "worker")
-    refused = pytest.raises(ConfigError, match=r"\(run, since")
-    with use_run(paths, "run"), parts[0], parts[1], refused, use_run(paths, "run", alone=True):
-        pytest.fail("it had two owners")
-    with use_run(paths, "worker"), use_run(paths, "trainer"):
-        pass
-
-
-def test_a_trainer_that_outlives_its_run_for_a_moment_keeps_the_folder(paths):
-    saving = use_run(paths, "trainer", supervised=True)
-    with saving, pytest.raises(ConfigError, match=r"\(trainer, since"), use_run(paths, "run"):
-        pytest.fail("the trainer still writes there")
-
-
-def test_only_who_renames_the_folder_minds_a_worker(paths):
-    with use_run(paths, "worker"):
-        with use_run(paths, "run"):
-            pass
-        with (
-            pytest.raises(ConfigError, match=r"\(worker, since"),
-            use_run(paths, "run", alone=True),
-        ):
-            pytest.fail("the worker would write its weights into a stranger's folder")
 
 
 def test_a_file_that_a_killed_process_left_holds_nobody_back(paths):

@@ -90,8 +90,6 @@ class Nodes:
         self._monitors, clusters = ports[count : 2 * count], ports[2 * count :]
         self.processes = [None] * count
         self._account = pair(nkeys.PREFIX_BYTE_ACCOUNT)
-        # by name: a client reads its file twice, and must find one key in it
-        self._rights_of = {}
         accounts = "" if is_open else self._accounts()
         routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
         for i, name in enumerate(self.names):
@@ -149,9 +147,6 @@ class Nodes:
                 for kind, subjects in own
             }
         path = self.folder / f"{name}.creds"
-        if self._rights_of.get(name) == allowed:
-            return path
-        self._rights_of[name] = allowed
         user = pair(nkeys.PREFIX_BYTE_USER)
         claims = {
             "type": "user",

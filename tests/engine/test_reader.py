@@ -1,13 +1,16 @@
 """From the stream to the trainer's memory, through real nodes."""
 
+import contextlib
 import time
 
+import pytest
 from engine_nodes import Nodes
 from engine_rig import RUN, Rig, make
 from kit.packets import numbered, packet_of
 from kit.waiting import until
 
 from tmrl_like.engine.connection import EngineConnection
+from tmrl_like.engine.reader import Reader
 from tmrl_like.engine.subjects import BUCKET, policy_subject, samples_subject, token
 from tmrl_like.wire import messages as m
 
@@ -16,19 +19,6 @@ def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog, 
     monkeypatch.setattr("tmrl_like.engine.reader._LONELY_AFTER_S", 0.2)
     rig.trainer()
     until(lambda: "no server gives this engine samples of the run" in caplog.text)
-
-
-def test_an_engine_that_is_away_is_not_called_a_server(rig, caplog, monkeypatch):
-    caplog.set_level("INFO")
-    monkeypatch.setattr("tmrl_like.session.conversation._COMPLAIN_AFTER_S", 0.2)
-    monkeypatch.setattr("tmrl_like.session.conversation._PATIENCE_S", 2.0)
-    trainer = rig.trainer()
-    until(lambda: trainer.connected)
-    rig.nodes.kill(0)
-    until(lambda: not trainer.connected and "no connection to the engine" in caplog.text)
-    time.sleep(0.5)
-    assert "trainer of the run as t" in caplog.text
-    assert "server" not in caplog.text
 
 
 def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
@@ -50,7 +40,10 @@ def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
     until(lambda: rig.in_stream() == 0)
 
 
-def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(rig):
+def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(
+    rig, monkeypatch
+):
+    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)
     own = samples_subject(RUN, "arena", "w1")
 
     async def forge(client):
@@ -65,7 +58,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     trainer = rig.trainer()
     rig.stream()
     EngineConnection(rig.arena, forge).close()
-    time.sleep(2.5)  # two looks at the seat
+    time.sleep(0.5)  # some looks at the seat
     worker = rig.worker(rig.server())
     make(worker, 1)
     until(lambda: not worker.kept)
@@ -74,21 +67,12 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     until(lambda: rig.in_stream() == 0)
 
 
-def test_a_run_gets_a_stream_that_is_kept_on_disk_and_refuses_when_it_is_full(rig):
-    rig.trainer(max_bytes=1 << 20)
-    wanted = {
-        "retention": "limits",
-        "discard": "new",
-        "storage": "file",
-        "num_replicas": 1,
-        "max_bytes": 1 << 20,
-    }
-    assert rig.stream()["config"].items() >= wanted.items()
-
-
-def test_a_stream_that_is_other_than_wanted_is_used_and_a_line_names_what_differs(rig, caplog):
+def test_a_runs_stream_is_kept_on_disk_and_refuses_when_full_and_another_one_is_used_as_it_is(
+    rig, caplog
+):
     first = rig.trainer(max_bytes=1 << 20)
-    rig.stream()
+    wanted = {"discard": "new", "storage": "file", "num_replicas": 1, "max_bytes": 1 << 20}
+    assert rig.stream()["config"].items() >= wanted.items()
     first.close()
     rig.trainer(max_bytes=2 << 20)
     until(lambda: "is used as it is: max_bytes is 1048576, expected 2097152" in caplog.text)
@@ -112,3 +96,11 @@ def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog):
         "nothing answers for JetStream: enable it at the nodes, and for this user's account"
         in caplog.text
     )
+
+
+def test_a_message_that_nothing_takes_at_an_engine_is_refused_to_who_says_it(node):
+    with contextlib.closing(Reader(node.options(RUN, "gpu"))) as reader:
+        for message in (m.Beat(), m.Bye(), m.Report()):
+            assert reader.send(m.encode(message)), "it is for a server"
+        with pytest.raises(TypeError, match="nothing takes a trainer's Look"):
+            reader.send(m.encode(m.Look()))

@@ -11,8 +11,6 @@ from kit.waiting import until
 from tmrl_like.engine.reader import Reader
 from tmrl_like.wire import messages as m
 
-PATIENCE_S = 30.0
-
 
 class Trainer:
     """A reader, and what a session would say to it."""
@@ -46,7 +44,9 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(node):
+def trainer(node, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.reader._SEAT_S", 0.1)  # between two looks at it
+    monkeypatch.setattr("tmrl_like.engine.seat._TTL_S", 1)
     with contextlib.ExitStack() as stack:
 
         def start(name, **hello):
@@ -66,7 +66,7 @@ def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_
     (refusal,) = [answer for answer in first.answers if isinstance(answer, m.Refusal)]
     assert refusal.reason == "another trainer (second) has taken this one's seat: stop one of them"
     assert refusal.retry_after_s < 0
-    time.sleep(2.0)  # two looks: it does not take it back
+    time.sleep(0.5)  # some looks: it does not take it back
     assert second.is_seated()
     assert len(second.answers) == 1
 
@@ -81,7 +81,7 @@ def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer):
     ]
     for other in others:
         until(other.heard)
-    time.sleep(2.0)  # two looks
+    time.sleep(0.5)  # some looks
     reason = "a trainer is connected already (first): stop it, or give this one another run_name"
     assert [other.heard() for other in others] == [[m.Refusal(reason, 1.0)]] * 3
     assert first.is_seated()
@@ -100,7 +100,7 @@ def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer):
         second.reader.send(second.hello)
         return second.is_seated()
 
-    until(ask, within_s=PATIENCE_S)
+    until(ask)
 
 
 def test_the_seat_of_a_trainer_that_ends_is_free_at_once(trainer):
@@ -115,7 +115,7 @@ def test_the_seat_of_a_trainer_that_ends_is_free_at_once(trainer):
 def test_a_rank_is_seated_with_its_group(trainer):
     rank = trainer("b", rank=m.Rank(1, 2, 5))
     until(trainer("other group", rank=m.Rank(0, 2, 6)).is_seated)
-    time.sleep(1.5)
+    time.sleep(0.5)
     assert rank.heard() == []
     seat = trainer("a", rank=m.Rank(0, 2, 5), run="x")
     until(seat.heard)

@@ -66,26 +66,20 @@ def test_an_integer_drives_any_space(space, inputs):
 
 def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stands_for_a_reset():
     env = GenericGymEnv("Pendulum-v1", inputs=[[-2.0], [0.5], [2.0]])
-    assert env.action_space == spaces.Discrete(3)
+    plain = GenericGymEnv("Pendulum-v1")
     assert env.default_action == 1
     env.reset(seed=1)
-    _, rew, *_ = env.step(np.int64(2))
-    plain = GenericGymEnv("Pendulum-v1")
     plain.reset(seed=1)
-    assert plain.step(np.array([2.0], np.float32))[1] == rew
+    assert env.step(np.int64(2))[1] == plain.step(np.array([2.0], np.float32))[1]
 
 
 @pytest.mark.parametrize("inputs", ["few", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]])
 def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs):
     env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs=inputs)
-    assert env.observation_space == spaces.Tuple(
-        (env.observation_space[0], spaces.Discrete(3), spaces.Discrete(3))
-    )
     obs, _ = env.reset()
-    assert obs[1:] == (1, 1)
     assert env.observation_space.contains(obs)
-    obs, *_ = env.step(np.int64(2))
-    assert obs[1:] == (1, 2)
+    assert obs[1:] == (1, 1)
+    assert env.step(np.int64(2))[0][1:] == (1, 2)
     sent = env.unwrapped.interface.sent
     assert [control.tolist() for control in sent] == [[0.0, 0.0], [0.0, 1.0]]
     assert {control.dtype for control in sent} == {np.dtype(np.float32)}
@@ -104,21 +98,13 @@ def test_rtgyms_function_of_actions_gets_the_row():
     assert env.unwrapped.interface.sent[-1].tolist() == [-1.0, 0.0]
 
 
-def test_a_default_action_of_more_digits_is_found_in_the_table():
-    table = ActionTable([[0.0, 0.3], [0.1, 0.3]])
-    table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
-    assert table.index_of([0.1, 0.3]) == 1
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
         ([], r"inputs is \[\]; expected a table of one row or more"),
         ("fex", "no table of inputs 'fex'; did you mean few"),
         ([[0, 0], [0, 2]], r"row 1 of the table of inputs is \[0, 2\]; expected an action of Box"),
-        ([[0, 0], [0]], r"row 1 of the table of inputs is \[0\]; expected"),
         ([[0, 0], [0, float("nan")]], "row 1 of"),
-        ([[0, 0], ["left", "up"]], r"row 1 of the table of inputs is \['left', 'up'\]; expected"),
         ([[0, 0], [[1], [0, 1]]], "row 1 of"),
         (
             [[0, 0.25], [1, 1]],

@@ -8,7 +8,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from kit.interfaces import Interface
-from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.agents import (
     CategoricalActor,
@@ -20,12 +19,14 @@ from tmrl_like.agents import (
 )
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer
 
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 NETS = {"hidden_sizes": (16,)}
 
 
@@ -76,18 +77,6 @@ def test_a_registered_environment_goes_through_everything(name):
     assert batch.act.shape == ((8,) if discrete else (8, 1))
 
 
-@pytest.mark.parametrize("continuous", [True, False])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_car_is_driven_by_its_pictures(continuous, monkeypatch):
-    pytest.importorskip("Box2D")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    env_cls = partial(GenericGymEnv, "CarRacing-v3", {"continuous": continuous})
-    batch = through_everything(env_cls, max_samples=5)
-    assert batch.obs.shape == (8, 96, 96, 3)
-    assert batch.obs.dtype == torch.uint8
-
-
 class Fake(gymnasium.Env):
     """Observes and pays at random, in any spaces."""
 
@@ -108,10 +97,9 @@ class Fake(gymnasium.Env):
 
 PICTURE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
 MIXTURES = [  # observations and actions
-    (spaces.MultiBinary(4), spaces.Discrete(3, start=4)),
+    (PICTURE, spaces.Discrete(3, start=4)),
     (spaces.Box(0, 9, ()), spaces.Box(-1.0, 1.0, ())),
     (spaces.Box(0, 9, (3, 2), np.int16), spaces.Box(0.0, 1.0, (2, 2), np.float64)),
-    (spaces.MultiDiscrete([1, 4, 2]), spaces.Box(-1.0, 2.0, (2,))),
     (
         spaces.Dict(camera=PICTURE, speed=spaces.Box(0, 9, (1,))),
         spaces.MultiDiscrete([2, 3], start=[5, -7]),
@@ -122,7 +110,7 @@ MIXTURES = [  # observations and actions
     ),
     (
         spaces.Dict(
-            a=spaces.Tuple((spaces.Box(0, 9, (2,), np.float64),)),
+            a=spaces.Tuple((spaces.MultiDiscrete([1, 4]), spaces.Box(0, 9, (2,), np.float64))),
             b=spaces.Dict(c=spaces.MultiBinary(1)),
         ),
         spaces.Box(-1.0, 2.0, (2,)),
@@ -138,13 +126,10 @@ def test_any_mixture_of_spaces_goes_through_everything(observation_space, action
 
 
 @pytest.mark.parametrize(
-    "action_space",
-    [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))],
+    "action_space", [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0, np.inf)]
 )
 def test_actions_without_entries_or_bounds_are_refused(action_space):
-    with pytest.raises(
-        ConfigError, match="has no finite bounds; give it entries, and each a low and a higher high"
-    ):
+    with pytest.raises(ConfigError, match="has no finite bounds; give it entries"):
         SquashedGaussianActor(spaces.Box(0.0, 1.0, (2,)), action_space)
 
 
@@ -157,7 +142,7 @@ class Loose(Fake):
 
 
 def test_observations_rewards_and_ends_get_one_type():
-    observation_space = spaces.Dict(a=spaces.Box(0, 9, (2,), np.float64), b=spaces.Discrete(3))
+    observation_space = spaces.Dict(a=spaces.Box(1, 9, (2,), np.float64), b=spaces.Discrete(3))
     gymnasium.registry.pop("Loose-v0", None)
     gymnasium.register("Loose-v0", lambda: Loose(observation_space, spaces.Discrete(2)))
     through_everything(partial(GenericGymEnv, "Loose-v0"))
@@ -167,7 +152,6 @@ def test_observations_rewards_and_ends_get_one_type():
     for obs in (first, second):
         assert env.observation_space.contains(obs)
         assert (obs["a"].dtype, obs["b"].dtype) == (np.float32, np.int64)
-        assert obs["a"].any()
     assert [type(value) for value in others] == [float, bool, bool, dict]
 
 
@@ -181,14 +165,6 @@ class Lamp(Interface):
 
 
 def test_choices_stand_in_the_action_buffer_of_a_real_time_environment():
-    config = {
-        **DEFAULT_CONFIG_DICT,
-        "interface": Lamp,
-        "time_step_duration": 0.005,
-        "start_obs_capture": 0.005,
-    }
-    config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
-    batch = through_everything(
-        partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2
-    )
+    env_cls = partial(RealTimeEnv, Lamp, 0.005, ep_max_length=10, act_buf_len=2)
+    batch = through_everything(env_cls, act_buf_len=2)
     assert [leaf.dtype for leaf in batch.obs] == [torch.float32, torch.int64, torch.int64]

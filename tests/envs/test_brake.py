@@ -1,5 +1,6 @@
 """What moves is stopped by the environment's `stop`, once, however a worker ends."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -38,16 +39,18 @@ class Diary:
     def __init__(self, file):
         self.file = str(file)
 
-    def _lines(self):
+    @property
+    def lines(self):
+        """Words, and when they were said."""
         file = Path(self.file)
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
     @property
     def words(self):
-        return [word for word, _ in self._lines()]
+        return [word for word, _ in self.lines]
 
     def time_of(self, word):
-        return next(float(time_s) for said, time_s in self._lines() if said == word)
+        return next(float(time_s) for said, time_s in self.lines if said == word)
 
     @property
     def stops(self):
@@ -89,36 +92,23 @@ def make_worker(env_cls, *arguments, actor_cls=LinearActor, hang_timeout_s=HANG_
     )
 
 
-def say_and_raise(file):
-    say(file, "raises")
-    raise RuntimeError("the motor is on fire")
-
-
 class Raising(Moving):
-    """Raises somewhere, and says when."""
+    """Raises in its eighth step or in its second reset, as asked for, and says when."""
 
     def reset(self, **options):
-        if self.what == "reset" and self.total_steps:
-            say_and_raise(self.file)
+        if self.total_steps:
+            self.raise_in("reset")
         return super().reset(**options)
 
     def step(self, action):
-        if self.what == "step" and self.total_steps == 7:
-            say_and_raise(self.file)
+        if self.total_steps == 7:
+            self.raise_in("step")
         return super().step(action)
 
-
-class RaisingActor(LinearActor):
-    """Raises in its eighth step, where it was told the file to say so in."""
-
-    file = ""
-    calls = 0
-
-    def act(self, obs, test=False):
-        self.calls += 1
-        if self.file and self.calls == 8:
-            say_and_raise(self.file)
-        return np.zeros(1, np.float32)
+    def raise_in(self, where):
+        if self.what == where:
+            say(self.file, "raises")
+            raise RuntimeError("the motor is on fire")
 
 
 @pytest.mark.fault(
@@ -128,16 +118,21 @@ class RaisingActor(LinearActor):
 )
 @pytest.mark.parametrize("where", ["act", "step", "reset"])
 @pytest.mark.usefixtures("gives_up")
-def test_what_raises_stops_what_moves(where, in_time, monkeypatch):
+def test_what_raises_stops_what_moves(where, in_time):
     def once(diary):
-        monkeypatch.setattr(RaisingActor, "file", diary.file if where == "act" else "")
+        class Actor(LinearActor):
+            def act(self, obs, test=False):
+                if where == "act" and obs[0, 1] == 7:
+                    say(diary.file, "raises")
+                    raise RuntimeError("the policy is on fire")
+                return np.zeros(1, np.float32)
+
         with (
-            make_worker(Raising, diary.file, where, actor_cls=RaisingActor) as worker,
+            make_worker(Raising, diary.file, where, actor_cls=Actor) as worker,
             pytest.raises((RuntimeError, EnvironmentFaultError), match="on fire"),
         ):
             worker.run_episodes(nb_episodes=3)
         assert diary.words[diary.words.index("raises") :] == ["raises", "stopped", "closed"]
-        assert diary.stops == 1
         return diary.time_of("stopped") - diary.time_of("raises")
 
     in_time(once)
@@ -288,18 +283,20 @@ def test_each_run_is_stopped_once_and_the_next_reset_moves_again(diary):
 
 
 def test_what_was_stopped_takes_no_step_before_the_next_reset(diary):
-    env = SupervisedEnv(partial(Moving, diary.file))
-    env.run(env.reset)
-    env.stopping.set()
-    with pytest.raises(StoppedError):
-        while True:
-            env.run(lambda: env.step(np.zeros(1, np.float32)))
-    with pytest.raises(StoppedError):
+    def step():
+        env.run(lambda: env.step(np.zeros(1, np.float32)))
+
+    with contextlib.closing(SupervisedEnv(partial(Moving, diary.file))) as env:
         env.run(env.reset)
-    env.stopping.clear()
-    env.run(env.reset)
-    env.run(lambda: env.step(np.zeros(1, np.float32)))
-    env.close()
+        env.stopping.set()
+        with pytest.raises(StoppedError):
+            while True:
+                step()
+        with pytest.raises(StoppedError):
+            env.run(env.reset)
+        env.stopping.clear()
+        env.run(env.reset)
+        step()
     assert diary.words == ["made", "moves", "stopped", "moves", "stopped", "closed"]
 
 
@@ -343,59 +340,19 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
     assert said == ["sent", "stopped", "sent", "sent", "stopped"]
 
 
-class StubbornArm(Arm):
-    def stop(self):
-        raise ConnectionError("no answer")
-
-
-def test_an_interface_whose_stop_fails_is_driven_again_after_the_next_reset():
-    env = SupervisedEnv(
-        partial(RealTimeEnv, StubbornArm, time_step_duration=0.01), hang_timeout_s=10.0
-    )
-    env.run(env.reset)
-    env.brake.pull()
-    env.run(env.reset)
-    env.run(lambda: env.step(env.default_action))
-    assert env.env.unwrapped.interface.said[-1] == "sent"
-    env.close()
-
-
-class Stubborn(CountingEnv):
-    """Cannot be stopped."""
-
-    def stop(self):
-        raise ConnectionError("no answer")
-
-
-def test_a_stop_that_fails_is_a_line_and_the_worker_goes_on(caplog):
-    with make_worker(Stubborn) as worker:
-        assert len(worker.run_episodes(nb_episodes=2)) == 2
-    assert [line for line in caplog.messages if "stop()" in line] == [
-        "the environment's stop() failed: ConnectionError: no answer"
-    ]
-
-
-class Hung(CountingEnv):
-    """Its `stop` does not come back."""
-
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_stop_that_fails_or_hangs_holds_nobody_up(hangs, caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
     free = threading.Event()
 
-    def stop(self):
-        self.free.wait()
+    class Stubborn(CountingEnv):
+        def stop(self):
+            if not hangs:
+                raise ConnectionError("no answer")
+            free.wait()
 
-
-def test_a_stop_that_hangs_holds_nobody_up_for_long(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.brake._STOPS_WITHIN_S", 0.05)
-    with make_worker(Hung) as worker:
-        assert len(worker.run_episodes(nb_episodes=1)) == 1
-    Hung.free.set()
-
-
-def test_without_a_stop_there_is_no_thread_and_no_process():
-    before = set(threading.enumerate())
-    env = SupervisedEnv(CountingEnv)
-    assert not [
-        thread for thread in set(threading.enumerate()) - before if thread.name == "tmrl-brake"
-    ]
-    assert not env.brake.exists
-    env.close()
+    with make_worker(Stubborn) as worker:
+        assert len(worker.run_episodes(nb_episodes=2)) == 2
+    free.set()
+    said = "the environment's stop() failed: ConnectionError: no answer"
+    assert caplog.messages.count(said) == (not hangs)

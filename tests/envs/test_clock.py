@@ -62,19 +62,13 @@ def test_it_spins_for_as_long_as_sleeps_are_late_and_no_longer():
     assert machine.slept == pytest.approx(1000 * (10e-3 - 60e-6), rel=1e-3)
 
 
-def test_it_spins_for_no_longer_than_it_may():
-    machine = Machine(always(1e-3))
-    late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 10e-3, 100)
-    assert late[1:] == pytest.approx(np.full(99, 1e-3 - 200e-6), rel=1e-2)
-
-
 def test_one_sleep_that_was_very_late_is_forgotten():
     machine = Machine(iter([50e-3, *(700 * [10e-6])]))
     clock = Clock(200e-6, machine.now, machine.sleep)
     wakes(machine, clock, 10e-3, 600)
-    slept = machine.slept
+    machine.slept = 0.0
     wakes(machine, clock, 10e-3, 1)
-    assert machine.slept - slept == pytest.approx(10e-3 - 10e-6, rel=1e-3)
+    assert machine.slept == pytest.approx(10e-3 - 10e-6, rel=1e-3)
 
 
 class Call:
@@ -102,11 +96,12 @@ def test_what_is_called_while_it_waits_makes_no_wait_longer():
 
 
 def test_without_time_for_it_nothing_is_called():
-    for spin_s, late_s in ((200e-6, 200e-6), (0.0, 0.0), (50e-6, 60e-6)):
+    for spin_s, late_s in ((200e-6, 200e-6), (50e-6, 60e-6)):
         machine = Machine(always(late_s))
         clock, call = Clock(spin_s, machine.now, machine.sleep), Call(machine)
         clock.while_waiting(call)
-        wakes(machine, clock, 2e-3, 100)
+        late = wakes(machine, clock, 2e-3, 100)
+        assert late[1:] == pytest.approx(np.full(99, late_s - spin_s), abs=2 * LOOK_S)
         clock.wait_until(machine.time - 1.0)
         assert call.number == 0
 

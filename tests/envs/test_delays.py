@@ -40,15 +40,7 @@ def nothing(state, acting):
     return state, state
 
 
-def simulate(
-    dynamics,
-    delays,
-    noise=0.0,
-    seed=0,
-    episodes=4,
-    steps=100,
-    walk=0.0,
-):
+def simulate(dynamics, delays, noise=0.0, seed=0, episodes=4, steps=100, walk=0.0):
     """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`,
     the newest wins.
     """
@@ -57,18 +49,15 @@ def simulate(
     for _ in range(episodes):
         actions = random.uniform(-(3**0.5), 3**0.5, (steps, 2))
         arrival = np.arange(steps) + random.choice(delays, steps)
-        state = 5 * random.normal(size=4)
-        acting = np.zeros(2)
-        _, seen = dynamics(state, acting)
-        observations = [seen]
+        state, acting = 5 * random.normal(size=4), np.zeros(2)
+        observations = [dynamics(state, acting)[1]]
         for t in range(steps):
             arrived = np.flatnonzero(arrival <= t)
-            acting = actions[arrived[-1]] if len(arrived) else np.zeros(2)
+            acting = actions[arrived[-1]] if len(arrived) else acting
             state, seen = dynamics(state, acting)
             state = state + walk * random.normal(size=np.shape(state))
-            observations.append(seen)
-        noisy = np.array(observations) + noise * random.normal(size=(steps + 1, len(seen)))
-        traces.append(Trace(actions, noisy))
+            observations.append(seen + noise * random.normal(size=len(seen)))
+        traces.append(Trace(actions, np.array(observations)))
     return traces
 
 
@@ -91,14 +80,10 @@ def test_a_fixed_delay_is_found_exactly(dynamics, delay):
 @pytest.mark.parametrize("dynamics", [integrator, first_order, coupled])
 @pytest.mark.parametrize("delays", [(0, 1), (1, 2, 3), (2, 4)])
 def test_of_a_random_delay_first_and_last_effect_are_found(dynamics, delays):
-    lasts = []
-    for seed in range(3):
-        response = measured(dynamics, delays, noise=0.1, seed=seed)
-        lasts.append(response.lags[-1])
-        assert response.lags[0] == delays[0]
-        assert response.shares.sum() == pytest.approx(1.0)
-        assert np.flatnonzero(response.shares).tolist() == list(response.lags)
-    assert min(lasts) == np.median(lasts) == delays[-1]
+    response = measured(dynamics, delays, noise=0.1)
+    assert (response.lags[0], response.lags[-1]) == (delays[0], delays[-1])
+    assert response.shares.sum() == pytest.approx(1.0)
+    assert np.flatnonzero(response.shares).tolist() == list(response.lags)
 
 
 @pytest.mark.parametrize("delay", [0, 3])
@@ -108,22 +93,13 @@ def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay):
     assert response.lags == (delay,)
 
 
-def test_actions_of_no_effect_seem_to_act_as_rarely_as_is_promised():
-    alarms = sum(
-        bool(measured(nothing, (0,), walk=1.0, seed=seed, episodes=2).lags) for seed in range(40)
-    )
-    assert alarms <= 2  # of 40 at 1 %, two or fewer in 99 % of the cases
-
-
-def test_older_actions_seem_to_act_as_rarely_as_is_promised():
-    wrong = sum(
-        measured(first_order, (1,), 0.1, seed, 2, walk=0.3).lags != (1,) for seed in range(25)
-    )
-    assert wrong <= 2
-
-
-def test_a_delay_longer_than_was_looked_for_is_not_an_effect():
-    assert measured(integrator, (MAX_LAG + 1,)).lags == ()
+@pytest.mark.parametrize(("dynamics", "lags"), [(nothing, ()), (first_order, (1,))])
+def test_actions_seem_to_act_that_do_not_as_rarely_as_is_promised(dynamics, lags):
+    """Older ones as well: of 30 at 1 %, two or fewer in 99 % of the cases."""
+    wrong = [
+        measured(dynamics, (1,), 0.1, seed, episodes=2, walk=0.5).lags != lags for seed in range(30)
+    ]
+    assert sum(wrong) <= 2
 
 
 @pytest.mark.parametrize(("episodes", "steps"), [(1, 30), (200, 3)])
@@ -143,20 +119,18 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few():
         {
             "camera": random.integers(0, 255, (4, 64, 48), np.uint8),
             "speed": np.float32(i),
-            "gear": i % 3,
             "name": "car",
             "lidar": (random.normal(size=19), np.array([np.inf, 0.0])),
         }
         for i in range(30)
     ]
     features, exact = to_features(observations)
-    assert exact == 1 + 1 + 19  # what never changes is left out
+    assert exact == 1 + 19  # what never changes is left out
     assert features.shape == (30, exact + 8)
     assert np.isfinite(features).all()
     positions, exact = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
     assert np.allclose(positions[:, 0], (np.arange(5) - 2) / 2**0.5)
     assert positions.shape == (5, exact) == (5, 2)
-    assert to_features(["a", "b"])[0].shape == (2, 0)
 
 
 def pictures_of(positions):
@@ -177,8 +151,7 @@ def test_numbers_and_pictures_have_delays_of_their_own():
 
 
 def test_observations_without_numbers_show_nothing():
-    response = measure_response(
-        [Trace(np.random.default_rng(0).normal(size=(100, 1)), np.empty((101, 0)))]
-    )
+    features, _ = to_features(["a"] * 101)
+    response = measure_response([Trace(np.random.default_rng(0).normal(size=(100, 1)), features)])
     assert response is not None
     assert response.lags == ()

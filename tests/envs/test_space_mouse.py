@@ -85,18 +85,17 @@ def test_it_may_be_unplugged_and_plugged_in_again(mouse):
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("space", "options", "problem"),
     [
-        ({"axes": ("x", "w")}, "axes is .* expected some of x, y"),
-        ({"scale": (1.0,)}, "a number for each of 6 axes"),
+        (BOX, {"axes": ("x", "w")}, "axes is .* expected some of x, y"),
+        (BOX, {"scale": (1.0,)}, "a number for each of 6 axes"),
+        (spaces.Discrete(2), {}, "no deflections"),
     ],
 )
 @pytest.mark.usefixtures("mouse")
-def test_what_it_cannot_be_is_one_line(options, problem):
+def test_what_it_cannot_be_is_one_line(space, options, problem):
     with pytest.raises(ConfigError, match=problem):
-        SpaceMouseDriver(BOX, REST, **options)
-    with pytest.raises(ConfigError, match="no deflections"):
-        SpaceMouseDriver(spaces.Discrete(2), 0)
+        SpaceMouseDriver(space, REST, **options)
 
 
 def test_without_its_library_the_extra_is_named(monkeypatch):

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import multiprocessing
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from house import buffers_of
 from kit.pythons import stubborn_child
 
 from tmrl_like.base.functional import partial
-from tmrl_like.base.processes import family_of, is_alive
+from tmrl_like.base.processes import is_alive
 from tmrl_like.cli.check import taken
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import (
@@ -157,16 +156,25 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(
 
 
 def test_what_a_thread_that_was_left_does_later_touches_nothing(trouble, free, until):
-    with make_worker(trouble((0, "step", 3))) as worker, taken(worker) as take:
-        assert worker.collect_train_episode().fault
-        before = stored(take())
+    """Left by a stop; the next run has another environment."""
+    with (
+        make_worker(trouble((0, "step", 3)), hang_timeout_s=30.0) as worker,
+        taken(worker) as take,
+    ):
+        thread = threading.Thread(target=worker.run, kwargs={"verbose": False})
+        thread.start()
+        until(lambda: trouble.made[0].calls["step"] == 3)
+        worker.stop()
+        thread.join(60)
+        assert list(stored(take()).values()) == [[(1, 0), (1, 1), (1, 2)]]
         threads = threading.active_count()
         free.set()
         until(lambda: threading.active_count() < threads)
         assert trouble.made[0].total_steps == 3
         assert worker.condition().env_steps == 2
         assert stored(take()) == {}
-        assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
+        assert not worker.run_episode().fault
+        assert len(trouble.made) == 2
 
 
 def test_what_was_left_between_two_calls_makes_no_other(trouble, free, until):
@@ -207,7 +215,7 @@ def test_an_environment_that_hangs_again_and_again_ends_the_worker(where, troubl
     }
     worker = make_worker(trouble(*calls), hang_timeout_s=0.1)
     with pytest.raises(
-        EnvironmentFaultError, match=r"has not come back for 0.1 s \(5 faults in a row; giving up\)"
+        EnvironmentFaultError, match=r"has not come back for .* s \(5 faults in a row; giving up\)"
     ):
         worker.run(verbose=False)
     worker.close()
@@ -236,8 +244,11 @@ def test_an_environment_that_is_made_again_begins_with_the_next_seed():
     env.run(env.reset)
     env.rebuild(EnvironmentFaultError("broken"))
     env.run(env.reset)
-    env.close()
     assert seeds == [5, None, 6]
+    env.close()
+    env.close()
+    with pytest.raises(StoppedError):
+        env.run(env.reset)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +270,7 @@ def test_a_users_mistake_is_not_tried_again(mistake, where, environments, troubl
 @pytest.mark.parametrize(
     "method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()]
 )
-def test_processes_of_an_environment_end_with_it_and_others_stay(method, until):
+def test_processes_of_an_environment_end_with_it_and_others_stay(method):
     """Children and those of multiprocessing, started when it is made or later; not what
     multiprocessing keeps.
     """
@@ -291,11 +302,8 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(method, until):
             assert made[0].living() == 0
             worker.run_episode()
             assert made[1].living() == 3
-            own = {made[1].forked.pid, *(child.pid for child in made[1].children)}
-            others = [child for child in psutil.Process().children() if child.pid not in own]
         assert made[1].living() == 0
         assert all(stranger.poll() is None for stranger in strangers)
-        until(lambda: sum(map(is_alive, others)) == len(others) - 1)  # the worker's guard has ended
     finally:
         for process in strangers:
             process.kill()
@@ -319,17 +327,6 @@ def test_a_step_by_hand_that_hangs_raises_and_the_next_reset_has_a_new_environme
         assert len(trouble.made) == 2
 
 
-def test_a_stop_leaves_an_environment_that_hangs_and_the_next_run_has_a_new_one(trouble, until):
-    with make_worker(trouble((0, "step", 2)), hang_timeout_s=30.0) as worker:
-        thread = threading.Thread(target=worker.run, kwargs={"verbose": False})
-        thread.start()
-        until(lambda: trouble.made[0].calls["step"] == 2)
-        worker.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-        assert not worker.run_episode().fault
-
-
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, trouble):
     threads = []
@@ -340,14 +337,6 @@ def test_the_environment_is_made_stepped_and_closed_in_one_thread(own_thread, tr
     assert trouble.made[0].closed_by
     assert len(set(threads)) == 1
     assert (threading.get_ident() in threads) is not own_thread
-
-
-def test_an_environment_that_is_closed_runs_no_more():
-    env = SupervisedEnv(CountingEnv)
-    env.close()
-    env.close()
-    with pytest.raises(StoppedError):
-        env.run(env.reset)
 
 
 class Spoilt(CountingEnv):
@@ -401,38 +390,36 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(change, at_step, to
 
 def test_a_preprocessor_may_know_what_to_do_about_infinity():
     """A range finder sees nothing: infinitely far."""
-    env_cls = partial(Spoilt, [filled_with(np.inf)])
-    with RolloutWorker(
-        env_cls, LinearActor, standalone=True, obs_preprocessor=np.nan_to_num
-    ) as worker:
+    worker = RolloutWorker(
+        partial(Spoilt, [filled_with(np.inf)]),
+        LinearActor,
+        standalone=True,
+        obs_preprocessor=np.nan_to_num,
+    )
+    with worker:
         stats = worker.run_episode()
     assert (stats.fault, stats.steps) == ("", 5)
 
 
-class ClosesAfterItsChild(CountingEnv):
-    """A step and `close` wait for a process, as an engine's client does."""
+def test_after_a_hang_processes_end_before_the_environment_is_closed(until):
+    """As an engine's client waits for its engine, in a step and in `close`."""
+    was_alive = []
 
-    child_lives = False  # when `close` was called
+    class ClosesAfterItsChild(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.child = stubborn_child()
 
-    def __init__(self):
-        super().__init__(episode_steps=2)
-        self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        def step(self, action):
+            self.child.wait()
+            return super().step(action)
 
-    def step(self, action):
-        self._child.wait()
-        return super().step(action)
+        def close(self):
+            was_alive.append(self.child.poll() is None)
+            self.child.kill()
+            self.child.wait()
 
-    def close(self):
-        ClosesAfterItsChild.child_lives = any(map(is_alive, family_of(self._child.pid)))
-        self._child.wait()
-
-
-def test_after_a_hang_processes_end_before_the_environment_is_closed(caplog):
     with make_worker(ClosesAfterItsChild) as worker:
-        stats = worker.run_episode()
-        assert "the environment hangs: step()" in stats.fault
-        assert not ClosesAfterItsChild.child_lives
-    assert (
-        "closing the environment failed"
-        not in caplog.text.partition("rebuilding the environment")[0]
-    )
+        assert "the environment hangs: step()" in worker.run_episode().fault
+        until(lambda: was_alive)
+        assert was_alive == [False]

@@ -24,7 +24,6 @@ REST = np.array([1.0, -1.0], np.float32)
         ([1], [3, -1]),
         ([-0.5, 0.5], [0, 0.5]),
         ([7, -7], [3, -2]),
-        ([0, 0, 1], [1, -1]),
     ],
 )
 def test_a_deflection_leads_from_the_default_action_to_the_bounds(deflection, action):
@@ -59,11 +58,10 @@ def test_keys_that_are_held_add_up_and_the_person_gives_back_a_little_later(keys
 
 def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
     driver = KeyDriver(spaces.Discrete(3), np.int64(0), {"a": 1, "b": 2}, toggle="f8")
-    answers = []
-    for held in ({"a"}, {"f8"}, {"f8", "a"}, {"a", "b"}, {"b"}, set(), {"f8"}, {"b"}):
-        keys.held = held
-        answers.append(driver(None))
-    assert answers == [None, 0, 1, 1, 2, 0, None, None]
+    script = (("a", None), ("f8", 0), ("f8 a", 1), ("a b", 1), ("b", 2), ("", 0), ("f8", None))
+    for held, answer in (*script, ("b", None)):
+        keys.held = set(held.split())
+        assert driver(None) == answer
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,8 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", pad)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("SDL_VIDEODRIVER", None)
-    driver = GamepadDriver(BOX, REST, give_back_after_s=0.0)
-    assert driver(None) is None
     driver = GamepadDriver(BOX, REST)
+    assert driver(None) is None
     pad.axes = [0.05, -0.5]  # within the dead zone, and half up
     assert driver(None).tolist() == [1, 0.5]
     pad.axes, pad.button = [0.0, 0.0], True
@@ -120,8 +117,6 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     assert "SDL_VIDEODRIVER" not in os.environ
     pad.is_plugged_in = True
     assert driver(None).tolist() == [1, -1]
-    with pytest.raises(ConfigError, match="no deflections"):
-        GamepadDriver(spaces.Discrete(2), 0)
 
 
 def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):

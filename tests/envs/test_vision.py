@@ -38,13 +38,6 @@ def test_rays_are_those_of_a_loop_over_pixels(shape, origin, max_range, seed):
         assert measured == np.float32(measured_by_hand(road, origin, angle, max_range))
 
 
-def test_up_is_ahead_and_ninety_degrees_is_to_the_right():
-    road = np.zeros((20, 20), bool)
-    road[5:16, 10] = road[15, 10:14] = True
-    ahead, right, left = RangeFinder((20, 20), (15, 10), [0, 90, -90], 50)(road)
-    assert (ahead, right, left) == (11, 4, 1)
-
-
 def test_a_range_finder_outside_its_picture_is_refused():
     with pytest.raises(ConfigError, match=r"origin of a range finder is \(9, 0\)"):
         RangeFinder((9, 9), (9, 0), [0], 5)

@@ -68,14 +68,10 @@ def packet(worker, first, samples=1, **fields):
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
 MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that are none
     "hello": lambda i: m.Hello("worker", f"w{i}", i + 1, "0"),
-    "the same hello": lambda i: m.Hello("worker", "w", 1, "0"),
     "a large hello": lambda i: m.Hello(
         "worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER
     ),
     "a hello of another role": lambda i: m.Hello("trainer", f"t{i}", i + 1, "0"),
-    "a hello of no role": lambda i: m.Hello(f"{i}", f"w{i}", i + 1, "0"),
-    "welcome": lambda i: m.Welcome(1),
-    "hello wanted": lambda i: m.HelloWanted(),
     "refusal": lambda i: m.Refusal(TEXT),
     "a packet": lambda i: packet("w", i + 1),
     "the same packet": lambda i: packet("w", 1),
@@ -84,8 +80,6 @@ MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that
     ),
     "a packet that awaits": lambda i: (packet("w", i + 1, awaits=True), bytes(10)),
     "a large packet": lambda i: (packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
-    "a packet of another worker": lambda i: packet("honest", 1),
-    "ack": lambda i: m.Ack("honest", 1, INT, INT, True),
     "dismissal": lambda i: m.Dismissal("honest", 2, TEXT),
     "policy frame": lambda i: m.PolicyFrame(1, i, 2**40, 2**50, 0.0),
     "a large policy frame": lambda i: (m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
@@ -95,13 +89,10 @@ MESSAGES = {  # the i-th of a flood: a message, one with its body, or bytes that
     "report": lambda i: m.Report(),
     "a large report": lambda i: (m.Report(), bytes(m.MAX_REPORT_BYTES)),
     "look": lambda i: m.Look(),
-    "a look that has all": lambda i: m.Look(INT, INT),
-    "view": lambda i: (m.View(INT, INT), bytes(1000)),
     "probe": lambda i: m.Probe(),
     "a large probe": lambda i: (m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
     "bye": lambda i: m.Bye(),
     "hello and bye": lambda i: m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0"),
-    "nothing": lambda i: b"",
     "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
     "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
     "a header of arrays": lambda i: (
@@ -237,9 +228,6 @@ def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept():
         tell(Incoming(b"thief", ROLES["worker"], encoded(MESSAGES["the same packet"](0))), 0.0)
     assert relay.counters.dropped >= 100
     link.full.clear()
-    for _ in range(3000):
-        tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["report"](0))), 0.0)
-    assert len(relay._reports.after(0)) <= m.MAX_REPORTS_BYTES / 500
     for i in range(300):
         tell(Incoming(b"trainer", TRAINER, encoded(MESSAGES["policy frame"](i))), 0.0)
     assert relay.trainer is None

@@ -17,12 +17,14 @@ class LightDelivery:
     Attributes:
         made: how many samples.
         received, stored: the entry up to which they are confirmed.
+        dismissed: why its samples are not taken.
         feeds: that it was welcomed with.
         policies: versions that came whole.
     """
 
     def __init__(self, folder, options=_PROMPT, log_bytes=512 << 20):
         self.made = self.received = self.stored = 0
+        self.dismissed = ""
         self.feeds = []
         self.policies = []
         self._folder = folder
@@ -56,6 +58,8 @@ class LightDelivery:
                 max(self.received, message.received),
                 max(self.stored, message.stored),
             )
+        elif isinstance(message, m.Dismissal):
+            self.dismissed = message.reason
         elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
             self.policies.append(message.version)
 

@@ -14,9 +14,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -26,15 +26,19 @@ from tmrl_like.envs.carla import CarlaSyncEnv
 from tmrl_like.envs.clock import Clock
 from tmrl_like.envs.doom import VizDoomEnv
 from tmrl_like.envs.doom.doom_env import TIC_S
+from tmrl_like.envs.racing import RacingEnv
+from tmrl_like.envs.racing import racing_env as racing
+from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.robot import RobotEnv
 from tmrl_like.envs.robot import robot_env as robot
+from tmrl_like.envs.robot.driver import RobotCommand, RobotState
+from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import TIME_STEP_S, SimulatedDroneEnv
-from test_the_robot_is_learnt import ClocklessArm
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,16 +80,101 @@ class Drone(SimulatedDroneEnv):
         super().__init__(None, ep_max_length, act_buf_len)
 
 
+class SteppedArm:
+    """The arm's driver, and its time: it moves while somebody sleeps, and nobody waits for that."""
+
+    def __init__(self, seed: int) -> None:
+        self._now_s = 0.0
+        self.arm = Arm(ArmOptions(seed=seed), 0.0)
+        self._newest = b""
+        self.sleep(0.1)
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, duration_s: float) -> None:
+        for _ in range(round(duration_s / CYCLE_S)):
+            self._newest = self.arm.cycle(self._now_s) or self._newest
+            self._now_s += CYCLE_S
+
+    def connect(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def read_state(self) -> RobotState:
+        cycle, time_s, *numbers, is_stopped = STATE.unpack(self._newest)
+        return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
+
+    def send_command(self, command: RobotCommand) -> None:
+        self.arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
+
+
 class Robot(Simulated):
     """`RobotEnv` in simulated time."""
 
     memory_arguments = staticmethod(said_to_memory)
 
     def __init__(
-        self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int
+        self,
+        driver: Any = None,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 60,
+        act_buf_len: int = 2,
+        seed: int = 0,
     ) -> None:
-        arm = robot.time = ClocklessArm(0)
-        super().__init__(RobotEnv(lambda: arm, time_step_duration, ep_max_length, act_buf_len), arm)
+        """`seed`: of the arm's noise and of its targets."""
+        self.world = SteppedArm(seed)
+        env = RobotEnv(lambda: self.world, time_step_duration, ep_max_length, act_buf_len)
+        env.unwrapped.interface.random = np.random.default_rng(seed)
+        super().__init__(env, self.world)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        with mock.patch.object(robot, "time", self.world):  # of its way home
+            return super().reset(seed=seed, options=options)
+
+    def render(self) -> Any:
+        return self._env.render()
+
+
+class SteppedRace:
+    """The racing game as `RacingGame` shows it, and its time."""
+
+    def __init__(self, track: int) -> None:
+        self._game, self._ticks, self._controls = Simulation(track), 0, (0.0, 0.0, 0.0)
+
+    def monotonic(self) -> float:
+        return self._ticks * TICK_S
+
+    def sleep(self, duration_s: float) -> None:
+        for _ in range(round(duration_s / TICK_S)):
+            self._game.tick(*self._controls)
+            self._ticks += 1
+
+    def drive(self, *controls: float) -> None:
+        self._controls = controls
+
+    def look(self) -> Any:
+        return self._game.state
+
+    def restart(self) -> None:
+        self._game.restart()
+
+    def close(self) -> None: ...
+
+
+class Racing(Simulated):
+    """`RacingEnv` in simulated time."""
+
+    memory_arguments = staticmethod(RacingEnv.memory_arguments)
+
+    @also_takes(RacingEnv)
+    def __init__(self, **arguments: Any) -> None:
+        self.world = SteppedRace(arguments["track"])
+        super().__init__(RacingEnv(**arguments), self.world)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        with mock.patch.object(racing, "RacingGame", return_value=self.world):
+            return super().reset(seed=seed, options=options)
 
 
 class WaitingGame:
@@ -141,8 +230,8 @@ TASKS = {  # experiment, what is different, seconds of a step
     "doom": ("vizdoom", "--env.class_path curves.Doom --trainer.epochs 2", 4 * TIC_S),
     "carla": (
         "carla",
-        "--env.class_path curves.Carla --env.client_cls carla_stand_in.Client --env.sensors.camera "
-        "null --trainer.epochs 4",
+        "--env.class_path curves.Carla --env.client_cls carla_stand_in.Client "
+        "--env.sensors.camera null --trainer.epochs 4",
         0.1,
     ),
 }
@@ -152,30 +241,11 @@ def train(name: str, seed: int, home: Path) -> Path:
     """Train one seed; returns the run's folder."""
     experiment, words, _ = TASKS[name]
     run_name = f"{name}_{seed}"
-    command = [
-        "run",
-        str(ROOT / "config" / f"{experiment}.yaml"),
-        "--in-process",
-        *words.split(),
-        "--seed",
-        str(seed),
-    ]
+    changed = f"{words} --seed {seed} --run_name {run_name} --trainer.max_minutes .inf".split()
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent)))
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tmrl_like",
-            *command,
-            "--run_name",
-            run_name,
-            "--trainer.max_minutes",
-            ".inf",
-        ],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", Path(__file__).parent))),
-            "TMRL_LIKE_HOME": str(home),
-        },
+        [sys.executable, "-m", "tmrl_like", "run", experiment, "--in-process", *changed],
+        env=os.environ | {"PYTHONPATH": path, "TMRL_LIKE_HOME": str(home)},
         check=True,
     )
     return home / "runs" / run_name
@@ -215,10 +285,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         for name in arguments.tasks:
-            began = time.monotonic()
             folders = [train(name, seed, Path(home)) for seed in arguments.seeds]
             draw(folders, TASKS[name][2], arguments.folder / f"{name}_curve.png")
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ extra `mujoco`.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset
+from tmrl_like.metrics.curves import new_figure
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer, Info, Sample
@@ -120,67 +120,59 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
         critic_cls=partial(critic_cls, **nets),
         **task.agent,
     )
+    actor = agent.get_actor()
     memory = ReplayMemory(memory_size=task.steps + 1000, **task.memory)
     memory.seed(seed)
     steps = trained = evaluated = 0
     while evaluated < task.evaluations:
-        for samples in episode(env, agent.get_actor(), explore=steps < task.first_steps):
-            memory.append(Buffer(samples, "worker"))
-            steps += not samples[0].info.is_reset
+        explores = steps < task.first_steps
+        act = (lambda obs: env.action_space.sample()) if explores else actor.act_
+        for sample in episode(env, act):
+            memory.append(Buffer([sample], "worker"))
+            steps += not sample.info.is_reset
             while task.first_steps < steps and trained < steps:
                 agent.train(memory.sample())
                 trained += 1
-            if (
-                steps >= task.steps * (evaluated + 1) // task.evaluations
-                and evaluated < task.evaluations
-            ):
+            is_due = steps * task.evaluations >= task.steps * (evaluated + 1)
+            if is_due and evaluated < task.evaluations:
                 evaluated += 1
-                yield steps, returns(task, agent.get_actor(), 1000 * (seed + 1))
+                yield steps, returns(task, actor, 1000 * (seed + 1))
 
 
-def episode(env: Any, actor: ActorModule, explore: bool) -> Iterator[list[Sample]]:
-    """The samples of an episode, one at a time; `explore` acts at random."""
-    obs, info = env.reset()
-    for act in actions_of_reset(env, obs):
-        yield [Sample(act, obs, 0.0, False, False, Info(info, is_reset=True))]
+def episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> Iterator[Sample]:
+    """The samples of an episode, those of its reset first."""
+    obs, info = env.reset(seed=seed)
+    for action in actions_of_reset(env, obs):
+        yield Sample(action, obs, 0.0, False, False, Info(info, is_reset=True))
     over = False
     while not over:
-        action = env.action_space.sample() if explore else actor.act_(obs)
+        action = act(obs)
         obs, rew, terminated, truncated, info = env.step(action)
-        yield [Sample(action, obs, rew, terminated, truncated, Info(info))]
+        yield Sample(action, obs, rew, terminated, truncated, Info(info))
         over = terminated or truncated
 
 
 def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
     """Returns of the test episodes of one evaluation."""
     totals = []
-    for i in range(task.episodes):
-        env = task.env(seed + i)
-        obs, _ = env.reset(seed=seed + i)
-        totals.append(0.0)
-        over = False
-        while not over:
-            obs, rew, terminated, truncated, _ = env.step(actor.act_(obs, test=True))
-            totals[-1] += float(rew)
-            over = terminated or truncated
+    for number in range(seed, seed + task.episodes):
+        env = task.env(number)
+        samples = episode(env, partial(actor.act_, test=True), number)
+        totals.append(sum(float(sample.rew) for sample in samples))
         env.close()
     return totals
 
 
 def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> None:
     """One plot per task, one line per seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * len(curves), 3.5), layout="constrained")
-    for axes, (name, seeds) in zip(
-        np.atleast_1d(figure.subplots(1, len(curves))), curves.items(), strict=True
-    ):
+    figure = new_figure(4.5 * len(curves), 3.5)
+    all_axes = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (name, seeds) in zip(all_axes, curves.items(), strict=True):
         for seed, points in seeds.items():
             axes.plot(*zip(*points, strict=True), label=f"seed {seed}")
         axes.axhline(TASKS[name].goal, color="grey", linestyle="--", label="goal")
         axes.set(title=name, xlabel="environment steps", ylabel="mean return of test episodes")
         axes.legend()
-    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=110)
 
 
@@ -200,7 +192,6 @@ def main() -> None:
                 print(f"{name}, seed {seed}: {steps} steps, return {points[-1][1]:.1f}", flush=True)
     if arguments.picture:
         draw(curves, arguments.picture)
-    print(json.dumps(curves))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ trainings.
 from dataclasses import replace
 
 import pytest
-from faults import FAULTS, HEALTHY, lines_of, train, verdict
+from faults import FAULTS, HEALTHY, train, verdict
 
 SEEDS_AFTER = 700  # thresholds were chosen by the first ones
 
@@ -17,7 +17,7 @@ def test_faults_are_named_and_nothing_else_is() -> None:
     pytest.importorskip("Box2D")
     wrong = {}
     for name, case in (FAULTS | HEALTHY).items():
-        lines = lines_of(train(replace(case, seed=case.seed + SEEDS_AFTER)))
+        lines = train(replace(case, seed=case.seed + SEEDS_AFTER))
         print(f"{name}: {lines[-1]}", flush=True)
         if not verdict(case, lines):
             wrong[name] = list(dict.fromkeys(lines))

@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
 import carla_stand_in as stand_in
-from solo import drive, learn
+from solo import drive, practise
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -47,15 +47,9 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
     memory = ReplayMemory(batch_size=128, act_buf_len=2, memory_size=20_000)
     memory.seed(seed)
     env.reset(seed=seed)
-    learn(
-        agent,
-        memory,
-        lambda: drive(env, agent.get_actor(), 2, False)[0],
-        4000,
-        first_steps=500,
-        ratio=2,
-    )
-    drives = [drive(env, agent.get_actor(), 2, True) for _ in range(10)]
+    actor = agent.get_actor()
+    practise(env, actor, agent, memory, 4000, first_steps=500, ratio=2)
+    drives = [drive(env, actor, True) for _ in range(10)]
     env.close()
     simulator.close()
     assert sum(info.get("ended_by") == "end of route" for *_, info in drives) >= 9

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tmrl_like.metrics import sinks
-from tmrl_like.page import history, prometheus, watcher
+from tmrl_like.page import history, watcher
 from tmrl_like.wire.condition import FIGURES
 from tmrl_like.wire.messages import Beat
 
@@ -42,7 +42,3 @@ def test_metrics_that_are_shown_are_metrics_that_are_explained():
     assert used - explained() == {"return_test"}  # a curve of "return", of episodes
     for begin in history.DRAWN:
         assert any(name.startswith(begin) for name in explained())
-
-
-def test_prometheus_leaves_out_no_figure_but_those_that_are_no_numbers():
-    assert set(prometheus.NO_NUMBERS) <= set(FIGURES)

@@ -10,7 +10,7 @@ import pytest
 from quiet import quiet_ring
 
 from tmrl_like.config.paths import default_keys_folder
-from tmrl_like.errors import AddressInUseError, RefusedError, ShortageError
+from tmrl_like.errors import AddressInUseError, RefusedError
 from tmrl_like.page.page_app import Page
 from tmrl_like.page.watcher import Watcher
 from tmrl_like.session.ring import connect_to_one
@@ -168,20 +168,3 @@ def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
     )
     until(lambda: watcher.sight is not None)
     watcher.session.close(0.0)
-
-
-def test_a_connection_that_gets_no_thread_is_closed_with_one_line_and_takes_no_room(
-    page, monkeypatch, caplog
-):
-    def no_thread(run, name):
-        raise ShortageError(f"the thread {name} cannot be started")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tmrl_like.page.page_app.start_thread", no_thread)
-        for _ in range(101):
-            with pytest.raises(OSError):
-                get(page, "/")
-    assert get(page, "/")[0] == 200
-    assert {record.message for record in caplog.records} == {
-        "the thread tmrl-page-answer cannot be started"
-    }

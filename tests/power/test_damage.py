@@ -8,13 +8,12 @@ import gymnasium
 import msgspec
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError
-from tmrl_like.policies.policy_file import describe, read_card, read_policy
+from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.checkpoint_file import read_head
@@ -55,6 +54,7 @@ class Kept(msgspec.Struct):
     numbers: list[float] = []
 
 
+@settings(max_examples=30)
 @given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.data())
 def test_a_small_file_comes_back_as_it_was_or_not_at_all(name, numbers, data):
     kept = Kept(name, numbers)
@@ -77,35 +77,6 @@ def actor_of(value):
     with torch.no_grad():
         ACTOR.layer.weight.fill_(value)
     return ACTOR.weights()
-
-
-def test_a_damaged_policy_is_refused_in_one_line_or_as_it_was(tmp_path):
-    path = tmp_path / "p.safetensors"
-    store = PolicyStore(tmp_path)
-    store.add(actor_of(1.5), msgspec.structs.replace(describe(ACTOR), version=7, return_=3.25))
-    path = store.path(7)
-    card, weights = read_policy(path)
-    refused = 0
-    places = range(0, path.stat().st_size, 7)
-    for where in damaged(path, places):
-        try:
-            found = read_policy(path)
-        except PolicyError as error:
-            one_line(error, path)
-            refused += 1
-        else:
-            assert found == (card, weights), where
-        try:
-            assert read_card(path) == card, where
-        except PolicyError as error:
-            one_line(error)
-    assert refused > 0.9 * len(CHANGES) * len(places)
-
-
-def test_weights_that_others_wrote_without_checksums_are_taken(tmp_path):
-    save_file(actor_of(3.0).arrays(), tmp_path / "p")
-    actor_of(0.0)
-    assert ACTOR.load(tmp_path / "p").layer.weight[0, 0] == 3.0
 
 
 @pytest.mark.fault(

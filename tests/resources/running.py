@@ -1,11 +1,8 @@
 """What the tests of this folder share: looking at parts that run."""
 
 import contextlib
-import os
 from contextlib import ExitStack
-from pathlib import Path
 
-import pytest
 from chaos.chaos_rig import Rig, wait_until
 from chaos.chaos_rig import link_of as link_now
 from kit.waiting import until
@@ -74,18 +71,3 @@ def assert_all_arrives_once(rig, trainer, workers):
     for part in workers:
         part.kill()  # their links send what is left
     assert_settled(rig, last)
-
-
-def pids_group():
-    """A control group that may start nothing; the test is skipped where there is none to be had."""
-    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = root / f"tmrl-like-test-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            group.mkdir()
-            try:
-                (group / "pids.max").write_text("0")
-            except OSError:
-                group.rmdir()
-                continue
-            return group
-    pytest.skip("the threads of a process of root's cannot be limited here")

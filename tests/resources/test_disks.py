@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
 from kit.failing import failing
-from running import all_is_stored, assert_settled, drives_on, rig_in
+from running import all_is_stored, assert_settled, rig_in
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
@@ -97,34 +97,6 @@ def test_a_worker_does_not_start_without_shared_memory(tmp_path, monkeypatch, fu
     ):
         rig.worker(1)
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["ballast"]
-
-
-@pytest.mark.fault(
-    "resources",
-    "shared memory is full while a worker drives",
-    "the robot drives on; what finds no room is counted, all else arrives once",
-)
-@pytest.mark.long  # by default tests/delivery/test_sample_log.py stands for it
-def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_disk, caplog):
-    monkeypatch.setattr(folders, "_SHARED_MEMORY", tmp_path / "disk")
-    with rig_in(tmp_path) as rig:
-        server = rig.server()
-        trainer = rig.trainer()
-        worker = rig.worker(1, env={"ballast_bytes": 10_000})
-        rig.wait_for_samples(trainer)
-        ballast = full_disk()
-        server.close()  # nothing leaves
-        wait_until(lambda: errors(caplog), 60.0, "a line says so")
-        drives_on(rig, 200)
-        ballast.unlink()
-        rig.server()
-        rig.wait_for_samples(trainer, within_s=60.0)
-        wait_until(lambda: not alarms(worker), 60.0, "there is no alarm any more")
-        assert_that_what_is_lost_is_counted(rig, trainer, worker)
-    assert {text.partition(":")[0].partition(" to ")[0] for text in errors(caplog)} <= {
-        "cannot write",
-        "worker w1",
-    }
 
 
 @pytest.mark.fault(

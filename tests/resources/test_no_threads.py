@@ -6,8 +6,6 @@ import logging
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,10 +14,7 @@ import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
 from running import (
     assert_settled,
-    driving,
-    pids_group,
     rig_in,
-    run_in_processes,
 )
 
 from tmrl_like.cli import app, work
@@ -208,33 +203,6 @@ def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(
     )
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="limits of another process can be set on Linux alone"
-)
-def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
-    group = None if os.geteuid() else pids_group()
-
-    def limit():
-        import resource
-
-        if group is None:
-            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        else:
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-
-    command = [sys.executable, "-m", "tmrl_like", "worker", TINY, "--worker.torch_threads", "2"]
-    many = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run(
-        command, preexec_fn=limit, env=many, capture_output=True, text=True, timeout=100
-    )
-    if group is not None:
-        group.rmdir()
-    lines = done.stderr.splitlines()
-    assert done.returncode == 1, lines
-    assert [line for line in lines if not line.startswith("OpenBLAS ")] == [lines[-1]]
-    assert "cannot be started: can't start new thread" in lines[-1]
-
-
 @pytest.mark.fault(
     "resources",
     "no thread is left to dial the next server",
@@ -266,44 +234,3 @@ def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
     assert ring.where == "b:1"
     assert not first.is_open
     assert caplog.text.count("another server is not dialled") == 1
-
-
-NO_THREADS = """
-import threading
-from pathlib import Path
-
-start = threading.Thread.start
-
-def limited(thread):
-    if Path({flag!r}).exists():
-        raise RuntimeError("can't start new thread")
-    start(thread)
-
-threading.Thread.start = limited
-"""
-
-
-@pytest.mark.fault(
-    "resources",
-    "a worker's link ends, and no thread can be started for the next",
-    "the robot drives on; one line",
-)
-@pytest.mark.long  # a link is started again a second after the one before
-def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
-    flag = tmp_path / "short"
-    run_in_processes(NO_THREADS.format(flag=str(flag)), tmp_path, monkeypatch)
-    with driving(tmp_path) as (rig, _, trainer, worker):
-        flag.touch()
-        links = {worker.link.process}
-        worker.link.process.kill()
-
-        def look():
-            links.add(worker.link.process)
-            return len(links) > 4
-
-        wait_until(look, 60.0, "three links without threads")
-        flag.unlink()
-        rig.wait_for_samples(trainer, 100, within_s=60.0)
-    assert caplog.text.count("can't start new thread") == 1
-    # killed; and for want of threads
-    assert caplog.text.count("the link process ended with exit code") in (1, 2)

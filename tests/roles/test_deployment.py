@@ -80,23 +80,5 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
     running.join()
 
 
-def test_a_worker_that_was_closed_says_so(inproc_house, until):
-    trainer, worker = inproc_house.trainer(), inproc_house.worker(name="arm")
-    until(lambda: trainer.link.workers.versions())
-    worker.close()
-    until(lambda: "worker arm no longer drives (it was closed)" in trainer.link.who_is_missing())
-
-
 def spoilt(*sample):
     raise ZeroDivisionError("the compressor is broken")
-
-
-def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(inproc_house, until):
-    trainer = inproc_house.trainer()
-    raise_at = iter((7, 0))
-    worker = inproc_house.worker(
-        lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm"
-    )
-    inproc_house.start(worker.run)
-    until(lambda: trainer.link.fleet()["env_rebuilds_total"] == 1)
-    assert trainer.link.fleet()["env_faults_total"] == worker.loop.env.faults == 1

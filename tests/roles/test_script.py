@@ -96,7 +96,7 @@ def test_an_environment_that_hangs_in_whatever_thread_does_not_keep_the_script_f
 def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(
     own_home,
 ):
-    assert end_of(lines_of_a_script("runs")) == ["environment closed"]
+    assert "environment closed" in end_of(lines_of_a_script("runs"))
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/checkpoint-1").is_file()
 
 

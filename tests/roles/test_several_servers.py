@@ -6,13 +6,11 @@ import pytest
 from house import House, take
 
 from tmrl_like.base.functional import partial
-from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.errors import ConfigError, RefusedError
-from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker, Trainer
 from tmrl_like.session.ring import in_turn
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.transport import KeyFolder
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -52,22 +50,6 @@ def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(
         # one of each reset
         assert len(set(steps)) == len(steps) == worker.condition().env_steps + 20
         assert steps == sorted(steps)
-
-
-def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(until, tmp_path):
-    keys, robot = KeyFolder(default_keys_folder()), KeyFolder(tmp_path / "robot")
-    with Server(0, host="127.0.0.1") as a, Server(0, host="127.0.0.1") as b:
-        robot.join(keys.invite("robot"))
-        addresses = [f"127.0.0.1:{server.address[1]}" for server in (a, b)]
-        where = {"server_ip": addresses, "keys_dir": robot.path, "name": "arm", "model_path": None}
-        with RolloutWorker(
-            CountingEnv, LinearActor, options=WorkerOptions(link_process=False), **where
-        ) as worker:
-            until(lambda: a.workers() + b.workers() == ["arm"])
-            keys.revoke("robot")
-            with pytest.raises(RefusedError, match="it was revoked"):
-                until(worker.link.check)
-            assert a.workers() == b.workers() == []
 
 
 def test_a_trainer_takes_several_servers_with_an_engine_only():

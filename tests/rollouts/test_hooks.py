@@ -10,7 +10,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.rollouts import hooks
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.types import ActionSource, EpisodeStats
+from tmrl_like.types import ActionSource
 from tmrl_like.worker.options import WorkerOptions
 
 STEPS = 5
@@ -132,12 +132,3 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until):
         assert worker.rollouts.dropped in (4, 5)  # one is in the hook, four wait
         go_on.set()
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)
-
-
-def test_an_episode_of_each_environment_may_end_at_once():
-    with listened([].append, envs=6) as worker:
-        for _ in worker.lanes:
-            steps = worker.rollouts.begin(0.0, 0.0)
-            steps.append((0.0, 1.0, {}, 1, ActionSource.POLICY, 0.1, None))
-            worker.rollouts.end(steps, EpisodeStats("w", False, 1.0, 1, True, False, 0.0, 1), 0.1)
-        assert worker.rollouts.dropped == 0

@@ -36,10 +36,6 @@ def test_a_probe_comes_back_to_any_key_with_what_the_server_knows_and_not_withou
     assert answer.time_s > 1e9
 
 
-def test_an_unknown_connection_is_asked_to_introduce_itself(scene):
-    assert scene.peer().say(m.Beat()).heard() == [m.HelloWanted()]
-
-
 def test_the_trainer_receives_nothing_until_enough_samples_wait():
     scene = Scene(min_samples_per_server_packet=10)
     trainer, worker = scene.trainer(), scene.worker()
@@ -213,11 +209,6 @@ def test_a_revoked_key_ends_what_it_has_open_and_its_names_are_free(scene, train
     assert scene.workers == [heir]
 
 
-def test_a_workers_key_cannot_play_the_trainer(scene):
-    assert "not for a trainer" in scene.trainer("evil", key=WORKER_ONLY).refusal.reason
-    assert scene.ranks == {}
-
-
 @pytest.mark.fault("peers", "a worker's key is used to play the trainer", "it is refused")
 @pytest.mark.parametrize(
     "message",
@@ -274,7 +265,6 @@ def test_a_name_belongs_to_the_key_that_used_it_first_however_silent_its_worker_
     scene.now = 60.0
     scene.relay.tick(60.0)
     refusal = scene.worker("arm", 2, OTHER_WORKER).refusal
-    assert "the name arm" in refusal.reason
     assert "--name" in refusal.reason
     assert refusal.retry_after_s > 0
     owner = scene.worker("arm", key=WORKER_ONLY)

@@ -54,14 +54,6 @@ def test_a_share_is_the_same_in_every_process_and_version():
     assert [m.share_of(name, 16) for name in names] == [8, 9, 9, 15, 1, 1, 2]
 
 
-def test_a_worker_stays_with_its_rank_whoever_comes_and_goes(group):
-    workers = [group.worker(number) for number in (1, 2, 3, 4)]
-    for worker in workers[::2]:
-        worker.say(m.Bye())
-    for worker in workers[1::2]:
-        assert group.takers_of(worker) == [group.rank_of(worker)]
-
-
 def test_without_its_rank_a_worker_keeps_its_samples_and_the_others_go_on(group):
     other, worker = group.worker(1), group.worker(2)
     before, before_other = worker.feed, other.feed

@@ -1,5 +1,4 @@
-"""Mistakes that the simulation must notice: `python tests/simulation/breaks.py [WORD …]` makes each
-of them in a copy.
+"""Mistakes that the simulation must notice; each is made in a copy.
 
 A break is a line of the package, or a part of it, and what stands there instead. Histories are
 lived through with the broken copy until one of them is refused. (Where nothing is asked for again,
@@ -131,17 +130,6 @@ BREAKS = [
         "folders = [_log_of(path, own)]",
     ),
 ]
-TOO_RARE = [  # a million steps do not notice them: unit tests must
-    Break(
-        "a checksum has no number of its segment", SEGMENTS, "self.words[NUMBER] & 0xFFFFFFFF", "0"
-    ),
-    Break(
-        "a stored packet counts whole",
-        RECEIVER,
-        "_Waiting(packet.receipt, known + 1,",
-        "_Waiting(packet.receipt, 0,",
-    ),
-]
 
 
 def seed_that_notices(broken):
@@ -156,21 +144,3 @@ def seed_that_notices(broken):
         environment = {**os.environ, "PYTHONPATH": folder}
         done = subprocess.run(simulate, env=environment, capture_output=True, text=True)
     return done.stderr.strip()
-
-
-def main():
-    words = sys.argv[1:] or [""]
-    missed = 0
-    for broken in (*BREAKS, *TOO_RARE):
-        if any(word in broken.name for word in words):
-            found = seed_that_notices(broken)
-            missed += not found
-            print(
-                f"{broken.name}: {found.splitlines()[-1][:200] if found else 'NOT NOTICED'}",
-                flush=True,
-            )
-    return missed
-
-
-if __name__ == "__main__":
-    sys.exit(main())

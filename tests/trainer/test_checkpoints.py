@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from kit.failing import failing
 from kit.trainings import Run, is_gapless, message, taken
 
 from tmrl_like.base.files import disk, write_atomically
@@ -21,7 +22,6 @@ from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import Snapshot
-from tmrl_like.wire import messages as m
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +106,6 @@ def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_
     assert (second.numbers, second.counts) == (list(range(55, 80)), (80, 0))
 
 
-def test_another_kind_of_memory_goes_on_with_the_samples_and_the_checkpoint(tmp_path):
-    run_before(tmp_path, 1, 2, updates=7, memory_cls=ReplayMemory)
-    second = Run(tmp_path)
-    assert (second.numbers, second.counts) == (list(range(20)), (20, 7))
-
-
 def test_what_was_dropped_as_stale_is_not_joined_over_a_restart(tmp_path):
     first = Run(tmp_path)
     first.take(1)
@@ -140,26 +134,6 @@ def test_a_checkpoint_does_not_count_what_comes_again(tmp_path, monkeypatch):
     assert (second.numbers, second.training.total_samples) == (list(range(20)), 20)
 
 
-@pytest.mark.fault(
-    "disk",
-    "the trainer's disk is full",
-    "training goes on, one line says so, and what waited is written when there is room",
-)
-def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_disk):
-    path = tmp_path / "disk" / "run"
-    first = Run(path)
-    assert first.take(1) == {"w": 1}
-    ballast = full_disk()
-    for number in range(2, 101):  # the last blocks have room for some
-        acknowledged = first.take(number, after_s=20.0)
-    assert acknowledged["w"] < 100
-    assert first.training.total_samples == 1000
-    ballast.unlink()
-    assert first.take(after_s=60.0) == {"w": 100}
-    first.kill()
-    assert Run(path).numbers == list(range(1000))
-
-
 # -- what is given up ------------------------------------------------------------------------------
 
 
@@ -178,26 +152,14 @@ def test_without_resuming_nothing_of_the_run_before_comes_back(tmp_path, formats
 
 
 @FORMATS
-@pytest.mark.parametrize("fails", ["the training", "the disk"])
-def test_what_is_there_stays_where_a_new_training_cannot_begin(
-    tmp_path, monkeypatch, formats, fails
-):
-    def refuse_to(*paths):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
+def test_what_is_there_stays_where_a_new_training_cannot_begin(tmp_path, monkeypatch, formats):
     path = tmp_path / "run"
     run_before(path, 1, 2, updates=7, **formats)
-    if fails == "the training":
-        refuse(
-            path, "memory_size", ConfigError, resume="none", memory={"memory_size": 0}, **formats
-        )
-    else:
-        with monkeypatch.context() as patch:
-            patch.setattr(disk, "remove", refuse_to)
-            patch.setattr(disk, "rename", refuse_to)
-            refuse(
-                path, "cannot give up the checkpoint.*Permission denied", resume="none", **formats
-            )
+    refuse(path, "memory_size", ConfigError, resume="none", memory={"memory_size": 0}, **formats)
+    with monkeypatch.context() as patch:
+        for change in ("remove", "rename"):
+            patch.setattr(disk, change, failing(errno.EACCES))
+        refuse(path, "cannot give up the checkpoint.*Permission denied", resume="none", **formats)
     second = Run(path, **formats)
     assert (second.numbers, second.counts) == (list(range(20)), (20, 7))
 
@@ -229,19 +191,14 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_the_agent_befor
 
 
 @pytest.mark.parametrize(
-    ("memory", "resume", "reason"),
-    [
-        ({"act_buf_len": 2}, "all", "obs is not a tuple"),
-        ({"act_buf_len": 2}, "memory", "obs is not a tuple"),
-        ({"frame_stack": {"camera": 4}}, "all", "frame_stack"),
-    ],
+    "resume",
+    ["all", "memory"],
 )
-def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(
-    tmp_path, memory, resume, reason
-):
+def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, resume):
     run_before(tmp_path, 1, updates=7)
-    match = f"do not fit the memory.*{reason}.*restore the settings"
-    refuse(tmp_path, match, memory=memory, memory_cls=ReplayMemory, resume=resume)
+    match = "do not fit the memory.*obs is not a tuple.*restore the settings"
+    other = {"memory": {"act_buf_len": 2}, "memory_cls": ReplayMemory}
+    refuse(tmp_path, match, resume=resume, **other)
     second = Run(tmp_path)
     assert (second.numbers, second.counts) == (list(range(10)), (10, 7))
 
@@ -253,16 +210,6 @@ def test_the_checkpoint_of_another_training_is_not_joined_with_the_samples_and_s
     refuse(tmp_path / "other", "or a checkpoint of another one: move what does not belong")
     (tmp_path / "other" / "checkpoint-2").unlink()
     assert Run(tmp_path / "other").counts == (20, 7)
-
-
-def test_samples_of_another_wire_version_are_one_line_and_stay(tmp_path, monkeypatch):
-    other = m.WIRE_VERSION + 1
-    with monkeypatch.context() as patch:
-        patch.setattr(m, "WIRE_VERSION", other)
-        run_before(tmp_path, 1)
-    refuse(tmp_path, f"are of wire version {other}")
-    monkeypatch.setattr(m, "WIRE_VERSION", other)
-    assert Run(tmp_path).numbers == list(range(10))
 
 
 def test_a_second_trainer_in_the_same_folder_is_one_line(tmp_path):
@@ -437,15 +384,13 @@ def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(
     assert driven.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
 
 
+@pytest.mark.fault("disk", "the trainer's disk is full", "training goes on, and one line says so")
 def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(
     driven, tmp_path, monkeypatch, caplog
 ):
-    def no_room(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     trainer = driven.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_file, "write_atomically", no_room)
+        patch.setattr(checkpoint_file, "write_atomically", failing(errno.ENOSPC))
         with pytest.raises(CheckpointError, match=r"last checkpoint.*No space left on device"):
             trainer.run()
     (said,) = [

@@ -1,6 +1,5 @@
 """Ages of samples are right whatever the clocks of worker and trainer show."""
 
-import itertools
 import logging
 import random
 from types import SimpleNamespace
@@ -91,18 +90,6 @@ def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
     assert fleet.age_s(0.5, epoch_s=0.0) == pytest.approx(0.5, abs=0.02)
 
 
-def test_beats_that_were_held_up_do_not_make_samples_young(fleet):
-    fleet.live(60.0)
-    for _ in range(20):  # a cut of an hour; what was said in its first minutes comes in one burst
-        fleet.now += HOUR
-        said_at = fleet.now - HOUR
-        for k in range(400):
-            fleet.known.on_beat(fleet.said(said_at + k / 2))
-            assert fleet.age_s(said_at + k / 2) == pytest.approx(HOUR - k / 2, abs=0.05)
-        fleet.now += 1.0
-        fleet.live(3.0)
-
-
 def test_a_first_beat_that_was_held_up_counts_until_the_next_one(fleet):
     fleet.beat(late_s=3.0)
     assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the error that is documented
@@ -191,40 +178,8 @@ def test_a_line_says_whose_clock_is_off_by_how_much_and_when_they_agree_again(fl
     assert level == logging.WARNING
     assert "worker w is 3600 s behind this trainer's" in line
     fleet.live(HOUR)
-    fleet.worker.wall_off_s += 1.0
-    fleet.live(10.0)
     assert lines(caplog) == []
-    fleet.worker.wall_off_s = HOUR
-    fleet.live(1.0)
-    ((level, line),) = lines(caplog)
-    assert "3600 s ahead of" in line
     fleet.worker.wall_off_s = 1.0
     fleet.live(1.0)
     ((level, line),) = lines(caplog)
     assert (level, "agree again" in line) == (logging.INFO, True)
-    fleet.trainer.wall_off_s = HOUR
-    fleet.live(1.0)
-    ((level, line),) = lines(caplog)
-    assert "3599 s behind" in line
-
-
-def test_a_trainer_whose_clock_jumps_does_not_fill_the_log_with_all_its_workers(fleet, caplog):
-    names = [f"w{k}" for k in range(500)]
-
-    def all_beat():
-        for name, _ in itertools.product(names, range(10)):
-            fleet.known.on_beat(
-                Beat(name, at_s=fleet.worker.wall(fleet.now), up_s=fleet.worker.up(fleet.now))
-            )
-
-    all_beat()
-    fleet.trainer.wall_off_s = HOUR
-    all_beat()
-    assert len(lines(caplog)) == 20
-
-
-def test_of_several_trainers_one_says_it(fleet, caplog):
-    fleet.known = WorkerClocks(says=False)
-    fleet.worker.wall_off_s = HOUR
-    fleet.live(10.0)
-    assert lines(caplog) == []

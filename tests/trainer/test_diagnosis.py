@@ -186,33 +186,11 @@ def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
     assert said(of_episodes={"steps": list(range(20, 32)), "terminated": True}, **same) == TOO_EARLY
 
 
-# the drone's tests
-KNEW_AT_ONCE = [-112.5, -18.1, *[-5.1, -1.0, -8.9, -2.8] * 7, *[-1.4, -6.0] * 10]
-SUCCEEDS = [0.0, 0.0, *[0.0, 0.0, 0.0, 0.0, 1.0, *[0.0] * 5] * 2, *[1.0, 0.0, 1.0, 1.0] * 5]
-SUCCEEDS_MORE = [0.0, 0.0, *[0.0, 0.0, 0.0, 1.0] * 5, *[1.0, 0.0, 1.0, 1.0, 0.0] * 4]
-SUCCEEDS_BY_CHANCE = [0.0, 0.0, *[0.0, 1.0, 0.0, 0.0] * 9, *[1.0, 0.0, 0.0, 0.0] * 5]
-
-
 @pytest.mark.parametrize(("q_mean", "entropy_nats"), [(30.0, 1.0), (-60.0, -1.0)])
 def test_what_entropy_pays_or_costs_is_no_drift_of_values(q_mean, entropy_nats):
     """With a coefficient of 2 and gamma 0.95 a nat counts 40; returns lie between -26 and 0."""
     assert said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=2.0) == TOO_EARLY
     assert "values drift away" in said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=0.2)
-
-
-@pytest.mark.parametrize(
-    ("returns", "line"),
-    [
-        (KNEW_AT_ONCE, LEARNING),
-        (SUCCEEDS, LEARNING),
-        (SUCCEEDS_MORE, TOO_EARLY),
-        (SUCCEEDS_BY_CHANCE, "not learning because the return does"),
-    ],
-)
-def test_where_the_first_two_say_little_many_are_compared(returns, line):
-    diagnosis = Diagnosis(**KNOWN)
-    diagnosis.add(episodes(returns, test=returns is KNEW_AT_ONCE))
-    assert diagnosis.judge(WELL | OLD | {"reward_low": -2.0, "reward_high": 1.0}).startswith(line)
 
 
 def test_a_sign_that_comes_and_goes_is_none():

@@ -46,18 +46,6 @@ def test_a_worker_that_stands_still_is_seen_and_one_stream_at_a_time_is_followed
     assert figures.figures()["observation_moves_share"] == 1.0
 
 
-def test_however_much_comes_only_the_newest_is_kept_and_another_structure_begins_again():
-    figures = SampleFigures()
-    for moves in (False, True):
-        for _ in range(20):
-            figures.add(samples(100, moves))
-    assert figures.figures()["observation_moves_share"] > 0.98
-    figures.add(samples(50))
-    figures.add(samples(100, width=4))
-    figures.add(samples(200, width=4))
-    assert figures.figures()["observation_moves_share"] == 1.0
-
-
 def agent(**options):
     torch.manual_seed(0)
     actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))

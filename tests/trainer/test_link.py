@@ -1,13 +1,9 @@
 """The trainer's connection: workers take turns, and what is left of a turn is read in the next."""
 
-import gc
-import queue
 import threading
-import weakref
 
 import numpy as np
 import pytest
-import torch
 from kit.clocks import Clock
 from kit.packets import numbered, packet_of
 from kit.rings import DeadLink, ring_of
@@ -17,7 +13,6 @@ from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.weight_file import Weights, size_of
-from tmrl_like.policies.weights import WeightsCopy
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_ages import FreshnessLimits
@@ -80,13 +75,6 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_work
     for _ in range(30):
         tick(link)
     assert [d.receipt.entry for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
-
-
-def test_what_arrived_and_was_stored_is_acknowledged(link):
-    give(link, 1, "w")
-    tick(link)
-    link.confirm(link.retrieve())
-    assert m.Ack("w", 7, 1, 1) in [m.decode(data)[0] for data in tick(link)]
 
 
 def policy(bias):
@@ -172,26 +160,6 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
     assert saved == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_another_actor_may_be_published_whose_parameters_have_other_shapes(link, monkeypatch):
-    copies = weakref.WeakSet()
-
-    class Noted(WeightsCopy):
-        def __init__(self, parameters):
-            super().__init__(parameters)
-            copies.add(self)
-
-    monkeypatch.setattr("tmrl_like.trainer.trainer_link.WeightsCopy", Noted)
-    for outputs in (1, 3, 3, 1, 1, 1, 1, 1):
-        actor = policy(float(outputs))
-        actor.layer = torch.nn.Linear(2, outputs)
-        link.broadcast_model(actor)
-        _, body = m.decode(tick(link)[-1])
-        assert bytes(body) == actor.weights().data
-    gc.collect()
-    # one is being sent, one is next
-    assert [len(weights.tensors["layer.bias"]) for weights in copies] == [1, 1]
-
-
 def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(make_link):
     expected = "there is no connection to the server at nowhere; before that: "
     assert make_link().who_is_missing() == expected + "no worker has come"
@@ -212,34 +180,6 @@ def test_records_go_to_the_server_and_what_the_connection_does_not_take_is_not_s
     link.report({"kind": "round"})
     link.on_tick(lambda data: False, connected=True)
     assert tick(link) == []
-
-
-class TellingLink(DeadLink):
-    """Keeps what was sent."""
-
-    def __init__(self):
-        self.sent = queue.Queue()
-
-    def send(self, data):
-        self.sent.put(m.decode(data)[0])
-        return True
-
-
-def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its_weights(tmp_path):
-    hellos = []
-    for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
-        wire = TellingLink()
-        receiver = Receiver(run="5eed")
-        saver = path and saver_at(path)
-        link = TrainerLink(ring_of(wire), "t", m.Spaces("o", "a"), receiver, saver=saver)
-        hellos.append(wire.sent.get(timeout=20.0))
-        for part in filter(None, (link, saver)):
-            part.close()
-    said = {(hello.role, hello.name, hello.spaces, hello.run) for hello in hellos}
-    assert said == {("trainer", "t", m.Spaces("o", "a"), "5eed")}
-    nowhere, first, again, other = (hello.model_file for hello in hellos)
-    assert not nowhere
-    assert first == again != other
 
 
 def test_a_server_without_a_policy_gets_the_last_one_again(link):

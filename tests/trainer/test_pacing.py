@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from tmrl_like.config.settings import TrainerSection
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
@@ -79,14 +78,6 @@ def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiv
     pacer.follow(1.0, 10**6, 1000)
     assert pacer.may_train(10**6 + 49, 1000)
     assert not pacer.may_train(10**6 + 50, 1000)
-
-
-@pytest.mark.parametrize("make", [Schedule, TrainerSection])
-def test_auto_is_refused(make):
-    with pytest.raises(
-        ConfigError, match=r"max_training_steps_per_env_step is 'auto'; expected a number"
-    ):
-        make(max_training_steps_per_env_step="auto")
 
 
 def test_in_lockstep_another_ratio_holds_for_the_tasks_from_there_on():

@@ -4,18 +4,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from kit.ports import free_port
-from torch.distributed import HashStore
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import RankOptions
-from tmrl_like.trainer.ranks import Alone, _round_of, meet
+from tmrl_like.trainer.ranks import Alone, meet
 
 SCRIPT = Path(__file__).with_name("rank_work.py")
 
@@ -101,22 +97,3 @@ def test_ranks_without_numbers_are_refused(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match="start them with torchrun"):
         meet(RankOptions())
-
-
-def test_ranks_pass_over_what_earlier_processes_left_in_the_store():
-    """torchrun keeps one store for all restarts; rank 1 comes first, and finds a round of processes
-    that are gone.
-    """
-    store, names = HashStore(), []
-
-    def come(rank):
-        names.append(_round_of(store, rank, 2, timedelta(seconds=60)))
-
-    for attempt in (1, 2):
-        ranks = [threading.Thread(target=come, args=(rank,)) for rank in (1, 0)]
-        ranks[0].start()
-        time.sleep(0.05 * (attempt == 2))
-        ranks[1].start()
-        for rank in ranks:
-            rank.join(60.0)
-    assert names[0] == names[1] != names[2] == names[3]

@@ -7,7 +7,7 @@ from house import linear_actor
 from kit.waiting import until
 
 from tmrl_like.policies.policy_file import describe, read_card
-from tmrl_like.policies.policy_store import TESTS, PolicyStore
+from tmrl_like.policies.policy_store import PolicyStore
 from tmrl_like.policies.weights import WeightsCopy
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.saver import Publication, Saver
@@ -91,19 +91,6 @@ def test_a_version_gets_a_tag_when_both_limits_have_passed(limits, tags, kept):
     ]
 
 
-def test_the_best_follows_the_returns_of_test_episodes(kept, caplog):
-    caplog.set_level("INFO")
-    one = kept()
-    for version, return_ in ((1, 1.0), (2, 5.0), (3, 2.0)):
-        one.save(version)
-        for _ in range(TESTS):
-            one.saver.add_return(version, return_)
-    one.saver.add_return(99, 9.0)  # it is not kept
-    one.saver.close()
-    assert read_card(one.store.find("best")).version == 2
-    assert [r.args[0] for r in caplog.records if "is the best" in r.message] == [1, 2]
-
-
 def test_what_waits_when_it_closes_is_written(kept):
     one = kept()
     for version in (1, 2, 3):
@@ -154,23 +141,3 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
     assert said.threadName.startswith("tmrl-saver")
     assert said.message.endswith("policies: No space left on device; training goes on")
     assert not [thread for thread in threading.enumerate() if thread.name == said.threadName]
-
-
-def test_a_version_that_somebody_removes_before_it_is_tagged_is_one_line_in_the_log(
-    kept, monkeypatch, caplog
-):
-    one = kept(tag_every_steps=1)
-    add = one.store.add
-
-    def pruned_at_once(pieces, card):
-        path = add(pieces, card)
-        if card.version == 2:
-            path.unlink()
-        return path
-
-    monkeypatch.setattr(one.store, "add", pruned_at_once)
-    for version in (1, 2, 3):
-        one.save(version, steps=1)
-    assert (one.store.versions(), one.store.tags()) == ([1, 3], ["step-1", "step-3"])
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("cannot save the policy to")

@@ -4,7 +4,6 @@ it.
 
 from collections import deque
 
-import numpy as np
 import pytest
 from in_threads import ThreadRanks, epochs_of
 from kit.trainings import FREE, Network, delivery, train_until_idle
@@ -104,7 +103,6 @@ def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
     ("name", "value", "problem"),
     [
         ("agent.depth", 3, r"agent\.depth cannot change while training; .*agent\.lr.* can"),
-        ("agent.lr", None, "agent.lr is None; expected a number$"),
         ("agent.lr", "fast", "agent.lr is 'fast'; expected a number$"),
         ("trainer.sample_uses", "many", "trainer.sample_uses is 'many'; expected a number$"),
     ],
@@ -112,18 +110,6 @@ def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
 def test_what_may_not_change_and_what_is_no_number_is_refused_at_once(name, value, problem):
     with pytest.raises(ConfigError, match=problem):
         training().tune({name: value})
-
-
-def test_a_whole_number_may_be_written_as_a_fraction():
-    to = training()
-    to.tune({"memory.batch_size": 3.0, "trainer.steps": np.float64(5.0)})
-    to.run_epoch(to.network)
-    assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (
-        int,
-        int,
-        3,
-        5,
-    )
 
 
 def test_the_agent_s_discount_is_the_memory_s():
@@ -177,8 +163,6 @@ def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(
     [
         ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 1.0}, 0.5),
         ({"sample_uses": 4.0, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
-        ({"sample_uses": None, "batch_size": 8, "max_training_steps_per_env_step": 0.25}, 0.25),
-        ({"sample_uses": 4.0}, 2.0),
         # which are not to be used
         ({"sample_uses": 4.0, "held_out_share": 0.25, "memory_cls": ReplayMemory}, 1.5),
         ({"sample_uses": 4.0, "held_out_share": 0.25}, 2.0),  # the memory holds nothing out

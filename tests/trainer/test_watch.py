@@ -1,7 +1,5 @@
 """The mean reward of the newest decisions."""
 
-import numpy as np
-
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.watch import RecentRewards
 from tmrl_like.types import Buffer, Delivery
@@ -31,16 +29,6 @@ def test_the_newest_decisions_count():
     recent.on_samples(episode(4.0, 5.0))
     recent.on_round(record)
     assert record == {"reward_recent_mean": 3.5}
-
-
-def test_a_mean_is_there_while_further_samples_enter(monkeypatch):
-    recent, seen, concatenate = RecentRewards(window=4), [], np.concatenate
-    recent.on_samples(episode(1.0))
-    monkeypatch.setattr(
-        np, "concatenate", lambda parts: seen.append(recent.mean()) or concatenate(parts)
-    )
-    recent.on_samples(episode(2.0))
-    assert set(seen) == {1.0}
 
 
 def test_a_trainer_gives_the_mean_at_any_time(zmq_house):

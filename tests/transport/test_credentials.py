@@ -30,26 +30,17 @@ def names(keys):
     return {identity.name for identity in keys.identities.values()}
 
 
-def test_keys_that_are_invited_and_revoked_are_seen(folder):
+def test_an_invited_key_is_seen_and_revoked_by_two_reads_that_lack_it_a_second_apart(folder):
     keys = AuthorizedKeys(folder)
     folder.invite("car")
-    keys.refresh(now=1.0)
+    keys.refresh(now=0.0)
     assert names(keys) == {"local", "car"}
-    folder.revoke("car")
-    keys.refresh(now=2.0)
-    keys.refresh(now=3.1)
-    assert names(keys) == {"local"}
-
-
-def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder):
-    folder.invite("car")
-    keys = AuthorizedKeys(folder)
     folder.revoke("car")
     for now in (1.0, 1.1, 1.9):
         keys.refresh(now=now)
         assert "car" in names(keys)
     keys.refresh(now=2.0)
-    assert "car" not in names(keys)
+    assert names(keys) == {"local"}
 
 
 def is_away(folder, patch):
@@ -128,9 +119,7 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder):
     assert keys.find(public) == Identity("car", ("worker",))
 
 
-@pytest.mark.parametrize(
-    ("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)]
-)
+@pytest.mark.parametrize(("cut", "more"), [(-5, ""), (None, "A"), (40, "é")])
 def test_a_line_that_was_not_copied_whole_is_refused(folder, cut, more):
     car = KeyFolder(folder.path.with_name("car"))
     with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):

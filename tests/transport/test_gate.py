@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing, suppress
 import psutil
 import pytest
 import zmq
-from kit.pythons import python
 
 from tmrl_like.transport import Identity, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, raise_descriptor_limit
@@ -134,25 +133,6 @@ def test_a_connection_is_its_own_keys_whatever_it_calls_itself(machines_for, dea
             assert message.peer == b"seat one"
             assert message.identity == Identity(keys.name, keys.roles)
         until(lambda: not server.send(b"seat one", b"gone?"))
-
-
-LISTEN_WITH_FEW_DESCRIPTORS = """
-import resource, sys
-from pathlib import Path
-from tmrl_like.transport import KeyFolder, listen
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-listen("zmq", "127.0.0.1", 0, KeyFolder(Path(sys.argv[1]))).close()
-print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
-def test_a_server_takes_as_many_descriptors_as_it_may(machines_for):
-    keys = machines_for("zmq").keys
-    said, _ = python("-c", LISTEN_WITH_FEW_DESCRIPTORS, keys.path)
-    soft, hard = map(int, said.split())
-    assert soft == min(hard, 1 << 16) if hard > 0 else soft > 256
 
 
 ECHO_WITH_FEW_DESCRIPTORS = """

@@ -11,8 +11,7 @@ import OpenSSL
 import pytest
 from kit.pythons import python
 
-from tmrl_like.errors import TransportError
-from tmrl_like.transport import TransportOptions, connect, listen
+from tmrl_like.transport import TransportOptions, connect
 from tmrl_like.transport.credentials import _curve_pair
 from tmrl_like.transport.over_tlspyo import (
     PASSWORD_BYTES,
@@ -74,11 +73,6 @@ def test_nothing_is_written_while_what_was_written_has_not_left(alone, size):
     Connection.resumeProducing(alone)
     assert len(alone.sent) == room
     assert alone.hand_over(b"")
-
-
-def test_an_address_of_another_machine_is_an_error(tls):
-    with pytest.raises(TransportError, match=r"cannot listen on 203\.0\.113\.1"):
-        listen("tlspyo", "203.0.113.1", 0, tls.keys)
 
 
 def test_nothing_piles_up_while_the_server_is_away(tls):

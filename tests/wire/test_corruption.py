@@ -26,16 +26,7 @@ def drone_columns():
     return written([drone_sample(i, rng) for i in range(20)], frozenset({0})).rows().encode()
 
 
-def mixed_columns():
-    samples = []
-    for i in range(6):
-        info = {"text": "héllo" * i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1.0)]}
-        samples.append((np.zeros((0, 3)), np.array(1.0), np.int8(i), i, False, info))
-        samples.append(("a", np.array([True]), np.float16(1), "t", [], {}))
-    return written(samples).rows().encode()
-
-
-COLUMNS = {"drone": (drone_columns(), 20), "mixed": (mixed_columns(), 12)}
+COLUMNS, SAMPLES = drone_columns(), 20
 
 
 def test_a_message_whose_bytes_have_changed_is_damaged():
@@ -49,19 +40,10 @@ def test_a_message_whose_bytes_have_changed_is_damaged():
             received(bytes(damaged))
 
 
-@pytest.mark.parametrize(("columns", "samples"), COLUMNS.values(), ids=COLUMNS)
-def test_truncated_packets_are_refused(columns, samples):
-    for length in (*range(0, len(columns) - 1, 7), len(columns) - 1):
-        for announced in (columns[:length], columns):
-            with pytest.raises(DecodingError):
-                decode_body(announce(announced, samples), columns[:length])
-
-
 def test_another_number_of_samples_than_announced_is_refused():
-    columns, rows = COLUMNS["drone"]
-    for samples in (0, rows - 1, rows + 1):
+    for samples in (0, SAMPLES - 1, SAMPLES + 1):
         with pytest.raises(DecodingError, match="another number"):
-            decode_body(announce(columns, samples), columns)
+            decode_body(announce(COLUMNS, samples), COLUMNS)
 
 
 def forged(
@@ -94,24 +76,19 @@ def nested(levels):
 NONE = ("p", "none")
 LIES = {
     "a dtype that is code": forged(six(("a", "|O8", [1])), buffers=bytes(8)),
-    "a structured dtype": forged(six(("a", "f4,f4", [1])), buffers=bytes(8)),
-    "a complex dtype": forged(six(("a", "<c8", [1])), buffers=bytes(8)),
     "a float of two lines": forged(six(("a", "<f4\n", [1])), buffers=bytes(4)),
-    "a float of 128 bits": forged(six(("s", "<f16")), buffers=bytes(16)),
     "a dtype of gigabytes": forged(six(("a", "<U2000000000", [1]))),
     "a shape of exabytes": forged(six(("a", "<f4", [2**31, 2**31]))),
     "an empty shape of exabytes": forged(six(("a", "<f4", [0, 2**31, 2**31, 2**31]))),
     "a negative shape": forged(six(("a", "<f4", [-1, -4])), buffers=bytes(16)),
     "forty dimensions": forged(six(("a", "<f4", [1] * 40)), buffers=bytes(4)),
     "a buffer that is not there": forged(six(("a", "<f4", [4]))),
-    "a size of a number": forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
     "a size too few": forged(six(("p", "str")), buffers=b"\x91\xa0"),
     "a negative size": forged(six(("p", "str")), sizes=(-2,), buffers=b"\x91\xa0"),
     "a text beyond the end": forged(six(("p", "str")), sizes=(1000,), buffers=b"\x91\xa0"),
     "a billion rows": forged(six(NONE), rows=10**9, timing=bytes(26)),
     "no rows": forged(six(NONE), rows=0, timing=bytes(26)),
     "keys without items": forged(six(("d", ["a", "b"], [NONE]))),
-    "items without keys": forged(six(("d", [], [NONE]))),
     "a key twice": forged(six(("d", ["a", "a"], [NONE] * 2))),
     "nesting without end": forged(six(nested(400))),
     "one level too many": forged(six(nested(MAX_DEPTH))),
@@ -121,17 +98,15 @@ LIES = {
     "leaves without end": forged(six(("t", [NONE] * MAX_NODES))),
     "containers without end": forged(six(("t", [("t", [])] * MAX_NODES))),
     "five items": forged(("t", [NONE] * 5)),
-    "a list for a tuple": forged(("l", [NONE] * 6)),
     "a dict for a tuple": forged(("d", list("abcdef"), [NONE] * 6)),
-    "a leaf for a tuple": forged(NONE),
     "an unknown kind": forged(six(("p", "code"))),
     "text that is none": forged(six(("p", "str")), sizes=(3,), buffers=b"\x91\xa1\xff"),
     "too few texts": forged(six(("p", "str")), sizes=(1,), buffers=b"\x90"),
     "a text for bytes": forged(six(("p", "bytes")), sizes=(3,), buffers=b"\x91\xa1a"),
     "too little timing": forged(six(NONE), timing=bytes(25)),
+    "an unknown source of actions": forged(six(NONE), timing=bytes(24) + b"\x63" + bytes(1)),
     "a negative version": forged(six(NONE), timing=bytes(16) + b"\xff" * 8 + bytes(2)),
     "a head of four gigabytes": struct.pack("<I", 2**32 - 1) + bytes(100),
-    "three bytes": b"abc",
     "nothing": b"",
 }
 
@@ -162,7 +137,7 @@ BOMB_BYTES = MAX_BODY_BYTES + MEGABYTE
 
 
 @pytest.mark.parametrize("writes_size", [True, False])
-@pytest.mark.parametrize("claimed", [0, 1, 1000, MAX_BODY_BYTES])
+@pytest.mark.parametrize("claimed", [0, MAX_BODY_BYTES])
 def test_a_compression_bomb_is_refused_before_it_is_unpacked(writes_size, claimed):
     bomb = zstandard.ZstdCompressor(level=1, write_content_size=writes_size).compress(
         bytes(BOMB_BYTES)
@@ -180,11 +155,10 @@ def test_a_head_above_its_limit_is_not_read():
 
 
 def test_a_packet_that_holds_more_than_it_announces_is_refused():
-    columns, samples = COLUMNS["drone"]
     with pytest.raises(
-        DecodingError, match=f"announces {len(columns)} bytes and holds {len(columns) + 1}"
+        DecodingError, match=f"announces {len(COLUMNS)} bytes and holds {len(COLUMNS) + 1}"
     ):
-        decode_body(announce(columns, samples), columns + b"\0")
+        decode_body(announce(COLUMNS, SAMPLES), COLUMNS + b"\0")
 
 
 def test_what_takes_no_bytes_counts_as_well():
@@ -195,26 +169,24 @@ def test_what_takes_no_bytes_counts_as_well():
 
 
 def test_a_structure_is_checked_before_its_columns_are_made():
-    columns, samples = COLUMNS["drone"]
-    head_bytes = 4 + int.from_bytes(columns[:4], "little")
+    head = COLUMNS[: 4 + int.from_bytes(COLUMNS[:4], "little")]
 
     def refuse(schema):
         raise OversizeError("not this one")
 
     with pytest.raises(OversizeError, match="not this one"):
-        decode_body(announce(columns[:head_bytes], samples), columns[:head_bytes], refuse)
+        decode_body(announce(head, SAMPLES), head, refuse)
 
 
 def test_compressed_nonsense_is_refused():
     rng = random.Random(1)
-    columns, _ = COLUMNS["drone"]
-    whole = zstandard.ZstdCompressor(level=1).compress(columns * 5)
-    for _ in range(500):
+    whole = zstandard.ZstdCompressor(level=1).compress(COLUMNS * 5)
+    for _ in range(200):
         damaged = bytearray(whole)
         damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         damaged = damaged[: rng.randrange(len(damaged))] if rng.random() < 0.5 else damaged
         with pytest.raises(DecodingError):
-            decode_body(announce(bytes(damaged), 1, raw_bytes=len(columns) * 5), bytes(damaged))
+            decode_body(announce(bytes(damaged), 1, raw_bytes=len(COLUMNS) * 5), bytes(damaged))
 
 
 def _rss():

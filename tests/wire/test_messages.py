@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
 import msgspec
@@ -13,6 +12,7 @@ from tmrl_like.wire import messages
 from tmrl_like.wire.condition import MAX_NOTE, Condition
 from tmrl_like.wire.messages import (
     MAX_HEADER_BYTES,
+    MAX_NAME,
     MAX_TAKEN_OVER,
     WIRE_VERSION,
     AnyMessage,
@@ -23,41 +23,51 @@ from tmrl_like.wire.messages import (
 )
 
 TYPES = get_args(AnyMessage)
+FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eafter\rback\x00"
 
 
-def example(kind):
-    """Any value of a type, made from the type's own description."""
-    if isinstance(kind, msgspec.inspect.StructType):
-        return kind.cls(*(example(field.type) for field in kind.fields))
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return example(next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)))
-    if isinstance(kind, msgspec.inspect.VarTupleType):
-        return (example(kind.item_type),)
-    if isinstance(kind, msgspec.inspect.TupleType):
-        return tuple(map(example, kind.item_types))
-    if isinstance(kind, msgspec.inspect.StrType):
-        return "text é" if re.search(kind.pattern or "", "text é") else "text"
-    simple = {
-        msgspec.inspect.IntType: 3,
-        msgspec.inspect.FloatType: 2.5,
-        msgspec.inspect.BoolType: True,
-        msgspec.inspect.BytesType: b"digest",
-    }
-    return simple[type(kind)]
+def plain(kind, forged=None):
+    """A value of a type as msgpack has it; its texts of this length limit are forged."""
+    match kind:
+        case msgspec.inspect.StructType():
+            fields = {field.encode_name: plain(field.type, forged) for field in kind.fields}
+            tag = [kind.tag] if kind.tag else []
+            return [*tag, *fields.values()] if kind.array_like else fields
+        case msgspec.inspect.UnionType():
+            inner = (each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType))
+            return plain(next(inner), forged)
+        case msgspec.inspect.VarTupleType():
+            return [plain(kind.item_type, forged)]
+        case msgspec.inspect.TupleType():
+            return [plain(each, forged) for each in kind.item_types]
+        case msgspec.inspect.StrType():
+            return FORGED if kind.max_length == forged else "text"
+        case msgspec.inspect.FloatType():
+            return 2.5
+        case msgspec.inspect.BoolType():
+            return True
+        case _:
+            return 3
+
+
+def framed(header):
+    """A message of these plain values."""
+    data = msgspec.msgpack.encode(header)
+    return bytes((WIRE_VERSION,)) + len(data).to_bytes(4, "little") + data
 
 
 def example_of(message):
-    return example(msgspec.inspect.type_info(message))
+    return decode(framed(plain(msgspec.inspect.type_info(message))))[0]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 def test_every_message_comes_back_with_its_body(kind):
     message = example_of(kind)
-    for body in (b"", b"body", memoryview(bytes(100_000))):
-        decoded, rest = decode(encode(message, body))
-        assert decoded == message
-        assert type(decoded) is kind
-        assert rest == body
+    for body in (b"", memoryview(bytes(100_000))):
+        data = encode(message, body)
+        decoded, rest = decode(data)
+        assert (type(decoded), decoded, rest) == (kind, message, body)
+        assert rest.obj is data, "a body is not copied"
 
 
 def test_a_message_of_another_wire_version_is_refused_by_its_number():
@@ -88,82 +98,42 @@ def test_too_few_bytes_are_refused(data):
     [
         ["NoSuchMessage"],
         ["Hello"],
-        ["Hello", 1, 2, 3, 4],
         ["Hello", "worker", "n" * 201, 1, "0.1"],
         ["Hello", "worker", "name", -1, "0.1"],
         ["Hello", "worker", "name", 2**63, "0.1"],
-        ["Hello", "worker", "name", 1.5, "0.1"],
         ["Hello", "worker", "name", 1, "0.1", None, "", [1] * (MAX_TAKEN_OVER + 1)],
         {"type": "Hello"},
-        "Hello",
-        17,
         None,
         [["Hello"]],
     ],
     ids=str,
 )
 def test_what_does_not_fit_its_type_is_refused(header):
-    encoded = msgspec.msgpack.encode(header)
     with pytest.raises(DecodingError, match="not a message"):
-        decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
+        decode(framed(header))
 
 
-def test_a_body_is_not_copied():
-    data = encode(Hello("worker", "name", 1, "0.1"), bytes(1000))
-    assert decode(data)[1].obj is data
-
-
-FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eafter\rback\x00"
-
-
+@pytest.mark.parametrize("max_length", [MAX_NAME, 4000, MAX_NOTE])
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind):
-    """Names with control characters are refused; in other texts they are replaced, on both sides
-    alike.
-    """
-    for forge in ("name", "text", "note"):
-        limits = {"name": 200, "text": 4000, "note": MAX_NOTE}
-        parts = msgspec.to_builtins(example_of(kind))
-        raw = _forged(msgspec.inspect.type_info(kind), parts, limits[forge])
-        header = msgspec.msgpack.encode(raw)
-        try:
-            message, _ = decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
-        except DecodingError as error:
-            shown = [str(error)]
-        else:
-            shown = _texts_in(msgspec.to_builtins(message))
-        assert [text for text in shown if not text.isprintable()] == []
+def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind, max_length):
+    """Names with control characters are refused; in other texts they are replaced."""
+    try:
+        message, _ = decode(framed(plain(msgspec.inspect.type_info(kind), max_length)))
+        said = texts_in(msgspec.to_builtins(message))
+    except DecodingError as error:
+        said = [str(error)]
+    assert all(text.isprintable() for text in said)
 
 
-def _forged(kind, value, max_length):
-    """The plain values of a message, its texts of that length limit replaced."""
-    if isinstance(kind, msgspec.inspect.StrType):
-        return FORGED if kind.max_length == max_length else value
-    if isinstance(kind, msgspec.inspect.StructType) and isinstance(value, list | tuple):
-        tag = value[: len(value) - len(kind.fields)]
-        fields = zip(kind.fields, value[len(tag) :], strict=True)
-        return [*tag, *(_forged(field.type, item, max_length) for field, item in fields)]
-    if isinstance(kind, msgspec.inspect.VarTupleType):
-        return [_forged(kind.item_type, v, max_length) for v in value]
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return _forged(
-            next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)),
-            value,
-            max_length,
-        )
-    return value
-
-
-def _texts_in(value):
+def texts_in(value):
     if isinstance(value, list | tuple):
-        return [text for item in value for text in _texts_in(item)]
+        return [text for item in value for text in texts_in(item)]
     return [value] if isinstance(value, str) else []
 
 
 def test_what_a_decoder_says_of_a_forged_message_is_one_line():
-    header = msgspec.msgpack.encode([FORGED, 1])
     with pytest.raises(DecodingError) as refused:
-        decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
+        decode(framed([FORGED, 1]))
     assert str(refused.value).isprintable()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tmrl_like.errors import DecodingError, EncodingError
+from tmrl_like.errors import EncodingError
 from tmrl_like.replay.crc import first_difference
 from tmrl_like.types import ActionSource, StepTiming
 from tmrl_like.wire import messages as m
@@ -27,7 +27,7 @@ def back(samples):
     return [tuple(sample) for sample in received(sent(written(samples))).samples()]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(VALUES)
 def test_every_value_comes_back_bit_for_bit(value):
     sample = (value, [value], (value,), {"k": value}, None, {})
@@ -160,17 +160,6 @@ def test_samples_do_not_share_memory_with_the_packet_or_each_other():
     assert second[0].tolist() == [0, 0, 0]
 
 
-def test_columns_are_views_that_cannot_be_written():
-    writer = written([(np.full(3, i, np.float32), float(i), 0, 0, 0, {}) for i in range(5)])
-    (columns,) = writer.rows().block().segments
-    stacked, numbers, *_ = columns.tree()
-    assert stacked.shape == (5, 3)
-    assert stacked.dtype == np.float32
-    assert numbers.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="read-only"):
-        stacked[:] = 0
-
-
 def test_original_transitions_travel_with_their_samples():
     writer = PacketWriter()
     original = (np.zeros(2), (1, "x"))
@@ -208,13 +197,6 @@ def test_timing_comes_back_as_it_was(steps):
     )
 
 
-def test_a_source_that_does_not_exist_is_refused():
-    writer = PacketWriter()
-    writer.append((0, 0, 0, 0, 0, {}), TIMING._replace(source=99))
-    with pytest.raises(DecodingError, match="sources of actions"):
-        received(sent(writer))
-
-
 def test_compressed_packets_come_back_and_compression_pauses_when_it_does_not_pay():
     image = np.zeros((64, 64), np.uint8)
     image[:20] = 255
@@ -244,7 +226,7 @@ def test_long_streams_of_drone_samples_take_few_bytes():
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(
     st.lists(SAMPLES, min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=4),
@@ -264,8 +246,3 @@ def test_samples_of_changing_structure_come_back_in_order_those_behind_a_number(
     assert [s.info.timing for s in rest.samples()] == [s.info.timing for s in block.samples()][
         skip:
     ]
-
-
-def test_the_samples_that_are_left_are_not_copied():
-    block = received(sent(written([(np.zeros(3), 0, 0.0, False, False, {})] * 5)))
-    assert np.shares_memory(block.after(2).segments[0].leaves[0], block.segments[0].leaves[0])

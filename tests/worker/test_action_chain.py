@@ -10,7 +10,6 @@ from gymnasium import spaces
 from house import alone
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.episodes import episode
 from kit.samples import AppendedSamples
 
 from tmrl_like.base.functional import partial
@@ -130,15 +129,13 @@ def test_a_range_grows_with_steps_from_the_default_action_to_the_bounds_over_the
 
 
 def test_a_range_grows_with_episodes_that_went_well():
-    chain = chain_of(GrowingRange(0.5, episodes=2, min_return=10.0))
-    far = np.ones(2, np.float32)
-    found = []
-    for return_ in (9.9, 10.0, 11.0, 12.0):
-        chain.begin()
-        found.append(chain(far)[0].item())
-        chain.end(episode(return_=return_))
-    chain.begin()
-    assert [*found, chain(far)[0].item()] == pytest.approx([0.5, 0.5, 0.75, 1.0, 1.0])
+    """A return of 10 is 1 + 2 + 3 + 4."""
+    chain = partial(ActionChain, [GrowingRange(0.5, episodes=2, min_return=10.0)])
+    with alone(Held, Full, action_chain=chain) as worker:
+        for max_samples in (4, 3, 4, 4):
+            worker.run_episode(max_samples)
+        got = np.concatenate(worker.env.unwrapped.got)
+    assert got == pytest.approx([0.5] * 4 + [0.75] * 3 + [0.75] * 4 + [1.0] * 4)
 
 
 # -- the chain -------------------------------------------------------------------------------------
@@ -204,12 +201,10 @@ def test_each_episode_begins_at_rest():
             "AsAFunction returns an action; expected a part that changes, in place",
         ),
         (lambda: chain_of(AccelerationLimit(0.0)), "per_s2 is 0.0; expected more than 0"),
-        (lambda: ActionChain([], time_step_s=0.0), "time_step_s is 0.0"),
         (lambda: LowPass(0.0), "cutoff_hz is 0.0"),
         (lambda: OneEuroFilter(beta=-1.0), "beta is -1.0"),
         (lambda: GrowingRange(0.0, steps=1), "first is 0.0"),
         (lambda: GrowingRange(0.5), "expected one of them at least"),
-        (lambda: GrowingRange(0.5, episodes=0), "episodes is 0"),
     ],
 )
 def test_what_cannot_be_is_one_line(make, said):
@@ -241,29 +236,24 @@ class Full(LinearActor):
         return np.ones(1, np.float32)
 
 
+class MadAtLast(LinearActor):
+    def act(self, obs, test=False):
+        return np.array([1.0 if obs[0, 0] == 1.0 else np.nan], np.float32)
+
+
 def make_chain():
     return ActionChain([RateLimit(4.0)])
 
 
-def test_environment_and_samples_hold_what_came_out_and_each_episode_begins_at_rest():
-    with alone(Held, Full, action_chain=make_chain) as worker:
+def test_environment_and_samples_hold_what_came_out_also_of_the_safe_action():
+    """Each episode begins at rest."""
+    with alone(Held, MadAtLast, action_chain=make_chain, safe_action=[1.0]) as worker:
         worker.loop.append_to(samples := AppendedSamples())
         worker.run(nb_episodes=2, verbose=False)
         got = np.concatenate(worker.env.unwrapped.got)
     assert got == pytest.approx([0.2, 0.4, 0.6, 0.8] * 2)
     sampled = np.concatenate([act for (act, *_), *_ in samples.taken])
     assert np.array_equal(sampled[sampled > 0.0], got)  # that of a reset is 0
-
-
-class Mad(LinearActor):
-    def act(self, obs, test=False):
-        return np.full(1, np.nan, np.float32)
-
-
-def test_the_safe_action_goes_through_the_chain_too():
-    with alone(Held, Mad, action_chain=make_chain, safe_action=[1.0]) as worker:
-        worker.run(nb_episodes=1, verbose=False)
-        assert np.concatenate(worker.env.unwrapped.got) == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
 def test_environments_of_one_worker_have_a_chain_each():
@@ -273,13 +263,6 @@ def test_environments_of_one_worker_have_a_chain_each():
         chains = [lane.loop.chain for lane in worker.lanes]
         found = [chain(np.ones(1, np.float32)).item() for chain in chains * 2]
     assert found == pytest.approx([0.2, 0.2, 0.4, 0.4])
-
-
-def test_an_episode_that_went_well_widens_the_range_of_the_next():
-    chain = partial(ActionChain, [GrowingRange(0.5, episodes=1, min_return=10.0)])  # 1 + 2 + 3 + 4
-    with alone(Held, Full, action_chain=chain) as worker:
-        worker.run(nb_episodes=2, verbose=False)
-        assert np.concatenate(worker.env.unwrapped.got) == pytest.approx([0.5] * 4 + [1.0] * 4)
 
 
 CHAIN = f"{ActionChain.__module__}."

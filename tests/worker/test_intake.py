@@ -9,8 +9,10 @@ import torch
 from gymnasium import spaces
 from house import alone, linear_actor
 
+from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.network import Network, input_size
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.weights import copied
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -28,6 +30,15 @@ class Free(LinearActor):
 
     def act(self, obs, test=False):
         return self.layer(obs).numpy()
+
+
+class Moody(LinearActor):
+    """Raises where its bias is large."""
+
+    def act(self, obs, test=False):
+        if self.layer.bias.item() > 1:
+            raise RuntimeError("not today\nand not tomorrow")
+        return super().act(obs, test)
 
 
 def frames_of(policy, version):
@@ -67,28 +78,35 @@ def intake(tmp_path):
     return lambda cls=LinearActor, make=None: Door(tmp_path, cls, make)
 
 
-def _unfit():
+def wide_actor():
     wide = linear_actor()
     wide.layer = torch.nn.Linear(3, 1)
-    return {
-        "bias holds values that are not finite": (LinearActor, linear_actor(bias=math.nan)),
-        "layer.bias is float64 instead of float32": (LinearActor, linear_actor().double()),
-        r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide),
-        r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (
-            Free,
-            linear_actor(Free, bias=7.0),
-        ),
-        "not in the action space: it holds values that are not finite": (
-            Free,
-            linear_actor(Free, weight=3e38),
-        ),
-    }
+    return wide
 
 
-@pytest.mark.parametrize("reason", _unfit())
+UNFIT = {
+    "bias holds values that are not finite": (LinearActor, lambda: linear_actor(bias=math.nan)),
+    "layer.bias is float64 instead of float32": (LinearActor, lambda: linear_actor().double()),
+    r"layer.weight is \(1, 3\) instead of \(1, 2\)": (LinearActor, wide_actor),
+    r"not in the action space: 7 at element \(0,\) is outside \[-1, 1\]": (
+        Free,
+        lambda: linear_actor(Free, bias=7.0),
+    ),
+    "not in the action space: it holds values that are not finite": (
+        Free,
+        lambda: linear_actor(Free, weight=3e38),
+    ),
+    r"act\(\) raised RuntimeError: not today and not tomorrow on a probe observation": (
+        Moody,
+        lambda: linear_actor(Moody, bias=2.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
 def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog, intake):
-    cls, unfit = _unfit()[reason]
-    door = intake(cls)
+    cls, make_unfit = UNFIT[reason]
+    door, unfit = intake(cls), make_unfit()
     assert door.deliver(linear_actor(cls, bias=0.5), 1)
     for version in (2, 3):
         assert not door.deliver(unfit, version)
@@ -124,21 +142,6 @@ def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(int
     assert door.slots.slots[door.slots.take().slot] == policy.weights()
 
 
-def test_a_policy_whose_act_raises_is_refused(intake):
-    class Moody(LinearActor):
-        def act(self, obs, test=False):
-            if self.layer.bias.item() > 1:
-                raise RuntimeError("not today\nand not tomorrow")
-            return super().act(obs, test)
-
-    door = intake(Moody)
-    assert door.deliver(linear_actor(Moody), 1)
-    assert not door.deliver(linear_actor(Moody, bias=2.0), 2)
-    assert door.alarm.endswith(
-        "act() raised RuntimeError: not today and not tomorrow on a probe observation"
-    )
-
-
 def test_the_newest_real_observation_is_part_of_the_probe(intake):
     door = intake(Free)
     policy = linear_actor(Free, bias=-0.5)
@@ -151,6 +154,22 @@ def test_the_newest_real_observation_is_part_of_the_probe(intake):
     # a broken sensor is not the policy's fault
     door.probe.newest = np.array([0.0, np.nan], np.float32)
     assert door.deliver(policy, 3)
+
+
+def test_the_link_probes_a_network_with_the_newest_real_observation_too(tmp_path):
+    env = CountingEnv()
+    actor = SquashedGaussianActor(env.observation_space, env.action_space, hidden_sizes=(2,))
+    with torch.no_grad():
+        actor.hidden[0].weight.fill_(3e38)
+        actor.head.weight[:] = torch.tensor([1.0, -1.0])  # an infinity minus another one
+    spec = actor.in_numpy().spec
+    slots = PolicySlots(tmp_path, actor.manifest(), input_size(spec))
+    probes = np.empty((0, len(slots.input)), np.float32)
+    gate = PolicyGate(slots, "Actor", actor.manifest(), Network(spec), probes)
+    assert [gate.add(*frame) for frame in frames_of(actor, 1)][-1]
+    slots.input[:] = 1e30  # as the control loop writes it
+    assert not [gate.add(*frame) for frame in frames_of(actor, 2)][-1]
+    assert "it holds values that are not finite" in gate.verdicts.alarm
 
 
 def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
@@ -175,31 +194,12 @@ def test_sampling_the_probe_leaves_the_environments_random_numbers_alone():
     assert space.sample().tolist() == expected.tolist()
 
 
-def test_preprocessors_that_refuse_samples_do_not_stop_the_worker():
-    def picky(obs):
-        raise ValueError("no pixel is that bright")
-
-    PolicyProbe(BOX, BOX, picky).check(linear_actor())
-
-
 def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     door = intake()
-    assert door.deliver(linear_actor(bias=0.5), 1)
-    assert not door.deliver(linear_actor(bias=math.nan), 2)
     assert door.deliver(linear_actor(bias=0.75), 3)
     assert not door.deliver(linear_actor(bias=math.inf), 4)
     ready = door.take(linear_actor())
-    assert ready.policy.version == 3
-    assert ready.actor.layer.bias.item() == 0.75
-
-
-def test_large_weights_of_half_precision_are_finite(intake):
-    class Half(LinearActor):
-        def __init__(self, *both):
-            super().__init__(*both)
-            self.register_buffer("scale", torch.full((100,), 6e4, dtype=torch.float16))
-
-    assert intake(Half).deliver(linear_actor(Half), 1)
+    assert (ready.policy.version, ready.actor.layer.bias.item()) == (3, 0.75)
 
 
 def test_taking_in_policies_needs_three_instances_at_most(intake):

@@ -15,7 +15,7 @@ from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
 from tmrl_like.policies.weight_file import read_weights
-from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor
 from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Leave
 
@@ -141,64 +141,47 @@ def test_without_its_robot_a_link_sends_what_is_left_and_ends(
     until(lambda: not link.is_running())
 
 
-def test_policies_drive_that_the_link_has_checked_and_others_do_not(
-    zmq_house, until, tmp_path, caplog
+@pytest.mark.parametrize("is_own", [True, False], ids=["an actor of the user's", "one that ships"])
+def test_policies_drive_that_have_been_checked_and_others_do_not(
+    is_own, zmq_house, until, tmp_path, caplog
 ):
+    """Those of an actor that ships are probed by the link, those of a user's where they act."""
     caplog.set_level("INFO")
-    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    agent = partial(SACAgent, actor_cls=actor_cls)
-    trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
-    kept = tmp_path / "policy.safetensors"
-    worker = zmq_house.worker(
-        partial(CountingEnv, step_s=0.001), actor_cls, link_process=True, model_path=kept
-    )
-    zmq_house.start(worker.run, verbose=False)
-    actor = trainer.training.agent.get_actor()
-    for version in (1, 2):
-        actor.head.bias.data.add_(0.25)
-        trainer.link.broadcast_model(actor)
-        until(lambda version=version: worker.policy_version == version)
-        assert worker.actor.weights() == actor.weights()
-    until(lambda: kept.exists() and read_weights(kept)[1] == actor.weights())
-    good, good_on_disk = actor.weights(), kept.read_bytes()
-    actor.hidden[0].bias.data.fill_(3e38)
-    actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another one
-    trainer.link.broadcast_model(actor)
-    until(lambda: "policy 3 is refused" in caplog.text)
-    assert worker.policy_version == 2
-    assert (worker.actor.weights(), kept.read_bytes()) == (good, good_on_disk)
 
-
-def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit(
-    zmq_house, until, tmp_path
-):
     class Picky(LinearActor):
         def act(self, obs, test=False):
             if self.layer.bias.item() > 1:
                 raise RuntimeError("not today")
             return super().act(obs, test)
 
-    def publish(bias):
-        actor.layer.bias.data.fill_(bias)
+    def publish(value):
+        bias.data.fill_(value)
         trainer.link.broadcast_model(actor)
 
-    trainer = zmq_house.trainer(training=ENDLESS)
+    actor_cls = Picky if is_own else partial(SquashedGaussianActor, hidden_sizes=(8,))
+    agent = CountingAgent if is_own else partial(SACAgent, actor_cls=actor_cls)
+    trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
     actor = trainer.training.agent.get_actor()
+    bias = actor.layer.bias if is_own else actor.head.bias
     kept = tmp_path / "policy.safetensors"
-    worker = zmq_house.worker(
-        partial(CountingEnv, step_s=0.001), Picky, link_process=True, model_path=kept
-    )
+    env_cls = partial(CountingEnv, step_s=0.001)
+    worker = zmq_house.worker(env_cls, actor_cls, link_process=True, model_path=kept)
     zmq_house.start(worker.run, verbose=False)
     publish(0.5)
-    until(lambda: worker.policy_version == 1 and kept.exists())
+    until(lambda: worker.policy_version == 1)
+    assert worker.actor.weights() == actor.weights()
+    until(lambda: kept.exists() and read_weights(kept)[1] == actor.weights())
+    good, good_on_disk = worker.actor.weights(), kept.read_bytes()
+    if not is_own:
+        actor.hidden[0].bias.data.fill_(3e38)
+        actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another
     publish(1.5)
-    until(lambda: "not today" in worker.condition().alarm)
+    until(lambda: "policy 2 is refused" in caplog.text)
     assert worker.policy_version == 1
-    assert worker.actor.layer.bias.item() == 0.5
-    publish(0.75)  # when that acts, the link has seen all of the one before
-    until(lambda: worker.policy_version == 3)
-    assert read_weights(kept)[1].arrays()["layer.bias"] in (0.5, 0.75)
-    until(lambda: read_weights(kept)[1] == actor.weights())
+    assert (worker.actor.weights(), kept.read_bytes()) == (good, good_on_disk)
+    actor.load_weights(good)
+    publish(0.75)
+    until(lambda: worker.policy_version == 3 and read_weights(kept)[1] == actor.weights())
 
 
 def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):
@@ -225,12 +208,3 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
 
     zmq_house.start(start).join()
     assert os.sched_getscheduler(started[0].link.process.pid) == os.SCHED_BATCH
-
-
-def test_a_link_whose_worker_ended_before_it_was_ready_ends_without_a_word(monkeypatch):
-    monkeypatch.setattr(
-        link_client, "start_script", partial(link_client.start_script, stderr=subprocess.PIPE)
-    )
-    link = link_client.LinkProcess().process
-    assert link.communicate(timeout=60) == (b"", b"")
-    assert link.returncode == 0

@@ -2,6 +2,8 @@
 user's is called.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -40,57 +42,48 @@ class Waiting(CountingEnv):
         return super().step(action)
 
 
-class Counted:
-    """A user's compressor and preprocessor, which remember how often they were called."""
-
-    def __init__(self):
-        self.compressed = self.preprocessed = 0
-
-    def compress(self, act, obs, rew, terminated, truncated, info):
-        self.compressed += 1
-        return act, obs, rew, terminated, truncated, {**info, "number": self.compressed}
-
-    def preprocess(self, obs):
-        self.preprocessed += 1
-        return obs / np.float32(1 + self.preprocessed)
-
-
-def sampled(times, kind, **options):
+def sampled(times, *, noise_beta=0.0, crc_debug=False, compresses=False, preprocesses=False):
     """What was sampled, byte for byte without its times; what was counted; and how often there was
     time.
     """
     np.random.seed(0)
     torch.manual_seed(0)
-    counted = Counted()
+    calls = itertools.count()  # of the user's compressor and preprocessor
+
+    def compress(act, obs, rew, terminated, truncated, info):
+        return act, obs, rew, terminated, truncated, {**info, "number": next(calls)}
+
     worker = alone(
         partial(Waiting, times),
-        partial(SquashedGaussianActor, hidden_sizes=(8,), **options),
-        sample_compressor=None if kind == "plain" else counted.compress,
-        obs_preprocessor=counted.preprocess if kind == "preprocessed" else None,
-        crc_debug=kind == "crc",
+        partial(SquashedGaussianActor, hidden_sizes=(8,), noise_beta=noise_beta),
+        sample_compressor=compress if compresses else None,
+        obs_preprocessor=(lambda obs: obs / np.float32(1 + next(calls))) if preprocesses else None,
+        crc_debug=crc_debug,
     )
     with worker, taken(worker) as take:
         for _ in range(3):
             worker.collect_train_episode(7)
         worker.run_episode(5)
-        blocks = take().blocks
-        said = worker.condition()
-        calls = worker.env.calls
-    samples = [sample for block in blocks for sample in block.samples()]
+        samples = [sample for block in take().blocks for sample in block.samples()]
+        said, waited = worker.condition(), worker.env.calls
     parts = [(*sample, sample.info.original, sample.info.episode) for sample in samples]
     values = [np.asarray(leaf) for leaf in tree.leaves(parts) if leaf is not None]
     content = [(value.dtype, value.shape, value.tobytes()) for value in values]
-    counts = said.env_steps, said.returns, said.safe_steps, counted.compressed, counted.preprocessed
-    return content, counts, calls
+    return content, (said.env_steps, said.returns, said.safe_steps, next(calls)), waited
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise_beta"),
-    [("plain", 0.0), ("plain", 1.0), ("compressed", 0.0), ("preprocessed", 1.0), ("crc", 0.0)],
+    "options",
+    [
+        {"noise_beta": 1.0},
+        {"compresses": True},
+        {"preprocesses": True, "noise_beta": 1.0},
+        {"crc_debug": True},
+    ],
 )
-def test_samples_are_the_same_with_and_without(kind, noise_beta):
-    *without, none = sampled(0, kind, noise_beta=noise_beta)
-    *twice, some = sampled(2, kind, noise_beta=noise_beta)
+def test_samples_are_the_same_with_and_without(options):
+    *without, none = sampled(0, **options)
+    *twice, some = sampled(2, **options)
     assert twice == without
     assert none == 0
     assert some > 50

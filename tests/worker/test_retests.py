@@ -18,10 +18,7 @@ from tmrl_like.worker.retests import Retests
     ("returns", "repeated"),
     [
         ([5.0, 6.0], [False, True]),  # the first is not, whatever it returns
-        ([0.0, 5.0, 6.0, 5.0], [False, True, True, False]),  # three times
-        # falls short, and a tie
-        ([0.0, 5.0, 6.0, 5.0, 4.0, 5.0], [False, True, True, False, False, False]),
-        (
+        (  # three times; and falls short
             [0.0, 5.0, 6.0, 5.0, 9.0, 5.0, 5.5, 5.5, 6.0],
             [False, True, True, False, True, False, True, True, False],
         ),
@@ -76,26 +73,13 @@ def test_a_better_policy_is_tested_three_times_in_a_row_in_the_place_of_later_te
     episodes = driven(80)
     assert "".join("t" if test else "." for test, *_ in episodes) == "t..ttt......ttt...."
     tested = [version for test, _, version in episodes if test]
-    assert tested[1:4] == [tested[1]] * 3
-    assert tested[4:7] == [tested[4]] * 3
-    assert tested[1] < tested[4]
+    assert len(set(tested[1:4])) == len(set(tested[4:7])) == 1
 
 
 def test_a_policy_that_is_no_better_is_tested_once(driven):
-    episodes = driven(100, interval=1, versions=itertools.repeat(3))
-    assert [test for test, _, _ in episodes][:9] == [
-        True,
-        False,
-        True,
-        True,
-        True,
-        False,
-        False,
-        False,
-        True,
-    ]
-    assert {True, False} == {test for test, _, _ in episodes[9:]}
-    assert all(a != b for (a, *_), (b, *_) in itertools.pairwise(episodes[9:]))
+    episodes = driven(60, interval=1, versions=itertools.repeat(3))
+    said = "".join("t" if test else "." for test, _, _ in episodes)
+    assert said.startswith("t.ttt...t.t.t.")
 
 
 def test_a_policy_that_is_too_old_is_not_held():

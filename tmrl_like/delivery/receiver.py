@@ -536,12 +536,12 @@ class Receiver:
                 waiting.progress.stored = max(waiting.progress.stored, entry)
                 self._acknowledge((worker, incarnation))
 
-    def due(self) -> list[m.Ack | m.Dismissal]:
+    def due(self) -> list[m.Answer]:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""
         with self._lock:
             acks, self._acks = self._acks, {}
             dismissals, self._dismissals = self._dismissals, {}
-        messages: list[m.Ack | m.Dismissal] = []
+        messages: list[m.Answer] = []
         for process, again in acks.items():
             progress = self._processes.get(process)
             if progress is not None and not progress.rejection:
@@ -553,7 +553,7 @@ class Receiver:
             m.Dismissal(*process, self._processes[process].rejection) for process in known
         ]
 
-    def not_said(self, message: m.Ack | m.Dismissal) -> None:
+    def not_said(self, message: m.Answer) -> None:
         """It is still due."""
         process = (message.worker, message.incarnation)
         with self._lock:

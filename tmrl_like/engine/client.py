@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+
+import nkeys
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.errors import Error
 
+from tmrl_like.engine.user import EngineUser
+from tmrl_like.errors import CredentialsError
+
 
 class NodeClient(Client):
-    """A client that dials its nodes in turn, and again where a connection breaks."""
+    """A client that dials its nodes in turn, and again where a connection breaks.
 
-    def __init__(self) -> None:
+    At each dial it reads its file of credentials once: JWT and key are of one user, also where the
+    file is replaced meanwhile.
+    """
+
+    def __init__(self, credentials: str | None) -> None:
         super().__init__()
+        self._credentials = credentials
         self._transport = _AbruptTransport()  # type: ignore[no-untyped-call]
 
     def _connect_command(self) -> bytes:
@@ -23,6 +34,14 @@ class NodeClient(Client):
             and not self._server_info.get("tls_required")
         ):
             raise Error("it speaks in the clear, and tls:// was asked for")
+        if self._credentials is not None:
+            try:
+                user = EngineUser.of(self._credentials)
+            except CredentialsError as error:  # it is being replaced, perhaps
+                raise Error(str(error)) from None
+            self._user_jwt_cb = user.jwt.encode
+            key = nkeys.from_seed(bytearray(user.seed.encode()))
+            self._signature_cb = lambda nonce: base64.b64encode(key.sign(nonce.encode()))
         return super()._connect_command()
 
     async def _process_msg(

@@ -7,7 +7,6 @@ in its file of credentials; a permission that its user lacks is an error.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import re
@@ -16,12 +15,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from tmrl_like.base.budgets import Lines
 from tmrl_like.base.threads import is_shortage, start_thread
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import inbox
+from tmrl_like.engine.user import EngineUser
 from tmrl_like.errors import ConfigError, CredentialsError, MissingExtraError, TmrlLikeError
 
 if TYPE_CHECKING:
@@ -37,43 +35,6 @@ _SAY_AGAIN_S = 60.0
 _CLOSE_WITHIN_S = 1.0
 _MIN_PAYLOAD_BYTES = 1 << 20  # a frame of a policy has half of it
 _PENDING_BYTES = 1 << 20  # beyond, `publish` waits until the node has taken them
-_NOBODY = "local"
-
-
-class _Claims(msgspec.Struct, frozen=True):
-    """What is read of a user's JWT."""
-
-    name: str
-
-
-def user_name(credentials: str | None) -> str:
-    """The name of the user that a file of credentials is for, as its JWT says; without a file
-    "local".
-
-    Raises:
-        CredentialsError: there is no such file, or it is none of credentials.
-    """
-    if credentials is None:
-        return _NOBODY
-    try:
-        text = Path(credentials).expanduser().read_text("ascii")
-        found = re.search(
-            r"BEGIN NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+\s[^$]*BEGIN USER NKEY SEED-+\s+S",
-            text,
-        )
-        claims = found[1] if found else ""
-        name = msgspec.json.decode(base64.urlsafe_b64decode(claims + "==="), type=_Claims).name
-    except OSError as error:
-        raise CredentialsError(
-            f"cannot read the engine's credentials {credentials}: {error.strerror}; "
-            "server.engine_credentials names the .creds file of this machine's user"
-        ) from None
-    except ValueError:
-        raise CredentialsError(
-            f"{credentials} is no file of credentials: expected a user's JWT and its key, as `nsc "
-            "generate creds` writes them"
-        ) from None
-    return name or _NOBODY
 
 
 class EngineConnection:
@@ -114,12 +75,13 @@ class EngineConnection:
             raise MissingExtraError(
                 "an engine needs more packages: pip install 'tmrl_like[engine]'"
             ) from None
-        self.user = user_name(options.credentials)
+        user = EngineUser.of(options.credentials) if options.credentials else EngineUser()
+        self.user = user.name
         self._where = ", ".join(options.nodes)
         self._options = options
         self._tls = _tls_context(options.ca)
         self._new_client = NodeClient
-        self._client: Client = NodeClient()
+        self._client: Client = NodeClient(options.credentials)
         self._attend = attend
         self._wake = wake
         self._failure: BaseException | None = None
@@ -181,7 +143,7 @@ class EngineConnection:
         import nats.errors
 
         while True:
-            self._client = self._new_client()
+            self._client = self._new_client(self._options.credentials)
             self._hung_up.clear()
             try:
                 await self._connect()
@@ -207,7 +169,6 @@ class EngineConnection:
             await asyncio.sleep(_REDIAL_S)
 
     async def _connect(self) -> None:
-        credentials = self._options.credentials
         await self._client.connect(
             list(self._options.nodes),
             error_cb=self._on_error,
@@ -222,7 +183,6 @@ class EngineConnection:
             pending_size=_PENDING_BYTES,
             inbox_prefix=inbox(self.user),
             tls=self._tls,
-            user_credentials=None if credentials is None else Path(credentials).expanduser(),
         )
         await self._on_connected()
 

@@ -131,6 +131,8 @@ class Gateway:
                 "the server refuses what comes from the engine: %s",
                 message.reason,
             )
+        elif not isinstance(message, m.Beat | m.Welcome | m.HelloWanted):  # which are for a peer
+            raise TypeError(f"nothing takes a server's {type(message).__name__} at an engine")
         return True
 
     def close(self) -> None:
@@ -214,15 +216,15 @@ class Gateway:
         return False
 
     def _on_word(self, msg: Msg) -> None:
-        """An acknowledgement or a dismissal by the trainer; what it asks for again, the stream has
+        """The trainer's answer to a worker; what an acknowledgement asks for again, the stream has
         not got.
         """
         message = _decoded(msg)
-        if isinstance(message, m.Dismissal):
-            self._deliver(msg.data)
-        elif isinstance(message, m.Ack):
+        if isinstance(message, m.Ack):
             self._tracks.on_ack(message)
             self._awake.set()
+        elif isinstance(message, m.Answer):
+            self._deliver(msg.data)
 
     def _on_policy(self, msg: Msg) -> None:
         """Pass on what comes in order, and is of a policy that is not here."""

@@ -91,7 +91,7 @@ class Reader:
         """
         self._options = options
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._outgoing: deque[tuple[m.Ack | m.Dismissal | m.PolicyFrame, bytes]] = deque()
+        self._outgoing: deque[tuple[m.Answer | m.PolicyFrame, bytes]] = deque()
         self._hello: m.Hello | None = None
         self._answered: m.Hello | None = None
         self._feed = secrets.randbits(62) + 1
@@ -122,7 +122,7 @@ class Reader:
         if isinstance(message, m.Hello):
             self._hello = message
             self._connection.call(self._greeted.set)
-        elif isinstance(message, m.Ack | m.Dismissal | m.PolicyFrame):
+        elif isinstance(message, m.Answer | m.PolicyFrame):
             if (
                 not (self._is_seated and self._connection.connected)
                 or len(self._outgoing) > _MAX_OUTGOING
@@ -130,7 +130,9 @@ class Reader:
                 return False
             self._outgoing.append((message, data))
             self._connection.call(self._woken.set)
-        return True  # all else is for a server
+        elif not isinstance(message, m.Beat | m.Report | m.Bye):  # which are for a server
+            raise TypeError(f"nothing takes a trainer's {type(message).__name__} at an engine")
+        return True
 
     @property
     def is_lost(self) -> bool:
@@ -259,10 +261,10 @@ class Reader:
                 )
                 await client.publish(policy_subject(run), data)
                 continue
-            if isinstance(message, m.Dismissal):
-                self._backlog.on_dismissal(message)
-            else:
+            if isinstance(message, m.Ack):
                 data = m.encode(self._backlog.on_ack(message))
+            elif isinstance(message, m.Dismissal):
+                self._backlog.on_dismissal(message)
             if site := self._sites.get(message.worker):
                 await client.publish(f"tmrl.{token(run)}.a.{site}", data)
 

@@ -172,7 +172,7 @@ class Relay:
                 self._on_samples(seat, message, data)
             case WorkerSeat(), m.Beat():
                 self._on_beat(seat, message, data)
-            case TrainerSeat(), m.Ack() | m.Dismissal():
+            case TrainerSeat(), m.Answer():
                 self._answer_worker(seat, message.worker, data)
             case TrainerSeat(), m.PolicyFrame():
                 self._on_policy(seat, message, data)

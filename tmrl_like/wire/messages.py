@@ -193,8 +193,17 @@ class SamplePacket(Message):
         return Receipt(self.worker, self.incarnation, self.last)
 
 
-class Ack(Message):
-    """Trainer to worker: how far the entries of (worker, incarnation) have come.
+class Answer(Message):
+    """Trainer to worker, of the entries of (worker, incarnation); what lies between passes it
+    on.
+    """
+
+    worker: Name
+    incarnation: Count
+
+
+class Ack(Answer):
+    """How far the entries of a process have come.
 
     Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in
     its memory where it keeps no log): the worker may forget them. Up to `received` they are in the
@@ -203,24 +212,19 @@ class Ack(Message):
     awaits it.
     """
 
-    worker: Name
-    incarnation: Count
     stored: Count
     received: Count
     again: bool = False
     trained: Count = 0
 
 
-class Dismissal(Message):
-    """Trainer to worker: the samples of (worker, incarnation) do not fit the memory, none of them
-    is taken any more.
+class Dismissal(Answer):
+    """The samples of a process do not fit the memory, none of them is taken any more.
 
     A worker whose process they are of ends; one that only sends what that process left keeps them
     to itself.
     """
 
-    worker: Name
-    incarnation: Count
     reason: Text
 
     def __post_init__(self) -> None:
@@ -335,14 +339,14 @@ def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what:
         raise DecodingError(f"not {what}: {one_line(str(error))}") from None
 
 
-def encode(message: AnyMessage, *body: bytes | memoryview) -> bytes:
+def encode(message: Message, *body: bytes | memoryview) -> bytes:
     """Frame a message and its body, in one or several pieces, into the bytes that a transport
     carries.
     """
     return b"".join((frame_of(message), *body))
 
 
-def frame_of(message: AnyMessage) -> bytes:
+def frame_of(message: Message) -> bytes:
     """What comes before a message's body."""
     header = _encoder.encode(message)
     return b"".join((bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header))

@@ -75,15 +75,19 @@ def test_a_drive_earns_the_metres_it_gets_on_and_loses_those_it_goes_back():
     assert [on.judge(state(x, y), 0.0, 0)[0] for x, y in places] == [3.0, 6.5, -2.0, 12.5]
 
 
-def test_penalties_and_ends():
-    assert drive(lane_penalty=0.5).judge(state(2.0), 0.0, 2) == (1.0, "")
-    assert drive(collision_penalty=7.0).judge(state(2.0), 100.0, 0) == (-5.0, "collision")
-    assert drive(off_route_m=3.0).judge(state(2.0, 3.5), 0.0, 0) == (2.0, "off route")
-    short = drive(ROUTE[:10])
-    assert short.judge(state(14.0), 0.0, 0)[1] == ""
-    assert short.info(state(14.0))["progress"] == np.float32(14 / 16)
-    assert short.judge(state(17.5), 0.0, 0)[1] == "end of route"
-    assert short.info(state(17.5))["progress"] == 1.0
+@pytest.mark.parametrize(
+    ("task", "at", "impulse", "crossed", "judged"),
+    [
+        ({"lane_penalty": 0.5}, (2.0, 0.0), 0.0, 2, (1.0, "")),
+        ({"collision_penalty": 7.0}, (2.0, 0.0), 100.0, 0, (-5.0, "collision")),
+        ({"off_route_m": 3.0}, (2.0, 3.5), 0.0, 0, (2.0, "off route")),
+        ({}, (17.5, 0.0), 0.0, 0, (17.5, "end of route")),
+    ],
+)
+def test_penalties_and_ends(task, at, impulse, crossed, judged):
+    short = drive(ROUTE[:10], **task)
+    assert short.judge(state(*at), impulse, crossed) == judged
+    assert short.info(state(*at))["progress"] == np.float32(min(at[0] / 16, 1.0))
 
 
 def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock():

@@ -1,6 +1,4 @@
-"""SuperTux: what is read from its screen, and how its episodes begin and end, against a stand-in;
-`long`: the game.
-"""
+"""SuperTux: what is read from its screen; `long`: the game."""
 
 import contextlib
 import os
@@ -23,17 +21,26 @@ pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the mac
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "config"))
 
-from supertux import SuperTux, is_dying, read_x  # noqa: E402
-from supertux_stand_in import GROUND, PIT, START, write_position  # noqa: E402
+from supertux import FIRST_DIGIT, GLYPHS, SPACE_PX, SuperTux, is_dying, read_x  # noqa: E402
 
 EXPERIMENT = ROOT / "config" / "supertux.yaml"
-STAND_IN = Path(__file__).with_name("supertux_stand_in.py")
-STILL, RIGHT, RIGHT_AND_JUMP, LEFT = range(4)
+RIGHT = 1
 EPISODES = 20
+START, GROUND = 96, 577  # pixels of the level
 PROGRAM = shutil.which("supertux2", path=f"{os.environ.get('PATH', '')}:/usr/games")
 needs_the_game = pytest.mark.skipif(
     PROGRAM is None, reason="needs SuperTux: sudo apt-get install --no-install-recommends supertux"
 )
+
+
+def write_position(frame, x, y):
+    """Write as the game does into a picture, uint8 [300, 400, 3]; its outlines are dark."""
+    column, top = FIRST_DIGIT
+    for char in f"{x} Y:{y}":
+        glyph = GLYPHS.get(char, np.full((6, SPACE_PX), 40, np.uint8))
+        height, width = glyph.shape
+        frame[top : top + height, column : column + width] = glyph[..., None]
+        column += width
 
 
 def background(brightness, noise):
@@ -86,44 +93,18 @@ def test_an_episode_ends_at_the_level_s_end_and_when_tux_dies(x, snow, is_over):
     assert SuperTux().judge(frame, ())[1] is is_over
 
 
-@pytest.fixture
-def env(screen, tmp_path, monkeypatch):
-    """The experiment's, with the stand-in on the PATH."""
-    script = tmp_path / "supertux2"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n', encoding="utf-8")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with game_of_the_experiment() as env:
-        yield env
-
-
 def game_of_the_experiment():
     return contextlib.closing(load_experiment(EXPERIMENT, parts=("env",)).env())
 
 
-def steps_until_the_end(env, action):
-    """Return, whether it terminated, and the last info."""
+def play(env, act):
+    """An episode's return, whether it terminated, and its last info."""
+    env.reset()
     total, over = 0.0, False
     while not over:
-        _, reward, terminated, truncated, info = env.step(action)
+        _, reward, terminated, truncated, info = env.step(act())
         total, over = total + reward, terminated or truncated
     return total, terminated, info
-
-
-def test_each_episode_begins_at_the_level_s_beginning(env):
-    obs, _ = env.reset()  # out of the title
-    assert env.observation_space.contains(obs)
-    total, terminated, info = steps_until_the_end(env, RIGHT)
-    assert terminated
-    assert PIT <= START + 32 * info["tiles"] < PIT + 20
-    assert total == pytest.approx(0.1 * info["tiles"])
-    env.reset()  # out of a fall
-    for _ in range(6):
-        *_, info = env.step(RIGHT)
-    assert 0 < info["tiles"] < 3
-    env.reset()  # out of a level
-    *_, info = env.step(STILL)
-    assert info["tiles"] == 0
 
 
 def test_a_game_that_is_not_installed_is_named(screen, monkeypatch):
@@ -145,21 +126,10 @@ def test_the_game_passes_its_check(screen, command_line, capsys):
 def test_tux_runs_to_the_first_snowball_dies_and_begins_again(screen):
     with game_of_the_experiment() as env:
         for _ in range(2):
-            env.reset()
-            total, terminated, info = steps_until_the_end(env, RIGHT)
+            total, terminated, info = play(env, lambda: RIGHT)
             assert terminated
             assert info["tiles"] == pytest.approx(23.3, abs=3)
             assert total == pytest.approx(0.1 * info["tiles"])
-
-
-def return_by_chance(env, rng):
-    """Of an episode of inputs drawn from the table, each as likely as any other."""
-    env.reset()
-    total, is_over = 0.0, False
-    while not is_over:
-        _, reward, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
-        total, is_over = total + reward, terminated or truncated
-    return total
 
 
 @needs_the_game
@@ -173,7 +143,9 @@ def test_tux_comes_further_than_by_chance_after_the_training_that_ships(
 ):
     rng = np.random.default_rng(0)
     with game_of_the_experiment() as env:
-        by_chance = [return_by_chance(env, rng) for _ in range(EPISODES)]
+        by_chance = [
+            play(env, lambda: int(rng.integers(env.action_space.n)))[0] for _ in range(EPISODES)
+        ]
     assert command_line("run", str(EXPERIMENT), "--seed", "0") == 0
     capsys.readouterr()
     assert command_line("test", str(EXPERIMENT), "--episodes", str(EPISODES)) == 0

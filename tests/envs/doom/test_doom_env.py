@@ -20,12 +20,9 @@ ROOT = Path(__file__).parents[3]
 STILL, LEFT, RIGHT, SHOOT = range(4)
 
 
-def engines(pid=None):
-    return [
-        process
-        for process in psutil.Process(pid).children(recursive=True)
-        if process.name() == "vizdoom"
-    ]
+def engines():
+    children = psutil.Process().children(recursive=True)
+    return [process for process in children if process.name() == "vizdoom"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +49,6 @@ def angle(doom):
 @pytest.mark.parametrize(("action", "turn"), [(STILL, 0), (LEFT, 1), (RIGHT, -1)])
 def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom, action, turn):
     doom.send_control(STILL)
-    angle(doom)
     before, frame = angle(doom)
     tics, started = doom.game.get_episode_time(), time.monotonic()
     doom.send_control(action)
@@ -91,11 +87,8 @@ def test_the_stack_moves_on_with_the_last_step_too(doom):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["vizdoom", "vizdoom_iqn"])
 def test_the_experiment_passes_its_check(name, command_line, capsys):
-    file, options = (
-        str(ROOT / "config" / f"{name}.yaml"),
-        ("--episodes", "2", "--env.init_args.ep_max_length", "20"),
-    )
-    assert command_line("check", file, *options, "--delay-steps", "0") == 0
+    options = "--episodes 2 --env.init_args.ep_max_length 20 --delay-steps 0"
+    assert command_line("check", name, *options.split()) == 0
     assert "every transition is what the environment produced" in capsys.readouterr().out
 
 
@@ -105,12 +98,10 @@ def test_the_experiment_passes_its_check(name, command_line, capsys):
         ({"scenario": "nothing"}, "no VizDoom scenario 'nothing': .* basic, "),
         ({"actions": [["FLY"]]}, "VizDoom has no Button 'FLY'; it has ATTACK"),
         ({"variables": {"LUCK": 1}}, "VizDoom has no GameVariable 'LUCK'"),
-        ({"scenario": __file__}, "no VizDoom scenario"),
         (
             {"variables": {"HEALTH": 0}},
             r"variables is {'HEALTH': 0}; expected each with a largest value above 0",
         ),
-        ({"frames": 0}, "frames is 0; expected 1 or more"),
         ({"actions": []}, r"actions is \[\]; expected a table"),
         ({"tics_per_step": 1}, "tics_per_step is 1; expected 2 or more"),
     ],
@@ -122,7 +113,7 @@ def test_what_doom_does_not_have_is_named(arguments, told):
 
 def test_an_engine_whose_environment_is_refused_ends():
     with pytest.raises(
-        ConfigError, match=r"the observation space\[0\] is Box\(0, 255, \(4, 4, 4\), uint8\)"
+        ConfigError, match=r"the observation space\[0\] is Box\(0, 255, \(4, 4, 4\)"
     ):
         RolloutWorker(partial(VizDoomEnv, size=(4, 4)), CategoricalActor, standalone=True)
     assert not engines()

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,17 +130,8 @@ def test_reward_is_progress_along_the_demonstration(tmp_path):
     assert isinstance(steps[0][0], np.float32)
 
 
-def mirroring(inputs=None):
-    """One that always mirrors."""
-    mirrored = MirroredLaps(inputs=inputs)
-    mirrored._random = SimpleNamespace(random=lambda: 0.9)
-    return mirrored
-
-
-def as_single(mirrored, obs):
-    """The mirror image of the first observation of a batch, and of its last action."""
-    single = tuple(part[0].numpy() for part in obs)
-    return mirrored(single, single[-1], 1.0, single, False, False)
+def repeated(part, times):
+    return part.repeat(times, *[1] * (part.ndim - 1))
 
 
 @pytest.mark.parametrize(
@@ -157,16 +147,28 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
         return torch.from_numpy(instruments)[None], seen, torch.tensor([[0.3 * sign, 0.6]])
 
     here, there = sees(1.0), sees(-1.0)
-    obs, act, *_ = mirroring()(here, here[2], 1.0, here, False, False)
-    assert torch.equal(act, there[2])
-    assert torch.equal(obs[0], there[0])
-    assert torch.equal(obs[2], there[2])
-    # not exactly: the car is half a pixel off the frame's middle
-    assert float((obs[1] - there[1]).abs().mean()) < 0.1 * float((here[1] - there[1]).abs().mean())
-    alone, *_ = as_single(mirroring(), here)
-    assert all(
-        np.array_equal(array, part[0].numpy()) for array, part in zip(alone, obs, strict=True)
-    )
+    mirrored = MirroredLaps(seed=0)
+    batch = tuple(repeated(part, 40) for part in here)
+    obs, act, _, next_obs, *_ = mirrored(batch, batch[2], 1.0, batch, False, False)
+    is_mirrored = act[:, 0] < 0
+    assert 5 < is_mirrored.sum() < 35  # each transition by itself
+    for i, is_image in enumerate(is_mirrored):
+        instruments, seen, held = (part[i] for part in obs)
+        expected = there if is_image else here
+        assert torch.equal(act[i], expected[2][0])
+        assert torch.equal(held, expected[2][0])
+        assert torch.equal(instruments, expected[0][0])
+        assert all(
+            torch.equal(part[i], after[i]) for part, after in zip(obs, next_obs, strict=True)
+        )
+        # not exactly: the car is half a pixel off the frame's middle
+        off, between = seen - expected[1][0], here[1] - there[1]
+        assert float(off.abs().mean()) < 0.1 * float(between.abs().mean())
+    batches = [tuple(part[int(i)].numpy() for part in obs) for i in is_mirrored.float().argsort()]
+    single = tuple(part[0].numpy() for part in here)
+    alone = [mirrored(single, single[-1], 1.0, single, False, False)[0] for _ in range(20)]
+    for image in batches[0], batches[-1]:  # as it is, and in the mirror
+        assert any(all(map(np.array_equal, one, image)) for one in alone)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +176,19 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
 )
 def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
     table = ActionTable(inputs, RacingInterface.input_tables)
-    act = torch.arange(rows)
-    obs = torch.zeros(rows, 4), torch.zeros(rows, 2, 19), act
-    (*_, held), images, *_ = mirroring(inputs)(obs, act, 1.0, obs, False, False)
+    act = torch.arange(rows).repeat(20)
+    obs = torch.ones(len(act), 4), torch.zeros(len(act), 2, 19), act
+    (instruments, _, held), images, *_ = MirroredLaps(0, inputs)(obs, act, 1.0, obs, False, False)
     assert torch.equal(held, images)
-    for number, image in zip(act, images, strict=True):
-        assert tuple(table(image)) == (-table(number)[0], table(number)[1])
-    _, alone, *_ = as_single(mirroring(inputs), obs)
-    assert (alone, type(alone)) == (images[0], np.int64)
+    for number, image, seen in zip(act, images, instruments, strict=True):
+        steering, pedal = table(number)
+        assert tuple(table(image)) == (steering * float(seen[1]), pedal)
+    single = tuple(part[1].numpy() for part in obs)
+    random = MirroredLaps(0, inputs)
+    alone = {int(random(single, np.int64(1), 1.0, single, False, False)[1]) for _ in range(9)}
+    assert alone == set(images[act == 1].tolist())
     with pytest.raises(ConfigError, match="give MirroredLaps the environment's `inputs`"):
-        mirroring()(obs, act, 1.0, obs, False, False)
+        MirroredLaps()(obs, act, 1.0, obs, False, False)
 
 
 @pytest.mark.parametrize(

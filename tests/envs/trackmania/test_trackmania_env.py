@@ -17,6 +17,7 @@ from kit.ports import free_port
 
 import tmrl_like.envs.desktop.desktop_env as desktop_game
 import tmrl_like.envs.trackmania.trackmania_env as trackmania
+from tmrl_like import load_experiment
 from tmrl_like.envs.desktop.game_window import find_window
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.trackmania.trackmania_env import (
@@ -141,25 +142,6 @@ def test_no_game_and_no_plugin_are_one_line_each(screen, track, port, running_ga
         env.close()
 
 
-def test_the_experiment_with_keys_and_mini_races_passes_its_check(
-    screen,
-    track,
-    running_game,
-    command_line,
-    capsys,
-):
-    find_window("Trackmania", within_s=20.0).close()
-    file = str(Path(__file__).parents[3] / "config" / "trackmania_iqn.yaml")
-    env = {"trajectory": track, "port": running_game, "restart_wait_s": 0.1, "ep_max_length": 12}
-    changed = [word for name, value in env.items() for word in (f"--env.{name}", str(value))]
-    smaller = ("--memory.memory_size", "1000", "--memory.batch_size", "8")
-    assert (
-        command_line("check", file, *changed, *smaller, "--episodes", "2", "--delay-steps", "0")
-        == 0
-    )
-    assert "every transition is what the environment produced" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("points", "message"),
     [
@@ -181,73 +163,61 @@ def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_gamepad_has_analog_throttle_brake_and_steering(track):
-    interface = TrackManiaInterface(track, gamepad=WritingPad)
+@pytest.fixture
+def interface(track):
+    """Plays with a gamepad on paper."""
+    interface = TrackManiaInterface(track, gamepad=WritingPad, restart_wait_s=0.0)
     interface.open_controls()
-    pad = interface._gamepad
-    assert isinstance(pad, WritingPad)
+    return interface
+
+
+def test_a_gamepad_has_analog_throttle_brake_and_steering(interface):
+    written = interface._gamepad.written
     interface.control(np.array([0.25, -1.0, -0.5], np.float32))
     interface.control(np.array([-1.0, 0.75, 1.0], np.float32))
     interface.wait()
-    assert pad.written == [(-0.5, 0.0, 0.25), (1.0, 0.75, 0.0), (0.0, 0.0, 0.0)]
+    assert written == [(-0.5, 0.0, 0.25), (1.0, 0.75, 0.0), (0.0, 0.0, 0.0)]
     interface.close()
-    assert pad.written[-2:] == [(0.0, 0.0, 0.0), "closed"]
+    assert written[-2:] == [(0.0, 0.0, 0.0), "closed"]
 
 
-def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(track, monkeypatch):
+def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(interface, monkeypatch):
     monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
-    interface = TrackManiaInterface(track, gamepad=WritingPad, restart_wait_s=0.0)
-    interface.open_controls()
-    pad = interface._gamepad
-    assert isinstance(pad, WritingPad)
     interface.begin_episode()
-    assert pad.written == ["b"]
     frame = np.zeros((8, 8, 3), np.uint8)
     finish = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
     reward, terminated, _ = interface.judge(frame, finish)
     assert terminated
     assert interface.describe(frame, finish)["progress"] == 1.0
     assert reward == pytest.approx(100.0 + 0.9)
-    pad.written.clear()
     interface.begin_episode()
-    assert pad.written == ["b", "a", "b"]
+    assert interface._gamepad.written == ["b", "b", "a", "b"]
     assert not interface.judge(frame, CAR)[1]
     assert interface.describe(frame, CAR)["progress"] == pytest.approx(0.3)
 
 
 def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused():
     random = np.random.default_rng(1)
-
-    def car(i):
-        x, z = random.normal(500, 100, 2)
-        steering, speed, rpm = (
-            random.uniform(-1, 1),
-            random.normal(50, 20),
-            random.uniform(1e3, 1e4),
-        )
-        return CarReport(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
-
-    stream = b"".join(struct.pack(LAYOUT, *car(i)) for i in range(60))
+    middle, spread = np.array([[500, 500, 0, 50, 5500], [100, 100, 1, 20, 2000]])
+    stream = b""
+    for i, (x, z, steering, speed, rpm) in enumerate(random.normal(middle, spread, (60, 5))):
+        car = (speed, i * 0.3, x, 10, z, np.clip(steering, -1, 1), 1, i % 2, 0, 1 + i // 20, rpm)
+        stream += struct.pack(LAYOUT, *car)
     size = struct.calcsize(LAYOUT)
     for lost in range(1, size):
         taken = sum(is_car(struct.unpack_from(LAYOUT, stream, lost + size * i)) for i in range(59))
         assert taken < 20, lost
 
 
-def test_the_lidar_measures_up_to_the_black_borders():
+def test_the_lidar_measures_up_to_the_black_borders_which_the_car_itself_is_not():
     frame = np.full((488, 958, 3), 130, np.uint8)
     frame[:, :379] = frame[:, 679:] = 30
     frame[:100] = 30
+    frame[430:446, 470:490] = 0
     ranges = Lidar()(frame)
     row = 488 * 44 // 49
     assert ranges[[0, 9, 18]].tolist() == [200.0, row - 99.0, 101.0]  # right, ahead, left
     assert ranges[1] == pytest.approx(200 / math.cos(math.radians(10)), abs=1.5)
-
-
-def test_the_car_itself_is_not_a_border():
-    frame = np.full((488, 958, 3), 130, np.uint8)
-    frame[430:446, 470:490] = 0
-    assert Lidar()(frame).min() > 20
 
 
 def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
@@ -264,3 +234,7 @@ def test_a_lap_is_driven_by_you_to_the_finish(screen, running_game):
             positions.append(info["position"].tolist())
     assert terminated
     assert positions[-1][2] >= 10.0
+
+
+def test_a_memory_knows_of_the_stack_of_pictures():
+    assert load_experiment("trackmania").memory_cls.keywords["frame_stack"] == {3: 4}

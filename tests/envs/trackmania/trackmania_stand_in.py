@@ -29,28 +29,16 @@ class Car:
     def tick(self, window, keys):
         if keys[pygame.K_DELETE]:
             self.x = self.z = 0.0
-        throttle, steering = (
-            float(keys[pygame.K_UP]),
-            float(keys[pygame.K_RIGHT] - keys[pygame.K_LEFT]),
-        )
+        throttle = float(keys[pygame.K_UP])
+        steering = float(keys[pygame.K_RIGHT] - keys[pygame.K_LEFT])
         self.z = min(self.z + throttle * SPEED / TICKS_PER_S, FINISH_Z_M)
         self.x = min(max(self.x + 100 * steering / TICKS_PER_S, -60), 60)
         draw(window, self.x)
-        braking, finished = float(keys[pygame.K_DOWN]), float(self.z == FINISH_Z_M)
-        car = (
-            throttle * SPEED,
-            self.z,
-            0.0,
-            1.0,
-            self.z,
-            steering,
-            throttle,
-            braking,
-            finished,
-            1.0,
-            5000.0,
+        place = (self.z, 0.0, 1.0, self.z)
+        pedals = (steering, throttle, keys[pygame.K_DOWN])
+        return struct.pack(
+            "<11f", throttle * SPEED, *place, *pedals, self.z == FINISH_Z_M, 1.0, 5000.0
         )
-        return struct.pack("<11f", *car)
 
 
 def draw(window, x):

@@ -8,14 +8,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.base import tree
 from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.racing.racing_env import RacingInterface
 from tmrl_like.errors import ConfigError, expect
 
 
 class MirroredLaps:
-    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to
-    the right.
+    """Sample preprocessor: sees each transition as it is, or in a mirror: a corner to the left is
+    one to the right.
 
     Works on whole batches (tensors [B, …]) and on single transitions (arrays).
     """
@@ -66,16 +67,30 @@ class MirroredLaps:
         terminated: Any,
         truncated: Any,
     ) -> tuple[Any, ...]:
-        if self._random.random() < 0.5:
-            return last_obs, act, rew, obs, terminated, truncated
-        return (
-            self._mirror(last_obs),
-            self._other_way(act),
-            rew,
-            self._mirror(obs),
-            terminated,
-            truncated,
-        )
+        here = last_obs, act, obs
+        first = int(self._random.integers(2))
+        if not isinstance(act, np.ndarray | np.generic):
+            last_obs, act, obs = self._every_other(here, slice(first, None, 2))
+        elif first:
+            last_obs, act, obs = self._image(here)
+        return last_obs, act, rew, obs, terminated, truncated
+
+    def _every_other(self, here: Any, rows: slice) -> Any:
+        """A batch in which these rows are mirrored; they are drawn at random, so each is as often
+        as not.
+        """
+
+        def with_images(whole: Any, images: Any) -> Any:
+            both = whole.clone()
+            both[rows] = images
+            return both
+
+        images = self._image(tree.map_leaves(lambda part: part[rows], here))
+        return tree.map_leaves(with_images, here, images)
+
+    def _image(self, here: Any) -> Any:
+        last_obs, act, obs = here
+        return self._mirror(last_obs), self._other_way(act), self._mirror(obs)
 
     def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
         instruments, seen, *actions = obs

@@ -1,6 +1,6 @@
 """The pictures of the environments' pages: what a person sees beside what an agent sees.
 
-    python tests/learning/pictures.py [drone robot racing doom …] [--folder FOLDER]
+    python docs/figures/pictures.py [drone robot racing doom …] [--folder FOLDER]
 
 Frames are the environments' own, in simulated time; the desktop game's is of a window on an X
 server (`xvfb-run`). Of TrackMania and CARLA, which do not run here, it draws what is measured of a
@@ -11,15 +11,18 @@ road, and the stand-in of the tests. Needs the extras `mujoco`, `box2d`, `vizdoo
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-import curves
 import numpy as np
 import yaml
 
 from tmrl_like import GenericGymEnv
 from tmrl_like.metrics.curves import new_figure
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "learning"))
+import curves
 
 
 def show(axes: Any, picture: Any, title: str) -> None:
@@ -55,11 +58,11 @@ def drone(figure: Any) -> None:
 
 
 def robot(figure: Any) -> None:
-    env = curves.Robot(None, 0.05, 60, 2)
+    env = curves.Robot()
     env.reset(seed=1)
     for _ in range(8):
         env.step(np.array((0.8, -0.6), np.float32))
-    show(figure.subplots(), env._env.render(), "")
+    show(figure.subplots(), env.render(), "")
 
 
 def racing(figure: Any) -> None:

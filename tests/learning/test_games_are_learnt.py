@@ -1,0 +1,36 @@
+"""The racing game and Doom, learnt in real time with what ships."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from racing import ROOT, command_line, draw, episodes_of, learn
+
+# of the track; an untrained policy does 0.03
+SHARE = {"racing_lidar": 0.7, "racing_image": 0.5, "racing_iqn": 0.5}
+KILLS = 10  # an untrained policy: one or two
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SHARE)
+def test_the_game_is_driven_after_ten_minutes(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+    learnt = learn(ROOT / "config" / f"{name}.yaml", 10.0, 0, tmp_path)
+    draw({name: [learnt]}, tmp_path / "racing.png")
+    assert np.mean([drive.share for drive in learnt.final]) >= SHARE[name], str(learnt)
+    if name == "racing_iqn":
+        assert any(drive.lap_s > 0 for drive in learnt.training + learnt.testing), str(learnt)
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(2400)
+def test_monsters_are_shot_after_the_training_that_ships(tmp_path: Path) -> None:
+    pytest.importorskip("vizdoom")
+    experiment = ROOT / "config" / "vizdoom_iqn.yaml"
+    command_line("run", experiment, "--seed", "0", home=tmp_path)
+    episodes = episodes_of(command_line("test", experiment, "--episodes", "20", home=tmp_path))
+    # the reward: 1 for a kill, -1 for the own death
+    kills = [return_ + died for return_, _, died in episodes]
+    assert len(kills) == 20
+    assert np.mean(kills) >= KILLS, kills

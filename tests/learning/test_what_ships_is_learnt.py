@@ -1,0 +1,59 @@
+"""The drone and the arm, in simulated time, with memory, agent and preprocessors as they ship."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from curves import Robot
+from simulated_drone import SimulatedDroneEnv
+from solo import drive, practise
+
+from tmrl_like import load_experiment
+from tmrl_like.envs.drone import MirroredFlights
+from tmrl_like.envs.robot.robot_env import OtherTargets
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is reached of 40 targets, and at which return, after so many steps."""
+
+    env: Callable[[int], Any]
+    augment: Callable[[int], Any]
+    steps: int
+    first_steps: int
+    least_return: float
+
+
+GOALS = {
+    "drone": Goal(lambda seed: SimulatedDroneEnv(seed=seed), MirroredFlights, 600, 20, -3.0),
+    "robot": Goal(lambda seed: Robot(seed=seed), OtherTargets, 1200, 40, -6.0),
+}
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", GOALS)
+def test_targets_are_reached_after_half_a_minute_of_flight_and_a_minute_of_the_arm(
+    name: str, seed: int
+) -> None:
+    pytest.importorskip("mujoco")
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    goal, experiment = GOALS[name], load_experiment(name)
+    env, view = goal.env(seed), experiment.obs_preprocessor
+    agent = experiment.agent_cls(env.observation_space, env.action_space, "cpu")
+    memory = experiment.memory_cls(sample_preprocessor=goal.augment(seed))
+    memory.seed(seed)
+    actor = agent.get_actor()
+    practise(env, actor, agent, memory, goal.steps, goal.first_steps, ratio=20, view=view)
+    tests = [drive(goal.env(1000 + number), actor, True, view) for number in range(40)]
+    reached, total = (np.mean([test[part] for test in tests]) for part in (2, 1))
+    print(f"{name}, seed {seed}: return {total:.2f}, reached {reached:.0%}")
+    assert reached >= 0.95
+    assert total > goal.least_return

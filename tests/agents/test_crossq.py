@@ -102,7 +102,7 @@ def test_each_step_folds_what_it_has_changed_and_the_same_actor_is_published(acc
     assert made.get_actor() is published
     obs = OBS.sample()
     acted = published.in_numpy().act_(obs, True)
-    np.testing.assert_allclose(acted, published.act_(obs, True), rtol=1e-4)
+    np.testing.assert_allclose(acted, published.act_(obs, True), **NEAR)
 
 
 def test_what_may_change_changes_and_averages_are_not_offered():

@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from tmrl_like import Experiment, load_experiment, load_policy
-from tmrl_like.envs.racing import RacingEnv
-from tmrl_like.envs.racing.racing_game import TICK_S, Simulation
+from tmrl_like.envs.racing.racing_game import TICK_S
 from tmrl_like.metrics.curves import averaged, new_figure
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.policies.policy_store import PolicyStore
@@ -42,17 +41,8 @@ STAGES_S = (4.0, 5.0, 9.0)  # how long each policy is seen
 COLOURS = 255
 
 
-class RacingWorld:
-    """The racing game as `RacingGame` shows it, and its time, which passes while somebody
-    sleeps.
-    """
-
-    def __init__(self, track: int) -> None:
-        self._game, self._ticks = Simulation(track), 0
-        self.drive(0.0, 0.0, 0.0)
-
-    def monotonic(self) -> float:
-        return self._ticks * TICK_S
+class DrawnRace(curves.SteppedRace):
+    """The racing game, of which few pictures are drawn, and these as large as it has them."""
 
     def sleep(self, duration_s: float) -> None:
         """Of these pictures only the last one is drawn: nobody sees the others, and drawing is what
@@ -66,16 +56,6 @@ class RacingWorld:
                 self._game.tick(*self._controls)
             self._ticks += 1
 
-    def drive(self, *controls: float) -> None:
-        self._controls = controls
-
-    def look(self) -> Any:
-        return self._game.state
-
-    def restart(self) -> None:
-        self.drive(0.0, 0.0, 0.0)
-        self._game.restart()
-
     def picture(self) -> Any:
         """What the game draws before it makes a small picture of it, without its instruments, uint8
         [700, 700, 3].
@@ -83,8 +63,6 @@ class RacingWorld:
         import pygame
 
         return pygame.surfarray.array3d(self._game._env.surf).transpose(1, 0, 2)[:700, 150:850]
-
-    def close(self) -> None: ...
 
 
 class Arm(curves.Robot):
@@ -94,16 +72,13 @@ class Arm(curves.Robot):
         return self._env.render()
 
 
-class Car(curves.Simulated):
+class Car(curves.Racing):
     """`RacingEnv` in simulated time."""
 
-    def __init__(self, **arguments: Any) -> None:
-        env, self._world = RacingEnv(**arguments), RacingWorld(arguments["track"])
-        env.unwrapped.interface._game = self._world
-        super().__init__(env, self._world)
+    game_cls = DrawnRace
 
     def render(self) -> Any:
-        return self._world.picture()
+        return self.world.picture()
 
 
 # -- training --------------------------------------------------------------------------------------

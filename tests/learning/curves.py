@@ -157,6 +157,7 @@ class SteppedRace:
         return self._game.state
 
     def restart(self) -> None:
+        self.drive(0.0, 0.0, 0.0)
         self._game.restart()
 
     def close(self) -> None: ...
@@ -165,11 +166,12 @@ class SteppedRace:
 class Racing(Simulated):
     """`RacingEnv` in simulated time."""
 
+    game_cls = SteppedRace
     memory_arguments = staticmethod(RacingEnv.memory_arguments)
 
     @also_takes(RacingEnv)
     def __init__(self, **arguments: Any) -> None:
-        self.world = SteppedRace(arguments["track"])
+        self.world = self.game_cls(arguments["track"])
         super().__init__(RacingEnv(**arguments), self.world)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

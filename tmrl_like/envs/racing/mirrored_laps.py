@@ -89,6 +89,7 @@ class MirroredLaps:
         return tree.map_leaves(with_images, here, images)
 
     def _image(self, here: Any) -> Any:
+        """Of observation, action and next observation."""
         last_obs, act, obs = here
         return self._mirror(last_obs), self._other_way(act), self._mirror(obs)
 

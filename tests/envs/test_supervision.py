@@ -409,13 +409,15 @@ def test_after_a_hang_processes_end_before_the_environment_is_closed(until):
         def __init__(self):
             super().__init__()
             self.child = stubborn_child()
+            self.seen = psutil.Process(self.child.pid)
 
         def step(self, action):
             self.child.wait()
             return super().step(action)
 
         def close(self):
-            was_alive.append(self.child.poll() is None)
+            # `poll` knows nothing while the step that was left still waits
+            was_alive.append(is_alive(self.seen))
             self.child.kill()
             self.child.wait()
 

@@ -43,22 +43,29 @@ class Drive(NamedTuple):
 
 @dataclass(frozen=True)
 class Learnt:
-    """Episodes while training, test episodes meanwhile, those with the last policy; and of all
-    decisions while training how many were too late.
+    """Episodes while training, test episodes meanwhile, test episodes afterwards with the last and
+    with the best policy, and the share of the decisions in training that came too late.
     """
 
     training: list[Drive]
     testing: list[Drive]
     final: list[Drive]
+    best: list[Drive]
     late_share: float
 
     def __str__(self) -> str:
-        first = min((drive.minutes for drive in self.training if drive.lap_s > 0), default=np.inf)
-        shares = ", ".join(f"{drive.share:.2f}" for drive in self.final)
-        laps = ", ".join(f"{drive.lap_s:.1f}" for drive in self.final if drive.lap_s > 0)
+        first, first_tested = (
+            min((drive.minutes for drive in drives if drive.lap_s > 0), default=np.inf)
+            for drives in (self.training, self.testing)
+        )
+        last, best = (
+            ", ".join(f"{drive.share:.2f} ({drive.lap_s:.1f} s)" for drive in drives)
+            for drives in (self.final, self.best)
+        )
         return (
-            f"the first whole lap in minute {first:.1f}; with the last policy {shares} of the "
-            f"track, laps in s: {laps}; {self.late_share:.2%} of the decisions too late"
+            f"the first whole lap in minute {first:.1f}, of a test episode {first_tested:.1f}; "
+            f"shares of the track and times of whole laps with the last policy: {last}; with the "
+            f"best: {best}; {self.late_share:.2%} of the decisions too late"
         )
 
 
@@ -83,7 +90,10 @@ def learn(
 
     words = ("--trainer.max_minutes", str(minutes), "--seed", str(seed), *overrides)
     command_line("run", experiment, *words, home=home)
-    tested = command_line("test", experiment, *overrides, "--episodes", "5", home=home)
+    tested = [
+        episodes_of(command_line("test", place, *overrides, "--episodes", "5", home=home))
+        for place in (str(experiment), f"{experiment}@best")
+    ]
     records = read_records(home / "runs" / config["run_name"] / "metrics.jsonl")
     episodes = [record for record in records if record["kind"] == "episode"]
     began_s = episodes[0]["time_s"] - episodes[0]["duration_s"]
@@ -96,8 +106,8 @@ def learn(
         ]
 
     overruns, steps = (sum(e[name] for e in episodes) for name in ("overruns", "steps"))
-    final = [drive(return_, steps) for return_, steps, _ in episodes_of(tested)]
-    return Learnt(drives(False), drives(True), final, overruns / steps)
+    final, best = ([drive(return_, steps) for return_, steps, _ in one] for one in tested)
+    return Learnt(drives(False), drives(True), final, best, overruns / steps)
 
 
 def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
@@ -108,7 +118,7 @@ def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
     ]
 
 
-def command_line(command: str, config: Path, *options: str, home: Path) -> str:
+def command_line(command: str, config: Path | str, *options: str, home: Path) -> str:
     """Run `tmrl-like`; returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tmrl_like", command, str(config), *options],

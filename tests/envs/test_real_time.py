@@ -88,6 +88,17 @@ def test_what_an_interface_raises_passes_through_and_the_next_reset_begins_an_ep
     assert env.step(ZERO)[0][0] == 1
 
 
+def test_an_episode_that_is_cut_from_outside_waits_for_its_reset() -> None:
+    """Or the reset would count as part of its last time-step."""
+    env = RealTimeEnv(Interface, 0.001)
+    for _ in range(2):
+        env.reset()
+        env.step(ZERO)
+    calls = env.unwrapped.interface.calls
+    assert calls.count("wait") == 1
+    assert calls[calls.index("wait") + 1] == "reset"
+
+
 class TwoArguments(Interface):
     def __init__(self, kind: Literal["a", "b"], size: int = 3) -> None:
         super().__init__()

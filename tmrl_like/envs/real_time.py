@@ -409,3 +409,17 @@ class RealTimeEnv(Float32Env):
             "inputs": inputs,
         }
         super().__init__(ClockedGym(config))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see `gymnasium.Env.reset`.
+
+        An episode that was cut from outside, by a wrapper or a worker, ends here as any other: with
+        `wait_on_done` the interface's `wait` is called, and the reset is no overrun.
+        """
+        clocked: Any = self.unwrapped
+        is_cut, clocked.running = clocked.running, False
+        if is_cut and clocked.wait_on_done:
+            clocked.wait()
+        return super().reset(seed=seed, options=options)

@@ -101,6 +101,9 @@ def test_keys_are_invited_listed_joined_and_revoked(typed, tmp_path):
     assert "keys join" in invited.err
     joined = typed("keys join", invited.out.strip(), *there)
     assert joined.out == "this machine may connect as robot1 (worker, trainer)\n"
+    assert typed("keys join", invited.out.strip(), *there).out == joined.out
+    other = typed("keys invite arm", "--keys-dir", tmp_path / "another").out.strip()
+    assert "its key for another server, robot1, is gone" in typed("keys join", other, *there).out
     assert "robot1" in typed("keys list", *here).out
     typed("keys revoke robot1", *here)
     assert "robot1                 " not in typed("keys list", *here).out

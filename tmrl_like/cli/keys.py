@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.paths import keys_folder
 from tmrl_like.errors import ConfigError, CredentialsError
-from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder
+from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder, PeerKeys, read_keys
 
 
 def main(arguments: Arguments) -> int:
@@ -34,9 +35,19 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> int:
 
 
 def _join(arguments: Arguments, folder: KeyFolder) -> int:
+    before = _key_of(folder)
     keys = folder.join(_pasted_line() if arguments.line == "-" else arguments.line)
     print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
+    if before is not None and before.server_curve_public != keys.server_curve_public:
+        print(f"its key for another server, {before.name}, is gone: one folder holds one of them")
     return 0
+
+
+def _key_of(folder: KeyFolder) -> PeerKeys | None:
+    """Return the key that this machine has for a server, or None if there is none to read."""
+    with contextlib.suppress(CredentialsError):
+        return read_keys(folder.path / "peer.json", PeerKeys, secret=True)
+    return None
 
 
 def _pasted_line() -> str:

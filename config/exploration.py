@@ -1,15 +1,20 @@
-"""How the experiments of IQN explore less and less: an agent's numbers that fall from epoch to
-epoch.
-"""
+"""A schedule that reduces exploration from epoch to epoch, used by the experiments with IQN."""
 
 from typing import Any
 
 
 class Falling:
-    """An `agent_scheduler`: equal factors in equal times, then the last value."""
+    """An `agent_scheduler` that changes values by a constant factor per epoch, down to a last
+    value.
+    """
 
     def __init__(self, epochs: int, **values: list[float]) -> None:
-        """`values`: of each number that is in the agent's `tunable`, the first and the last one."""
+        """Set when and from where to where the values fall.
+
+        Args:
+            epochs: number of epochs after which the last values are reached.
+            values: first and last value of each number, by its name in the agent's `tunable`.
+        """
         self._epochs = epochs
         self._values = values
 

@@ -1,8 +1,8 @@
-"""SuperTux, a jump and run game (Debian's package `supertux`), played as people play it: its window
-in, keys out.
+"""SuperTux, a jump-and-run game (Debian's package `supertux`), seen through its window and played
+with keys.
 
-A game of your own takes what the lower half of this file has: which window, which keys, how an
-episode begins, and what a step is worth. Here that is read from the screen, by the upper half.
+For a game of your own, adapt the lower half of this file: which window, which keys, how an episode
+begins, and what a step is worth. Here the upper half reads that worth from the screen.
 """
 
 import os
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tmrl_like.envs.desktop import DesktopGameInterface
 from tmrl_like.errors import EnvironmentFaultError
 
-# The game writes where Tux is, "X:2144 Y:577", from the same pixel on. This is how it draws the
-# digits, and Y:
+# The game shows Tux's position as "X:2144 Y:577", always starting at the same pixel. These are its
+# digits, and its Y:
 FONT = """
 .++..#.+ ..## .++.++. .++..#. .++.#.+# ..#+++.+ +.+#... .#...#+ .+#.##. ..#..#. #.++..#
 .#....#. .##+ .+..++. .+...#. .#..#+.+ .+#+.... ..#.... ....+#. .+#.#+. .++..#. ##.#+++
@@ -31,15 +31,15 @@ FONT = """
 ..####.. ...+ .##++#+ ..###+. .+#.#... .+#+##.. .++..#. ..++... .+#+#.. .####+. ###+.+.
 """
 BRIGHTNESS = {".": 40, "+": 140, "#": 220}
-FIRST_DIGIT = (323, 72)  # column and row of what follows "X:"
-SPACE_PX = 4  # before Y
-BELOW_TEXT = 90  # rows
-DARKENED = 250
-UNLIKE = 60.0  # what is no digit differs more from each of them, in brightness
+FIRST_DIGIT = (323, 72)  # column and row of the first character after "X:"
+SPACE_PX = 4  # between the last digit and Y
+BELOW_TEXT = 90  # first row that shows no text
+DARKENED = 250  # brightness that every picture reaches while the game goes on
+UNLIKE = 60.0  # maximal RMS difference in brightness between a character and its glyph
 
 
 def glyphs_of(font: str) -> dict[str, NDArray[np.uint8]]:
-    """The pictures of the characters, uint8 [6, columns]."""
+    """Return the picture of each character, uint8 [6, columns]."""
     lines = [line.split() for line in font.strip().splitlines()]
     glyphs = {}
     for i, char in enumerate("0123456789Y"):
@@ -53,12 +53,12 @@ GLYPHS = glyphs_of(FONT)
 
 
 def read_x(frame: NDArray[np.uint8]) -> int | None:
-    """Where Tux is in the level, pixels to the right; None where it is not written, as in the
-    menu.
+    """Return Tux's position in the level in pixels from the left, or None if the frame does not
+    show it (in the menu, for example).
     """
     left, top = FIRST_DIGIT
     strip = cv2.cvtColor(frame[top : top + len(GLYPHS["Y"]), left:], cv2.COLOR_RGB2GRAY)
-    errors = {}  # of each character at each column
+    errors = {}  # of each character, by column
     for char, glyph in GLYPHS.items():
         errors[char] = np.sqrt(cv2.matchTemplate(strip, glyph, cv2.TM_SQDIFF)[0] / glyph.size)
     end = int(np.argmin(errors["Y"])) - SPACE_PX
@@ -75,8 +75,8 @@ def read_x(frame: NDArray[np.uint8]) -> int | None:
 
 
 def is_dying(frame: NDArray[np.uint8]) -> bool:
-    """Whether the picture darkens: the game does that from half a second after Tux was killed. Snow
-    is white else.
+    """Whether the picture is darkening, which begins half a second after Tux was killed. Otherwise
+    snow keeps it bright.
     """
     return int(frame[BELOW_TEXT:].max()) < DARKENED
 
@@ -92,21 +92,21 @@ SETTLE_S = 0.05
 
 
 class SuperTux(DesktopGameInterface):
-    """A level from its beginning. Reward: 0.1 for each tile to the right, what is lost to the left
-    is taken away.
+    """Plays a level from its beginning. Reward: 0.1 for each tile to the right, minus 0.1 for each
+    tile to the left.
     """
 
     def __init__(
         self, level: str = "world1/welcome_antarctica", start: int = 96, goal: int = 8900
     ) -> None:
-        """Prepare; the game is started by the first reset.
+        """Prepare the game; the first reset starts it.
 
         Args:
-            level: a file below the game's `levels`, without `.stl`.
-            start: where Tux begins, pixels to the right.
-            goal: where the level ends, pixels to the right.
+            level: a file in the game's folder `levels`, without `.stl`.
+            start: where Tux begins, in pixels from the left.
+            goal: where the level ends, in pixels from the left.
         """
-        # leaves the settings and scores of the user alone
+        # keep the user's own settings and scores untouched
         home = tempfile.mkdtemp(prefix="supertux")
         weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
         Path(home, "config").write_text(SETTINGS, encoding="utf-8")
@@ -132,14 +132,14 @@ class SuperTux(DesktopGameInterface):
         self._last_x = start
 
     def begin_episode(self) -> None:
-        """Restart the level by its menu. In the title, and while Tux dies, escape does something
-        else first.
+        """Restart the level from its menu. Retry while escape has another effect: on the title
+        screen and while Tux is dying.
         """
         until = time.monotonic() + RESTART_WITHIN_S
         while time.monotonic() < until:
             self._press("esc")
             if self._x_now() is not None:
-                continue  # this is not the menu, which hides it
+                continue  # the position is visible, so the menu is not open
             self._press("down")
             self._press("enter")
             if self._x_now() == self._start:

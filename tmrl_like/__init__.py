@@ -1,8 +1,8 @@
 """Train robots, games and simulators in real time, over a network, with deep reinforcement
 learning.
 
-Importing this package does nothing but make names available: each is loaded from its module when
-first used.
+Importing the package loads none of its modules: each public name is imported from its module on
+first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`python -m tmrl_like` is the command `tmrl-like`."""
+"""Run the command `tmrl-like` as `python -m tmrl_like`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The seam for policies."""
+"""The interface for policies."""
 
 from tmrl_like.policies.actor import ActorModule, fit_action, to_batch_of_one
 

@@ -1,35 +1,35 @@
-"""Everything tmrl_like raises on purpose, on one page.
+"""All exceptions that tmrl_like raises on purpose.
 
     TmrlLikeError
-    ├── ConfigError              a file, a key or an argument of the user's is wrong
-    │   └── FinishedError        a run that has done its epochs or its minutes
-    ├── MissingExtraError        an optional package is needed and not installed
-    ├── EncodingError            a sample holds something that cannot cross the wire, by name
-    ├── DecodingError            bytes that are not what they claim to be
-    │   └── OversizeError        a length above its limit; nothing was allocated
-    ├── TransportError           the link itself
+    ├── ConfigError              a file, key or argument given by the user is wrong
+    │   └── FinishedError        the run has completed its epochs or its minutes
+    ├── MissingExtraError        a required optional package is not installed
+    ├── EncodingError            a sample holds a value that cannot be sent
+    ├── DecodingError            bytes are not what they claim to be
+    │   └── OversizeError        a length is above its limit; nothing was allocated
+    ├── TransportError           the network link failed
     │   ├── AddressInUseError    the server's port is taken
-    │   └── CredentialsError     no key, a wrong key, a key for another role
-    ├── RefusedError             the server said no, and why
-    ├── NoWorkerError            the workers of this very script have failed, and no other drives
-    ├── PolicyError              weights that do not fit this actor, or are not fit to act
-    │   └── DamagedPolicyError   a file of weights that is not as it was written
-    ├── EnvironmentFaultError    the user's environment raised
-    │   └── EnvironmentAwayError   the simulator, game or robot that it drives is not there
+    │   └── CredentialsError     there is no key, a wrong key, or a key for another role
+    ├── RefusedError             the server refused this peer
+    ├── NoWorkerError            this script's own workers have failed, and there are no others
+    ├── PolicyError              weights do not fit this actor, or are not fit to act
+    │   └── DamagedPolicyError   a weight file has changed since it was written
+    ├── EnvironmentFaultError    the user's environment failed
+    │   └── EnvironmentAwayError   the simulator, game or robot that it drives does not answer
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
-    ├── RankError                several trainers: one is gone or silent, or their parameters differ
-    ├── DivergedError            training has led to weights that are not finite
-    ├── ShortageError            the system gives no more threads, processes or memory
-    └── CheckpointError          a checkpoint that cannot be read or written
+    ├── RankError                a trainer of a group is gone or silent, or parameters differ
+    ├── DivergedError            training has produced weights that are not finite
+    ├── ShortageError            the system has no more threads, processes or memory to give
+    └── CheckpointError          a checkpoint cannot be read or written
 
-A message says what was expected, what was found and what to do next. Foreign exceptions are mapped
-to these at one border each (transport, configuration, checkpoint) and nowhere else.
+Each message says what was expected, what was found and what to do next. Exceptions of other
+packages are converted to these in one place per subsystem (transport, configuration, checkpoint).
 """
 
 
 class TmrlLikeError(Exception):
-    """Base class: `except TmrlLikeError` catches everything below, and nothing that is a bug.
+    """Base class of all errors that tmrl_like raises on purpose; bugs raise other exceptions.
 
     The command line prints the message as one line and exits with `exit_code`.
     """
@@ -40,19 +40,19 @@ class TmrlLikeError(Exception):
 class ConfigError(TmrlLikeError):
     """A file, key or argument given by the user is wrong.
 
-    The message names the file, the line and the key, and the nearest name that exists. Correct it
-    and start again. If an experiment is edited into an error while it trains, training goes on with
-    the old values.
+    The message names the file, the line, the key, and the closest valid name. Correct the mistake
+    and start again. If you introduce a mistake into an experiment's file while it trains, training
+    continues with the old values.
     """
 
     exit_code = 2
 
 
 class FinishedError(ConfigError, SystemExit):
-    """A run has nothing left to do. A script that does not catch it ends with its `exit_code`,
-    without a traceback.
+    """The run has nothing left to do.
 
-    To train further, raise `trainer.epochs` or `trainer.max_minutes`; to begin again, use `run
+    A script that does not catch this error exits with its `exit_code`, without a traceback. To
+    train further, raise `trainer.epochs` or `trainer.max_minutes`; to begin again, use `run
     --fresh` or another `run_name`.
     """
 
@@ -62,75 +62,77 @@ class FinishedError(ConfigError, SystemExit):
 
 
 class MissingExtraError(TmrlLikeError):
-    """An optional package is needed. The message is the `pip install` line.
+    """A required optional package is not installed. The message gives the `pip install` command.
 
-    On a slim Linux OpenCV may be installed and still not load: `apt install libgl1` brings what it
-    lacks.
+    On a minimal Linux system OpenCV may be installed but fail to load: `apt install libgl1`
+    provides the library that it needs.
     """
 
     exit_code = 2
 
 
 class EncodingError(TmrlLikeError):
-    """A value cannot cross the wire. The message names the field inside the sample.
+    """A value cannot be sent. The message names its field in the sample.
 
     Arrays of numbers and bools, Python numbers, text, bytes, None, and tuples, lists and dicts of
-    these can. Convert anything else in the environment, or drop it in the `sample_compressor`.
+    these can be sent. Convert anything else in the environment, or drop it in the
+    `sample_compressor`.
     """
 
 
 class DecodingError(TmrlLikeError):
-    """Bytes do not decode to the type they claim.
+    """Bytes do not decode to the type that they claim to be.
 
-    The receiver refuses them, counts them and goes on. Look for two versions of tmrl_like, or for a
-    program that is not tmrl_like and has a key.
+    The receiver refuses and counts them, and continues. Possible causes are two versions of
+    tmrl_like, or another program that uses one of your keys.
     """
 
 
 class OversizeError(DecodingError):
     """A length exceeds its limit. Nothing was allocated for it.
 
-    For samples, lower `worker.outbox.max_samples` or drop in the compressor what the memory can
-    rebuild. Raise `server.limits.max_message_bytes` only on all machines alike.
+    For samples, lower `worker.outbox.max_samples`, or drop in the compressor what the memory can
+    rebuild. If you raise `server.limits.max_message_bytes`, raise it on all machines.
     """
 
 
 class TransportError(TmrlLikeError):
-    """The link between two parts failed.
+    """The network link between two parts failed.
 
-    Check `server.host`, `server.bind`, `server.port` and `server.transport`. A server that is
-    merely away raises nothing: workers and trainer wait for it, and say so in the log.
+    Check `server.host`, `server.bind`, `server.port` and `server.transport`. An unreachable server
+    does not raise this error: workers and the trainer log a warning and wait for it.
     """
 
 
 class AddressInUseError(TransportError):
-    """The server's port is taken: end the other server, or choose another `server.port` on all
-    machines.
+    """The server's port is taken.
+
+    Stop the other server, or choose another `server.port` on all machines.
     """
 
 
 class CredentialsError(TransportError):
-    """No key, a wrong key, or a key that is not for this role.
+    """There is no key, the key is wrong, or it is not valid for this role.
 
-    Invite the machine on the server's (`tmrl-like keys invite NAME`), and paste the line that is
-    printed into `tmrl-like keys join -`. If an engine refuses, check `server.engine_credentials`
-    and the rights of that user.
+    Run `tmrl-like keys invite NAME` on the server's machine, and paste the line that it prints into
+    `tmrl-like keys join -` on this one. If an engine refuses the connection, check
+    `server.engine_credentials` and the rights of that user.
     """
 
 
 class RefusedError(TmrlLikeError):
     """The server refused this peer; the message is the server's reason.
 
-    It is raised only if waiting cannot help: the key is for another role or was revoked, the
-    versions differ, the samples do not fit the trainer's memory, another process has taken this
-    trainer's seat. A refusal that can pass (no free seat, a name in use) is a line in the log, and
-    the peer tries again every 2 s.
+    This error is raised only if waiting cannot help: the key is for another role or was revoked,
+    the versions differ, the samples do not fit the trainer's memory, or another process has taken
+    this trainer's seat. A temporary refusal (no free seat, a name in use) is only logged, and the
+    peer tries again every 2 s.
     """
 
 
 class NoWorkerError(TmrlLikeError):
-    """Samples come from nowhere: the workers of the trainer's own script have failed, and no other
-    drives.
+    """No samples can arrive: the workers in the trainer's own script have failed, and no other
+    worker drives.
 
     The message says what the worker's `run` raised.
     """
@@ -139,70 +141,72 @@ class NoWorkerError(TmrlLikeError):
 class PolicyError(TmrlLikeError):
     """Weights do not fit the actor that should use them, or are not fit to act.
 
-    A worker keeps the policy that it has. If its own file at `model_path` is not fit, it does not
-    start: remove the file, or give actor and environment the arguments that they had in training.
+    A worker that receives such weights keeps its current policy. A worker whose own file at
+    `model_path` is unusable does not start: remove the file, or give the actor and the environment
+    the arguments that they had in training.
     """
 
 
 class DamagedPolicyError(PolicyError):
-    """A file of weights is not as it was written.
+    """A weight file has changed since it was written.
 
-    A worker puts its own file aside, as `….damaged`, and waits for the trainer's policy. Of a
-    policy store the version before is taken if none was named.
+    A worker renames its own file to `….damaged` and waits for the trainer's policy. A policy store
+    falls back to the previous version unless you asked for a specific one.
     """
 
 
 class EnvironmentFaultError(TmrlLikeError):
     """The user's environment raised, hung, or returned a value that is not finite.
 
-    The worker ends the episode as truncated and makes the environment again; after five faults in a
-    row it raises. The message has file and line. Raise `worker.hang_timeout_s` if the environment
-    is only slow.
+    The worker truncates the episode and makes the environment again; after five faults in a row it
+    raises this error. The message names the file and the line. If the environment is only slow,
+    raise `worker.hang_timeout_s`.
     """
 
 
 class EnvironmentAwayError(EnvironmentFaultError):
-    """What the environment drives does not answer; a worker tries again for as long as it takes.
+    """The simulator, game or robot that the environment drives does not answer.
 
-    Raise it in an interface of your own if the simulator, game or robot is not there.
+    A worker keeps trying for as long as it takes. Raise this error in your own interface if the
+    simulator, game or robot is not there.
     """
 
 
 class MemoryContractError(TmrlLikeError):
-    """A user's memory, compressor or preprocessor returned something of the wrong form.
+    """A user's memory, compressor or preprocessor returned a value of the wrong form.
 
-    `tmrl_like.testing.memories` has a suite of tests for memories; `tmrl-like check` tries the
-    whole pipeline.
+    `tmrl_like.testing.memories` has a test suite for memories; `tmrl-like check` tries the whole
+    pipeline.
     """
 
 
 class PipelineMismatchError(MemoryContractError):
     """CRC debugging found a rebuilt transition that differs from the original.
 
-    Compressor and memory do not match. The message names field, element and both values; `tmrl-like
-    check` repeats it in seconds.
+    The compressor and the memory do not match. The message names the field, the element and both
+    values; `tmrl-like check` reproduces the error within seconds.
     """
 
 
 class RankError(TmrlLikeError):
-    """Of several trainers that learn as one, one is gone or silent, or its parameters differ.
+    """One of several trainers that learn as one is gone or silent, or its parameters differ.
 
-    All of them end; the last checkpoint and all stored samples remain. Start them again, or have
-    torchrun do so. If parameters differ, an agent of your own does not average everything that
-    batches change.
+    All trainers of the group end; the last checkpoint and all stored samples remain. Start them
+    again, or let torchrun do so. If parameters differ, your own agent does not average everything
+    that its batches change.
     """
 
 
 class DivergedError(TmrlLikeError):
-    """Training has led to weights that are not finite. They are neither published nor written to a
-    checkpoint.
+    """Training has produced weights that are not finite.
 
-    Lower the learning rates, or scale rewards and observations, and go on from the checkpoint.
+    They are neither published nor written to a checkpoint. Lower the learning rates, or scale
+    rewards and observations, and resume from the last checkpoint.
     """
 
 
 class ShortageError(TmrlLikeError):
-    """The system gives this program no more threads, processes or memory.
+    """The system has no more threads, processes or memory for this program.
 
     Raise the limit that the message names (`ulimit -u`, a container's `--pids-limit`), or lower
     `memory_size` or `batch_size`, or keep the memory on a disk (`scratch_dir`).
@@ -210,18 +214,15 @@ class ShortageError(TmrlLikeError):
 
 
 class CheckpointError(TmrlLikeError):
-    """A checkpoint, or a folder of samples, cannot be read or written, or belongs to another
-    training.
+    """A checkpoint or a sample folder cannot be read or written, or belongs to another training.
 
-    What was there is not changed. Make room, restore the settings that the message lists, move the
-    folder away, or begin again with `run --fresh`. A checkpoint that cannot be written is a line in
-    the log, and training goes on.
+    Existing files are not changed. Make room, restore the settings that the message lists, move the
+    folder away, or begin again with `run --fresh`. If a checkpoint cannot be written during
+    training, this is only logged, and training continues.
     """
 
 
 def expect(makes_sense: bool, name: str, value: object, expected: str) -> None:
-    """Raise ConfigError where an argument of the user's makes no sense; it says what was
-    expected.
-    """
+    """Raise ConfigError unless an argument makes sense; the message says what was expected."""
     if not makes_sense:
         raise ConfigError(f"{name} is {value!r}; expected {expected}")

@@ -1,7 +1,7 @@
-"""An experiment: everything that server, workers and trainer of one training share, said once.
+"""An experiment: everything that server, workers and trainer of one training share, in one place.
 
-A script makes it by calling `Experiment`, a file by `load_experiment`. What one part knows from
-another is worked out here, for both.
+A script creates it by calling `Experiment`, a file by `load_experiment`. For both, this module
+derives what one part needs to know about another.
 """
 
 from __future__ import annotations
@@ -40,53 +40,57 @@ if TYPE_CHECKING:
     from tmrl_like.worker.worker import RolloutWorker
 
 Factory: TypeAlias = Callable[..., Any]
-"""A class, a function or a `partial` of one: called later, by whoever has what is still missing."""
+"""A class, a function or a `partial` of one, called later with the arguments that are still
+missing.
+"""
 
 
 class OwnCompressor(enum.Enum):
-    """What the compressor is when it is left out."""
+    """Stands for a `sample_compressor` that was left out."""
 
     OF_MEMORY = "what the memory's class gives as its own"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Settings):
-    """Everything that server, workers and trainer of one experiment share; each of them is made
-    from it::
+    """Everything that server, workers and trainer of one experiment share, and the way to make
+    each::
 
-        experiment = Experiment(env=DroneEnv, actor=SquashedGaussianActor, agent=SACAgent,
-        memory=ReplayMemory) with experiment.make_trainer() as trainer:
+        experiment = Experiment(
+            env=DroneEnv, actor=SquashedGaussianActor, agent=SACAgent, memory=ReplayMemory
+        )
+        with experiment.make_trainer() as trainer:
             trainer.run()
 
     A section (`server`, `worker`, `trainer`, `proof`) may be given as a mapping:
-    `trainer={"epochs": 3}`. What is kept of a run lies in the folder of its `run_name`. What one
-    part knows need not be told to another: see `memory_cls`, `compressor` and `agent_cls`.
+    `trainer={"epochs": 3}`. The files of a run are in the folder of its `run_name`. Arguments that
+    one part can tell another are filled in: see `memory_cls`, `compressor` and `agent_cls`.
 
     Attributes:
         env: makes the environment.
-        actor: makes the policy from observation_space and action_space, on the workers and in the
-            agent alike.
-        agent: makes the learning algorithm from observation_space, action_space and device; one
-            that takes an actor_cls is given `actor`.
+        actor: makes the policy from observation_space and action_space, both on the workers and in
+            the agent.
+        agent: makes the learning algorithm from observation_space, action_space and device; if it
+            takes an actor_cls, it is given `actor`.
         memory: makes the replay memory from nb_steps and device.
-        sample_compressor: takes out of a sample, before sending, what the memory can rebuild; where
-            it is left out, it is what the memory's class gives as its own; none: samples travel
-            whole.
+        sample_compressor: removes from a sample, before sending, what the memory can rebuild. If
+            left out, the compressor that the memory's class provides; none: samples are sent whole.
         obs_preprocessor: applied to each observation right before the model, on the worker and in
             the memory.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
-        takeover: makes who may drive a worker's first environment in place of the policy, from
-            action_space and default_action: keys, a gamepad, a program.
-        action_chain: makes what the actions of each environment go through: filters and limits.
+        takeover: makes the driver that may take over a worker's first environment from the policy,
+            given action_space and default_action: keys, a gamepad, a program.
+        action_chain: makes the filters and limits that the actions of each environment pass
+            through.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make
             the environment.
-        document: the file that it is from, and where its values were written; a script leaves it
-            out.
-        memory_cls: what makes the memory: `memory`, given what environment and agent know (see
-            `fitted`), and the preprocessor. Of samples that travel whole nothing is rebuilt, and
-            the environment is not asked.
-        compressor: what the workers take out of samples: `sample_compressor`, or the memory's own.
+        document: the file that it was read from, and where its values were written; left out in a
+            script.
+        memory_cls: makes the memory: `memory`, completed with the preprocessor and with what
+            environment and agent know (see `fitted`). If samples are sent whole, nothing is
+            rebuilt, and the environment is not consulted.
+        compressor: the compressor that the workers use: `sample_compressor`, or the memory's own.
     """
 
     env: Factory
@@ -107,7 +111,7 @@ class Experiment(Settings):
     compressor: Factory | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check what can be known without making anything.
+        """Check everything that can be checked without making anything.
 
         Raises:
             ConfigError: a section has no such key or value, or parts contradict each other.
@@ -121,7 +125,7 @@ class Experiment(Settings):
         object.__setattr__(self, "compressor", self._make_compressor())
 
     def _make_memory_cls(self) -> Factory:
-        if self.memory is None:  # of a file, only some parts are imported
+        if self.memory is None:  # an experiment from a file may import only some parts
             return self.memory
         shared = {"obs_preprocessor": self.obs_preprocessor, "crc_debug": self.crc_debug or None}
         shared = {name: value for name, value in shared.items() if value is not None}
@@ -144,12 +148,12 @@ class Experiment(Settings):
 
     @property
     def agent_cls(self) -> Factory:
-        """What makes the agent: one that takes an `actor_cls` is given the actor."""
+        """The factory of the agent; if it takes an `actor_cls`, it is given the actor."""
         return completed(self.agent, actor_cls=self.actor)
 
     @property
     def training(self) -> functools.partial[Any]:
-        """What makes the training, for `Trainer`: a `partial` of `TrainingOffline`."""
+        """The factory of the training, for `Trainer`: a `partial` of `TrainingOffline`."""
         from tmrl_like.trainer.schedule import TrainingOffline
 
         return functools.partial(
@@ -165,17 +169,19 @@ class Experiment(Settings):
         )
 
     def with_code(self, parts: Collection[str] = tuple(PARTS)) -> Experiment:
-        """The same with code that its document names.
+        """Return a copy with the code that its document names.
 
-        Modules beside the file can be named: its folder is put first where Python looks for
-        modules. Without the agent, the actor is the form of it that needs no torch, if it has one.
+        Modules beside the file can be named: the file's folder is put first on Python's module
+        search path. If the agent is not among the parts, the actor is its variant without torch, if
+        there is one.
 
         Args:
-            parts: what to import, and what these need to know of others; the rest is None. A robot
-                need not have the agent's packages, nor the trainer's machine the robot's.
+            parts: what to import, together with what these parts need to know of others; the rest
+                is None. So a robot does not need the agent's packages, nor the trainer's machine
+                the robot's.
 
         Raises:
-            ConfigError: anything wrong with it; one line with file, line, key and what was
+            ConfigError: anything is wrong with the code; one line with file, line, key and what was
                 expected.
         """
         if "actor" in parts and "agent" not in parts:
@@ -187,8 +193,8 @@ class Experiment(Settings):
             raise ConfigError(with_place(self.document, str(error))) from None
 
     def as_data(self) -> dict[str, Any]:
-        """What its file says, and of all that was imported the defaults, and what they know of each
-        other.
+        """Return the whole experiment as plain data: what its file says, the defaults of all
+        imported parts, and what the parts tell each other.
         """
         whole: dict[str, Any] = {}
         for name in TOP_LEVEL:
@@ -203,9 +209,7 @@ class Experiment(Settings):
         return whole
 
     def refuse_finished(self) -> None:
-        """Raise FinishedError where the run's checkpoint is that of a training that has come to its
-        end.
-        """
+        """Raise FinishedError if the run's checkpoint is that of a finished training."""
         from tmrl_like.trainer.checkpoint_file import read_head
 
         if self.trainer.checkpoint and self.trainer.resume == "all":
@@ -214,8 +218,8 @@ class Experiment(Settings):
                 self.trainer.refuse_finished(head.epoch, head.elapsed_s)
 
     def seed_generators(self) -> None:
-        """Seed the generators of Python, numpy and, if it is loaded, torch; without a seed nothing
-        is done.
+        """Seed the generators of Python, numpy and, if it is loaded, torch. Does nothing without a
+        seed.
         """
         if self.seed is not None:
             import numpy as np
@@ -226,9 +230,7 @@ class Experiment(Settings):
                 sys.modules["torch"].manual_seed(self.seed)
 
     def make_server(self, **more: Any) -> Server:
-        """The server, which listens when this returns; `more` are further or other arguments of
-        `Server`.
-        """
+        """Return the server, already listening; `more` adds or replaces arguments of `Server`."""
         from tmrl_like.server.server import Server
 
         section = self.server
@@ -242,12 +244,12 @@ class Experiment(Settings):
 
     @contextlib.contextmanager
     def make_worker(self, *, supervised: bool = False, **more: Any) -> Iterator[RolloutWorker]:
-        """The worker, for a `with` block, at the end of which it is closed; meanwhile it uses the
+        """Make the worker for a `with` block, which closes it at the end. Meanwhile it uses the
         run's folder.
 
         Args:
-            supervised: a `tmrl-like run` that owns the folder has started this process.
-            more: further or other arguments of `RolloutWorker`.
+            supervised: this process was started by a `tmrl-like run` that owns the folder.
+            more: adds or replaces arguments of `RolloutWorker`.
         """
         from tmrl_like.config.run_lock import use_run
 
@@ -258,8 +260,8 @@ class Experiment(Settings):
             yield worker
 
     def make_standalone(self, policy: str | Path | None = None, **more: Any) -> RolloutWorker:
-        """A worker without a server, driving with the weights of a file or, with None,
-        untrained.
+        """Return a worker without a server that drives with the weights of a file, or untrained if
+        None; `more` adds or replaces arguments of `RolloutWorker`.
         """
         return self._new_worker(
             **{"standalone": True, "model_path": policy, "on_rollout": None} | more
@@ -290,12 +292,12 @@ class Experiment(Settings):
 
     @contextlib.contextmanager
     def make_trainer(self, *, supervised: bool = False, **more: Any) -> Iterator[Trainer]:
-        """The trainer, for a `with` block, at the end of which it is closed; meanwhile it owns the
+        """Make the trainer for a `with` block, which closes it at the end. Meanwhile it owns the
         run's folder.
 
         Args:
-            supervised: a `tmrl-like run` that owns the folder has started this process.
-            more: further or other arguments of `Trainer`.
+            supervised: this process was started by a `tmrl-like run` that owns the folder.
+            more: adds or replaces arguments of `Trainer`.
 
         Raises:
             ConfigError: another process uses the run.
@@ -324,12 +326,12 @@ class Experiment(Settings):
     def make_in_process(
         self, worker: Mapping[str, Any] | None = None, **more: Any
     ) -> contextlib.AbstractContextManager[Trainer]:
-        """A trainer that has a worker make steps in the same thread, in lockstep, without a server;
-        for a `with` block.
+        """Make a trainer for a `with` block that also makes a worker's steps, in the same thread
+        and in lockstep, without a server.
 
         Args:
-            worker: further or other arguments of `RolloutWorker`.
-            more: as `make_trainer`'s.
+            worker: adds or replaces arguments of `RolloutWorker`.
+            more: adds or replaces arguments of `Trainer`, as in `make_trainer`.
         """
         from tmrl_like.in_process import connected
 
@@ -337,7 +339,8 @@ class Experiment(Settings):
         return connected(
             functools.partial(self.make_trainer, **more),
             functools.partial(self._new_worker, **{"name": "worker"} | dict(worker or {})),
-            dataclasses.replace(self.worker, spool=False),  # there is nothing that it could outlive
+            # a spool is of no use: worker and trainer end together
+            dataclasses.replace(self.worker, spool=False),
             self.worker.test_episode_interval,
             verbose=True,
         )
@@ -349,28 +352,30 @@ def load_experiment(
     """Read an experiment and import the code that it names, see `Experiment.with_code`.
 
     Args:
-        path: the YAML file, or the name of an experiment that ships.
+        path: the YAML file, or the name of an experiment that ships with the package.
         overrides: keys and values (as text) that replace the file's.
         parts: what to import.
 
     Raises:
-        ConfigError: anything wrong with the file; one line with file, line, key and what was
+        ConfigError: anything is wrong with the file; one line with file, line, key and what was
             expected.
     """
     return experiment_of(open_experiment(path, overrides)).with_code(parts)
 
 
 def experiment_of(document: Document) -> Experiment:
-    """The plain values of an experiment that was read; no code is imported. ConfigError: one that
-    cannot be.
+    """Return an experiment with the plain values of the document; no code is imported.
+
+    Raises:
+        ConfigError: a value is wrong.
     """
     nothing = dict.fromkeys(("env", "actor", "agent", "memory"))
     return Experiment(document=document, **vars(settings_of(document)), **nothing)  # type: ignore[arg-type]
 
 
 def _resolve_without_torch(document: Document) -> None:
-    """Import the form of the actor that needs no torch, if there is one, in place of the one that
-    is named.
+    """Import the variant of the actor without torch, if there is one, in place of the named
+    actor.
     """
     from tmrl_like.policies.load_policy import without_torch
 
@@ -378,6 +383,6 @@ def _resolve_without_torch(document: Document) -> None:
     named = actor.get("class_path") if isinstance(actor, dict) else None
     if isinstance(named, str) and without_torch(named) != named:
         twin = dict(document.data, actor=actor | {"class_path": without_torch(named)})
-        # what is found goes to the components of both
+        # both documents share `components`, so what is found here serves the original too
         same = dataclasses.replace(document, data=twin)
         resolve_component(same, ("actor",), PARTS["actor"])

@@ -39,30 +39,30 @@ def run_in_process(
     worker: Mapping[str, Any] | None = None,
     trainer: Mapping[str, Any] | None = None,
 ) -> TrainingOffline:
-    """Train in the calling thread alone, where a debugger steps from the environment to the
+    """Train in the calling thread alone, so that a debugger can step from the environment to the
     learner; blocks.
 
-    Samples are packed, stored and unpacked as those that come over a network. Gathering and
+    Samples are packed, stored and unpacked like those that come over a network. Gathering and
     training are in lockstep: whenever training waits for samples, an environment makes a step. With
-    a seed, an environment that follows from its own seed gives the same parameters bit for bit, on
-    one machine's CPU.
+    a seed and an environment that is determined by its own seed, the resulting parameters are the
+    same bit for bit, on one machine's CPU.
 
     Args:
-        training_cls: as `Trainer`'s.
-        env_cls: as `RolloutWorker`'s; it must be able to stand still.
-        actor_module_cls: as `RolloutWorker`'s.
-        sample_compressor: as `RolloutWorker`'s.
-        seed: of the environments, the memory and the generators of Python, numpy and torch; None:
+        training_cls: as in `Trainer`.
+        env_cls: as in `RolloutWorker`; it must be able to pause between steps.
+        actor_module_cls: as in `RolloutWorker`.
+        sample_compressor: as in `RolloutWorker`.
+        seed: for the environments, the memory and the generators of Python, numpy and torch; None:
             nothing is seeded.
-        test_episode_interval: as `RolloutWorker.run`'s.
+        test_episode_interval: as in `RolloutWorker.run`.
         worker: further arguments of `RolloutWorker`.
         trainer: further arguments of `Trainer`.
 
     Returns:
-        The training, at its end: the epochs are done, or it was interrupted (Ctrl-C).
+        The training, after its epochs are done or it was interrupted (Ctrl-C).
 
     Raises:
-        ConfigError: the environment runs in real time, or the ratio is no finite number.
+        ConfigError: the environment runs in real time, or the ratio is not a finite number.
         EnvironmentFaultError: the environment fails again and again.
     """
     if seed is not None:
@@ -94,7 +94,7 @@ def connected(
     test_episode_interval: int,
     verbose: bool = False,
 ) -> Iterator[Trainer]:
-    """A trainer that has a worker make steps, for a `with` block."""
+    """Make a trainer for a `with` block that runs a worker's steps itself."""
     with make_worker(
         standalone=True, options=dataclasses.replace(options, own_thread=False)
     ) as worker:
@@ -104,12 +104,14 @@ def connected(
 
 
 class DirectLink(TrainerInterface):
-    """A connection with one worker: whenever samples are waited for, an environment of its makes a
-    step.
+    """A connection to one worker in the same thread: waiting for samples makes one of its
+    environments step.
     """
 
     def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
-        """`steps` are those of `RolloutWorker.steps`, for this worker."""
+        """Take the worker, the iterator that its `RolloutWorker.steps` returned, and the trainer's
+        parts.
+        """
         super().__init__(parts.saver, parts.newest_version)
         self._worker, self._steps, self._tap = worker, steps, SampleTap(worker)
         self._pacer, self._receiver, self._freshness = (
@@ -119,7 +121,7 @@ class DirectLink(TrainerInterface):
         )
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
-        # recorded samples let training go on without any
+        # before lockstep, recorded samples let training go on without waiting: step all the same
         if timeout_s > 0 or not self._pacer.in_lockstep:
             next(self._steps)
         condition = Condition(policy_version=self._worker.policy_version)

@@ -1,4 +1,4 @@
-"""The seam for memories."""
+"""The interface for replay memories."""
 
 from tmrl_like.replay.contract import MemoryDataloading
 

@@ -1,6 +1,7 @@
-"""The three roles. They meet only on the wire; each starts alone and in any order.
+"""The three roles: server, worker and trainer. They interact only through messages, and can be
+started separately and in any order.
 
-Each is loaded when first used, so that a server imports no torch.
+Each name is imported on first use, so that a server does not import torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Helpers on torch modules that users' agents are written with."""
+"""Helpers on torch modules, for writing your own agents."""
 
 from tmrl_like.agents.sharing import copy_shared, no_grad
 

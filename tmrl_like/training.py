@@ -1,4 +1,4 @@
-"""The seam for learning algorithms."""
+"""The interface for learning algorithms."""
 
 from tmrl_like.agents.agent import TrainingAgent
 

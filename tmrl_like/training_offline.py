@@ -1,4 +1,4 @@
-"""The schedule of a training."""
+"""The schedule of a training run."""
 
 from tmrl_like.trainer.schedule import StopTraining, TrainingOffline
 

@@ -1,13 +1,13 @@
-"""The contract page: what crosses a room's border, field by field. Read this first.
+"""The data that passes between server, workers and trainer, field by field. Read this first.
 
-Shapes: `[B]` is the batch, `[N]` rows of a packet, `[]` a scalar. An observation is whatever nested
-structure (tuple, list, dict, array, number) the environment's observation space describes; an
-action whatever its action space describes.
+Shapes: `[B]` is the batch, `[N]` the rows of a packet, `[]` a scalar. An observation is whatever
+nested structure (tuple, list, dict, array, number) the environment's observation space describes;
+an action is whatever its action space describes.
 
 Time in one environment step, in the order in which things happen::
 
-    obs(t) --act()--> action(t) --env.step()--> obs(t+1), rew(t+1), terminated(t+1), truncated(t+1),
-    info(t+1)
+    obs(t) --act()--> action(t)
+    --env.step()--> obs(t+1), rew(t+1), terminated(t+1), truncated(t+1), info(t+1)
 
 A `Sample` is the right-hand side plus the action that led there. The memory rebuilds a `Transition`
 from two consecutive samples.
@@ -27,10 +27,10 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import MemoryContractError
 
 Observation: TypeAlias = Any
-"""Nested structure that matches the environment's observation space."""
+"""A nested structure that matches the environment's observation space."""
 
 Action: TypeAlias = Any
-"""Value that matches the environment's action space; for a Box a float32 array of its shape."""
+"""A value that matches the environment's action space; for a Box, a float32 array of its shape."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -38,32 +38,33 @@ _MAX_FAULT_BYTES = 1000  # 50 reports in a message's header
 
 
 class Sample(NamedTuple):
-    """What the environment produced in one step (before or after the user's compressor).
+    """What the environment produced in one step, before or after the user's compressor.
 
-    An episode begins with the observation that `reset` returned, `rew` 0.0 and both flags False:
-    once for each action of its action buffer, oldest first, with this action as `act`. Where it
-    ends in none, once, with the environment's default action (or a neutral action of the space
-    where the environment has none).
+    An episode begins with the observation that `reset` returned, with `rew` 0.0 and both flags
+    False. If the observation ends in an action buffer, this sample appears once for each action in
+    it, oldest first, with that action as `act`. Otherwise it appears once, with the environment's
+    default action as `act`, or with a neutral action of the space if the environment has no
+    default.
     """
 
     act: Action  # the action that led to `obs`
-    obs: Observation  # what the environment returned, untouched; or what the compressor kept of it
+    obs: Observation  # what the environment returned, unchanged, or what the compressor kept of it
     rew: Any  # the reward that came with `obs`, in the environment's own type
-    terminated: bool  # a terminal state: there is no value beyond it
+    terminated: bool  # a terminal state was reached: there is no value beyond it
     truncated: bool  # the episode was cut (time limit, fault, max_samples_per_episode)
     info: dict[str, Any]
 
 
 class Transition(NamedTuple):
-    """What `MemoryDataloading.get_transition` returns."""
+    """One step as an agent learns from it; `MemoryDataloading.get_transition` returns it."""
 
-    last_obs: Observation  # the observation that the action was chosen on
+    last_obs: Observation  # the observation on which the action was chosen
     act: Action
     rew: Any  # follows `act`
     obs: Observation  # follows `act`
     terminated: bool
     truncated: bool
-    info: dict[str, Any]  # the `info` of the newer sample, the very object that the buffer held
+    info: dict[str, Any]  # the `info` of the newer sample: the same object that the buffer held
 
 
 class _BatchFields(NamedTuple):
@@ -80,19 +81,19 @@ class Batch(_BatchFields):
 
     A tuple of six: obs (structure of [B, ...], dtypes of the observation after obs_preprocessor),
     act `[B, *action shape]`, rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where
-    the episode reached a terminal state), truncated float32 [B] (1.0 where it was cut). What a
-    memory adds on demand is beside the six:
+    the episode reached a terminal state), truncated float32 [B] (1.0 where it was cut). Values that
+    only some memories add are attributes beside the six:
 
     Attributes:
-        discount: float32 [B], where the memory sums up several rewards (n-step returns): what the
-            value of next_obs counts in the target, gamma ** steps, in the place of the agent's
-            gamma. None: one step.
-        time_left: float32 [B], where the memory draws mini-races: the share of the race that is
-            left at obs, above 0 and at most 1; terminated is 1.0 where the race ends as well. None:
+        discount: float32 [B], from a memory that sums up several rewards (n-step returns): the
+            factor on the value of next_obs in the target, gamma ** steps, which replaces the
+            agent's gamma. None: one-step returns.
+        time_left: float32 [B], from a memory that draws mini-races: the share of the race that is
+            left at obs, above 0 and at most 1; terminated is also 1.0 where the race ends. None:
             there are no races.
         next_time_left: the same at next_obs: 0 to below 1.
-        columns: what the memory keeps of `info` of the samples that the actions led to, tensors [B,
-            ...] by name. None: nothing.
+        columns: the values of `info` that the memory keeps, of the samples that the actions led to:
+            tensors [B, ...] by name. None: it keeps none.
     """
 
     discount: Any = None
@@ -109,7 +110,7 @@ class Batch(_BatchFields):
         columns: dict[str, Any] | None = None,
         **named: Any,
     ) -> Batch:
-        """Put the six together, by place or by name; the rest by name."""
+        """Take the six by position or by name, and the rest by name."""
         batch = super().__new__(cls, *six, **named)
         batch.discount, batch.columns = discount, columns
         batch.time_left, batch.next_time_left = time_left, next_time_left
@@ -117,14 +118,14 @@ class Batch(_BatchFields):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """The six, and what of the rest holds tensors: one structure, None where there is
-        nothing.
+        """The six and all optional values as one structure, with None for each value that is
+        absent.
         """
         return (*self, self.discount, self.time_left, self.next_time_left, self.columns)
 
     def map(self, call: Callable[..., Any], *others: Batch) -> Batch:
-        """A batch that holds call(tensor, those of others in its place) in the place of each
-        tensor.
+        """Return a batch with each tensor replaced by `call` of it and its counterparts in
+        `others`.
         """
         parts = tree.map_leaves(
             lambda *leaves: None if leaves[0] is None else call(*leaves),
@@ -135,7 +136,7 @@ class Batch(_BatchFields):
 
     @classmethod
     def of(cls, parts: Sequence[Any]) -> Batch:
-        """The batch that has these `parts`."""
+        """Build a batch from `parts`, as `parts` returns them."""
         *six, discount, time_left, next_time_left, columns = parts
         return cls(
             *six,
@@ -146,7 +147,7 @@ class Batch(_BatchFields):
         )
 
     def _replace(self, **changes: Any) -> Batch:
-        """A copy with some of the six changed."""
+        """Return a copy with some of the six changed."""
         batch = super()._replace(**changes)
         vars(batch).update(vars(self))
         return batch
@@ -155,49 +156,54 @@ class Batch(_BatchFields):
 class ActionSource(IntEnum):
     """What chose an action."""
 
-    POLICY = 0  # the actor; also of the first sample of its episodes, whose action nobody chose
+    # the actor; also the source of an episode's first samples, whose action nobody chose
+    POLICY = 0
     SAFE = 1  # the safe action, because the policy was too old, missing, or not finite
     HUMAN = 2  # a person who took over: keys, a gamepad
-    EXPERT = 3  # an actor that ignores policies, in all samples of its episodes: a demonstration
+    EXPERT = 3  # an actor that ignores policies, for every sample of its episodes: a demonstration
     PROGRAM = 4  # a program that took over
 
 
 TAKEN_OVER = (ActionSource.HUMAN, ActionSource.PROGRAM)
-"""Sources of actions that somebody chose who took over from the policy."""
+"""The sources of an action that was chosen by a person or program that took over from the
+policy.
+"""
 
 
 LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Borders of the bins in which a worker counts how late its steps were: up to the first, between
-two, later.
+"""Edges of the bins in which a worker counts how late its steps were: the first bin ends at the
+first edge, the last bin begins at the last one.
 """
 
 
 class StepTiming(NamedTuple):
-    """How one step went in time, and what drove. It travels with every sample."""
+    """When one step happened, how long it took, and what chose the action. Travels with every
+    sample.
+    """
 
     # Unix time (seconds, `base.clocks.unix_s`) at which `obs` reached the worker
     observed_at_s: float
-    inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
+    inference_s: float  # duration of the `act()` call that chose this sample's action; 0 on reset
     # time since the previous observation minus the nominal time-step; 0 on reset
     period_error_s: float
-    policy_version: int  # version of the policy in use; 0: never updated
+    policy_version: int  # version of the policy in use; 0: not a published one
     source: ActionSource = ActionSource.POLICY  # what chose the action
 
 
 class Info(dict[str, Any]):
-    """The `info` dictionary of a sample inside a `Buffer`: a plain dict, with what the framework
-    knows.
+    """The `info` dictionary of a sample inside a `Buffer`: a plain dict plus the framework's own
+    data.
 
     A memory stores and returns it like any other dict. The base class of memories reads the
-    attributes to keep transitions across a reset out of every batch and for CRC debugging.
+    attributes to keep transitions across a reset out of every batch, and for CRC debugging.
 
     Attributes:
         is_reset: True for the samples of a reset, one for each action of the episode's first action
-            buffer (one where there is none): no transition ends here.
+            buffer (one if there is no buffer): no transition ends here.
         is_context: True for a repeated sample that only serves as history: no transition ends here.
-        timing: see `StepTiming`; None where the worker did not measure.
-        original: under CRC debugging, the transition as the environment produced it (the info field
-            is left out), else None.
+        timing: see `StepTiming`; None if the worker did not measure.
+        original: under CRC debugging, the transition as the environment produced it (without the
+            info field), else None.
         episode: the number of the sample's episode in its stream, modulo 100.
     """
 
@@ -221,15 +227,15 @@ class Info(dict[str, Any]):
 
 
 class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
-    """One finished episode, reported by the worker that ran it: in its packets, in memory and in
-    metrics.jsonl.
+    """The report of one finished episode, made by the worker that ran it. It appears in the
+    worker's packets, in memory and in metrics.jsonl.
 
     Each report stands alone: nothing is overwritten when several workers or episodes report at
     once.
     """
 
     worker: str  # the worker's name
-    test: bool  # True: act(test=True), no samples were stored
+    test: bool  # a test episode: act(test=True), no samples were stored
     return_: float  # sum of rewards
     steps: Count
     terminated: bool
@@ -238,7 +244,7 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
     policy_version: Count
     duration_s: float = 0.0
     overruns: Count = 0  # time-steps that missed their deadline in this episode
-    fault: str = ""  # what the environment did, when it ended the episode by raising or hanging
+    fault: str = ""  # how the environment ended the episode, if it raised or hung
 
     def __post_init__(self) -> None:
         if self.fault:
@@ -247,12 +253,12 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
 
 
 class Block(Protocol):
-    """The samples of one packet as columns (`wire.packet.SampleBlock` is the one that crosses the
-    wire).
+    """The samples of one packet as columns; `wire.packet.SampleBlock` is the form that is sent.
 
-    `segments` are consecutive samples of one structure each; each has `rows` and a `tree()`: the
-    structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views
-    that must be copied to be kept. `is_reset` is a bool array [N], `episode` uint8 [N]: see `Info`.
+    Each of `segments` holds consecutive samples of one structure. It has `rows` and a `tree()`: the
+    structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves. These
+    are views and must be copied to be kept. `is_reset` is a bool array [N], `episode` uint8 [N]:
+    see `Info`.
     """
 
     @property
@@ -271,8 +277,8 @@ class Buffer:
     """Samples of one worker in the order in which it produced them, as handed to `append_buffer`.
 
     Attributes:
-        stream: which worker process they come from.
-        blocks: the same samples as columns, for memories that want whole columns; empty when the
+        stream: the worker process that they come from.
+        blocks: the same samples as columns, for memories that want whole columns; empty if the
             buffer was made from single samples.
     """
 
@@ -299,27 +305,27 @@ class Buffer:
 
 
 class Receipt(NamedTuple):
-    """How far the entries of one worker process have come (`SamplePacket`); what an acknowledgement
-    names.
+    """How many entries of one worker process have arrived; identifies what an acknowledgement (of a
+    `SamplePacket`) covers.
     """
 
     worker: str
     incarnation: int  # which process of that worker
-    entry: int  # those up to this one have been taken, in order
+    entry: int  # all entries up to this one have been taken, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What arrived at the trainer in a packet, and is new.
+    """The new content of a packet that arrived at the trainer.
 
     Attributes:
         buffer: the samples; may be empty.
-        episodes: finished episodes, test episodes among them.
-        receipt: up to its last entry; None where there is nothing to be acknowledged.
+        episodes: reports of finished episodes, including test episodes.
+        receipt: names the packet's last entry; None if there is nothing to acknowledge.
         awaits: in lockstep: the worker holds still until the training steps that these samples
-            allow are made.
-        ahead_s: by how much the Unix times of these samples are ahead of the trainer's,
-            `base.clocks.unix_s`.
+            allow are done.
+        ahead_s: how far the Unix times of these samples are ahead of the trainer's
+            (`base.clocks.unix_s`).
     """
 
     buffer: Buffer
@@ -360,31 +366,32 @@ class SampleCompressor(Protocol):
 
 
 class Driver(Protocol):
-    """Takes over from the policy when it wants to, and gives back: keys, a gamepad, a program.
+    """Takes over from the policy at will and hands back: keys, a gamepad, a program.
 
-    It is made with the keyword arguments `action_space` and `default_action` (that of the
-    environment's resets), and called a hundred times a second in a thread of its own beside the
-    control loop, which takes the newest answer and waits for none. One that raises, or does not
-    answer for half a second, drives no more until it answers again. An attribute `is_program =
-    True` says that its actions are no person's.
+    It is constructed with the keyword arguments `action_space` and `default_action` (the default
+    action of the environment's resets). It is called a hundred times a second in its own thread,
+    beside the control loop; the loop uses the newest answer and never waits for one. A driver that
+    raises, or does not answer for half a second, is ignored until it answers again. An attribute
+    `is_program = True` marks its actions as a program's, not a person's.
     """
 
     def __call__(self, obs: Observation, /) -> Action | None:
-        """Return the action to send from now on, or None: the policy drives. `obs`: the newest, to
-        be left as it is.
+        """Return the action to send from now on, or None to let the policy drive.
+
+        `obs` is the newest observation; it must not be modified.
         """
 
     def close(self) -> None:
-        """Let go of what it holds, from another thread. Twice is fine."""
+        """Release its resources. Called from another thread; calling it twice is fine."""
 
 
 class ObsPreprocessor(Protocol):
-    """Changes an observation right before the model sees it: on the worker and in the memory
-    alike.
+    """Changes an observation right before the model sees it, both on the worker and in the
+    memory.
     """
 
     def __call__(self, obs: Observation, /) -> Observation:
-        """Return the observation as the model shall see it."""
+        """Return the observation as the model should see it."""
 
 
 class SamplePreprocessor(Protocol):
@@ -402,4 +409,4 @@ class SamplePreprocessor(Protocol):
         truncated: Any,
         /,
     ) -> Sequence[Any]:
-        """Return the same six."""
+        """Return the same six values, changed or not."""

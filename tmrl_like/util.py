@@ -1,4 +1,4 @@
-"""Small helpers that users' agents and scripts are written with."""
+"""Small helpers for writing your own agents and scripts."""
 
 from tmrl_like.base.functional import cached_property, fitted, partial, prod
 

@@ -1,12 +1,12 @@
 """The library tutorial: everything by hand, in one script.
 
-A drone must fly to a target. It does not wait for us: what we order takes effect 20 to 50 ms later,
-and what we see is as old. You write its interface, a policy, what goes over the network, a memory
-that rebuilds the rest, and Soft Actor-Critic. Server, worker and trainer are threads of this
-script; on three machines the same lines are three scripts.
+A drone must fly to a target. It does not wait: commands take effect 20 to 50 ms later, and observed
+positions are as old. You write the drone's interface, a policy, a compressor for what is sent over
+the network, a memory that rebuilds the rest, and Soft Actor-Critic. Server, worker and trainer are
+threads of this script; on three machines the same lines are three scripts.
 
-    python tutorials/drone_tutorial.py              about five minutes, ends with a drone that flies
-    python tutorials/drone_tutorial.py --crc-debug  checks that the memory rebuilds what it did
+    python tutorials/drone_tutorial.py              about five minutes, ends with ten test flights
+    python tutorials/drone_tutorial.py --crc-debug  checks that the memory rebuilds transitions
 """
 
 import argparse
@@ -80,7 +80,7 @@ class DroneInterface(RealTimeGymInterface):
         return [np.float32([value]) for value in (*position, *self.target)]
 
 
-# the observation carries the last 4 actions: it takes that long until their effect is seen
+# the observation holds the last 4 actions, which cover the delay until their effect is observed
 ACT_BUF_LEN = 4
 
 rtgym_config = DEFAULT_CONFIG_DICT | {
@@ -114,7 +114,7 @@ class DroneActor(ActorModule):
         )
 
     def forward(self, obs, test=False):
-        """Actions [B, 2], and the logarithm of their density [B]."""
+        """Return actions [B, 2] and their log-densities [B]."""
         mean, log_std = self.net(torch.cat(obs, -1)).chunk(2, -1)
         distribution = Normal(mean, log_std.clamp(-20, 2).exp())
         raw = mean if test else distribution.rsample()
@@ -130,13 +130,14 @@ class DroneActor(ActorModule):
 
 
 def sample_compressor(prev_act, obs, rew, terminated, truncated, info):
-    """The action buffer can be rebuilt from the actions, so it stays here."""
+    """Drop the action buffer from the observation: the memory rebuilds it from the actions."""
     return prev_act, obs[:4], rew, terminated, truncated, info
 
 
 def obs_preprocessor(obs):
-    """The way to the target, once steep where the target is near: right before the model, on worker
-    and in memory.
+    """Replace both positions by the vector to the target, once with short distances enlarged.
+
+    Worker and memory apply it right before the model.
     """
     x, y, target_x, target_y, *actions = obs
     ways = (target_x - x, target_y - y)
@@ -147,7 +148,7 @@ def obs_preprocessor(obs):
     )
 
 
-# -- 4. The memory: stores what arrives in lists, and rebuilds whole transitions. ------------------
+# -- 4. The memory: stores samples in lists, and rebuilds complete transitions. --------------------
 
 
 class DroneMemory(MemoryDataloading):
@@ -160,7 +161,7 @@ class DroneMemory(MemoryDataloading):
             del column[: max(0, len(column) - self.memory_size)]
 
     def __len__(self):
-        """A transition needs a whole history: the action buffer of its older observation."""
+        """Return how many transitions can be rebuilt, each with the action buffers it needs."""
         return max(0, len(self.data[0]) - ACT_BUF_LEN) if self.data else 0
 
     def get_transition(self, item):
@@ -177,7 +178,7 @@ class DroneMemory(MemoryDataloading):
         )
 
     def obs(self, index):
-        """The observation as the drone gave it: with the last actions, the newest at the end."""
+        """Return the environment's whole observation, with its last actions, newest at the end."""
         return *self.data[1][index], *self.data[0][index - ACT_BUF_LEN + 1 : index + 1]
 
 
@@ -231,7 +232,7 @@ class DroneAgent(TrainingAgent):
         for optimizer, loss in zip(
             self.optimizers, (loss_actor, loss_critic, loss_alpha), strict=True
         ):
-            # no loss moves the parameters of another one
+            # each loss updates only its own parameters
             parameters = optimizer.param_groups[0]["params"]
             for parameter, gradient in zip(
                 parameters, torch.autograd.grad(loss, parameters), strict=True
@@ -249,7 +250,7 @@ class DroneAgent(TrainingAgent):
         }
 
 
-# -- 6. Server, worker and trainer. The server knows no address; the other two come to it. ---------
+# -- 6. Server, worker and trainer. The server listens; the other two connect to it. ---------------
 
 
 def main():
@@ -280,9 +281,9 @@ def main():
         epochs=arguments.epochs,
         rounds=5,
         steps=arguments.steps,
-        update_buffer_interval=10,  # training steps between two looks for new samples
-        update_model_interval=50,  # and between two policies that go out to the worker
-        # never more of them than this for each step of the drone
+        update_buffer_interval=10,  # training steps between two checks for new samples
+        update_model_interval=50,  # training steps between two policies sent to the worker
+        # upper limit of training steps for each step of the drone
         max_training_steps_per_env_step=4.0,
         start_training=min(200, arguments.steps),
         device="cpu",

@@ -1,9 +1,9 @@
 """An arm of LeRobot (https://github.com/huggingface/lerobot) as an environment, and its leader arm
 as a driver.
 
-    tmrl-like run tutorials/lerobot_arm.yaml     learns on a simulated arm; in the YAML, name yours
+    tmrl-like run tutorials/lerobot_arm.yaml     learns on a simulated arm; name yours in the YAML
 
-What LeRobot calls a robot needs six members here: `action_features`, `is_connected`, `connect`,
+Of LeRobot's robot class, six members are used: `action_features`, `is_connected`, `connect`,
 `get_observation`, `send_action` and `disconnect`. Positions are in LeRobot's units: degrees, or
 -100 to 100.
 """
@@ -18,16 +18,16 @@ from rtgym import RealTimeGymInterface
 from tmrl_like import partial
 from tmrl_like.envs.real_time import RealTimeEnv
 
-LIMIT = 40.0  # how far from the middle of its range a joint may be ordered
-MAX_MOVE = 4.0  # by how much a goal moves in a step: with 20 steps a second 80 units a second
-# how far a goal may be ahead of its joint: an arm that is held does not spring away afterwards
+LIMIT = 40.0  # furthest goal of a joint from the middle of its range
+MAX_MOVE = 4.0  # furthest move of a goal in a step: at 20 steps a second, 80 units a second
+# furthest distance of a goal ahead of its joint, so that an arm that was held does not spring away
 MAX_LEAD = 12.0
 REACHED = 4.0
 
 
 def so101(**config):
-    """An SO-101 of yours, by the arguments of LeRobot's configuration: `port`, `id`, `use_degrees`,
-    ….
+    """Make an SO-101 follower arm from the arguments of LeRobot's configuration: `port`, `id`,
+    `use_degrees`, ….
     """
     from lerobot.robots.so_follower import SO101Follower, SO101FollowerConfig
 
@@ -35,7 +35,7 @@ def so101(**config):
 
 
 def so101_leader(**config):
-    """The arm that a person moves, likewise."""
+    """Make an SO-101 leader arm, which a person moves, from LeRobot's arguments."""
     from lerobot.teleoperators.so_leader import SO101Leader, SO101LeaderConfig
 
     return SO101Leader(SO101LeaderConfig(**config))
@@ -44,15 +44,15 @@ def so101_leader(**config):
 class ReachPose(RealTimeGymInterface):
     """Bring all joints to a pose that each reset draws.
 
-    Observation, each float32 [J]: the joints' positions, and the way to the pose. Action, float32
-    [J], -1 to 1: by how much of `MAX_MOVE` each joint's goal moves.
+    Observation, each float32 [J]: the joints' positions, and the pose minus these positions.
+    Action, float32 [J], -1 to 1: how far each joint's goal moves, as a share of `MAX_MOVE`.
     """
 
     def __init__(self, make_robot):
-        """Opens no port: a trainer makes one, too, to see the spaces."""
+        """Make the robot, without opening a port: a trainer makes one, too, to read the spaces."""
         self._robot = make_robot()
         self._joints = [name for name in self._robot.action_features if name.endswith(".pos")]
-        self._bus = threading.RLock()  # LeRobot's takes one call at a time
+        self._bus = threading.RLock()  # LeRobot's bus takes one call at a time
         self._random = np.random.default_rng()
         self._goal = self._position = self._pose = np.zeros(len(self._joints), np.float32)
         self.moves_hardware = getattr(self._robot, "moves_hardware", True)
@@ -73,7 +73,7 @@ class ReachPose(RealTimeGymInterface):
         if seed is not None:
             self._random = np.random.default_rng(seed)
         if not self._robot.is_connected:
-            # calibrate it with LeRobot's own command: that asks questions
+            # calibrate beforehand with LeRobot's own command, which needs a person to answer
             self._robot.connect(calibrate=False)
         self._pose = self._random.uniform(-LIMIT, LIMIT, len(self._joints)).astype(np.float32)
         obs = self._observe()
@@ -81,8 +81,8 @@ class ReachPose(RealTimeGymInterface):
         return obs, {}
 
     def send_control(self, control):
-        """Move the goals; what LeRobot makes of them (`max_relative_target`) is what the next step
-        begins with.
+        """Move the goals. The next step starts from what LeRobot really sent, which may be less
+        (`max_relative_target`).
         """
         if control is not None:
             goal = np.clip(self._goal + MAX_MOVE * control, -LIMIT, LIMIT)
@@ -94,13 +94,14 @@ class ReachPose(RealTimeGymInterface):
         return obs, np.float32(-distance.mean() / LIMIT - 0.1), bool(distance.max() < REACHED), {}
 
     def wait(self):
-        """Between two episodes the arm stays where it is."""
+        """Hold the arm where it is, between two episodes."""
         self._observe()
         self._send(self._position)
 
     def stop(self):
-        """Nobody drives any more: the arm stays where it is. Another thread calls it, while one may
-        hang in the bus.
+        """Hold the arm at its last known position, because nobody drives any more.
+
+        Called by another thread, while the control thread may hang in a call of the bus.
         """
         if self._bus.acquire(timeout=0.03):
             try:
@@ -113,7 +114,7 @@ class ReachPose(RealTimeGymInterface):
             self._robot.disconnect()
 
     def _observe(self):
-        # cameras of LeRobot 0.4 read in threads of their own: it takes what the bus takes, a few
+        # LeRobot 0.4 reads cameras in threads of their own, so that only the bus takes time, a few
         # milliseconds
         with self._bus:
             measured = self._robot.get_observation()
@@ -127,21 +128,19 @@ class ReachPose(RealTimeGymInterface):
 
 
 class ArmEnv(RealTimeEnv):
-    """The arm at 20 Hz, with the last five actions in its observation: their effect lasts so
-    long.
+    """The arm at 20 Hz. Observations hold the last five actions, which cover the time that their
+    effect lasts.
     """
 
     def __init__(
         self, robot, time_step_duration: float = 0.05, ep_max_length: int = 60, act_buf_len: int = 5
     ):
-        """As `RealTimeEnv`; `robot` makes what LeRobot calls a robot."""
+        """Make the environment; `robot` makes LeRobot's robot. The rest is as in `RealTimeEnv`."""
         super().__init__(partial(ReachPose, robot), time_step_duration, ep_max_length, act_buf_len)
 
 
 class LeaderArm:
-    """Drives in place of the policy while somebody moves the leader arm: the follower goes where
-    the leader is.
-    """
+    """Driver that makes the follower arm copy the leader arm while a person moves the leader."""
 
     def __init__(
         self,
@@ -154,11 +153,11 @@ class LeaderArm:
         """Connect the leader.
 
         Args:
-            action_space: of `ReachPose`.
-            default_action: not needed.
-            leader: makes what LeRobot calls a teleoperator.
-            moved: how much a joint must have moved since the last look.
-            give_back_after_s: after so long without a movement the policy drives again.
+            action_space: action space of `ReachPose`; unused.
+            default_action: unused.
+            leader: makes the teleoperator of LeRobot.
+            moved: how far, in LeRobot's units, a joint must move for it to count as a movement.
+            give_back_after_s: seconds without a movement after which the policy drives again.
         """
         self._leader = leader()
         self._leader.connect(calibrate=False)
@@ -167,7 +166,7 @@ class LeaderArm:
         self._until = 0.0
 
     def __call__(self, obs):
-        """The action that brings the follower to the leader; None: nobody moves it."""
+        """Return the action that moves the follower to the leader, or None if nobody moves it."""
         where, now = self._where(), time.monotonic()
         if np.abs(where - self._before).max() > self._moved:
             self._before, self._until = where, now + self._lasts_s
@@ -183,8 +182,8 @@ class LeaderArm:
 
 
 class SimulatedArm:
-    """Stands in for a robot of LeRobot: joints that follow their goals with a lag of 0.1 s, at 150
-    units a second.
+    """Stand-in for a robot of LeRobot: joints that follow their goals with a lag of 0.1 s, at no
+    more than 150 units a second.
     """
 
     moves_hardware = False

@@ -1,5 +1,5 @@
-"""A data set of LeRobot (layouts 2 and 3) as one that a memory begins with; `pip install pyarrow`
-reads it.
+"""Convert a data set of LeRobot (layouts 2 and 3) to one that a memory begins with; needs `pip
+install pyarrow`.
 
 python tutorials/lerobot_data_set.py LEROBOT_FOLDER FOLDER
 tmrl-like trainer my_arm.yaml --offline --memory.dataset_path FOLDER
@@ -17,11 +17,13 @@ from tmrl_like.types import Buffer, Info
 
 
 def samples(frames):
-    """An episode's frames -> its samples, the first of them its reset."""
+    """Yield the samples of an episode's frames, beginning with the reset."""
     obs = [np.float32(frame["observation.state"]) for frame in frames]
     act = [np.float32(frame["action"]) for frame in frames]
     terminates = bool(frames[-1].get("next.done"))
-    obs += obs[-1:] * terminates  # else what was observed after the last action is not in the data
+    # the data lacks the observation after the last action: repeat the one before if that action
+    # ended in a terminal state, which has no value; else drop the action
+    obs += obs[-1:] * terminates
     yield np.zeros_like(act[0]), obs[0], 0.0, False, False, Info(is_reset=True)
     for k in range(len(obs) - 1):
         is_last, rew = k == len(obs) - 2, float(frames[k].get("next.reward", 0.0))

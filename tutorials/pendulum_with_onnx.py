@@ -1,5 +1,5 @@
-"""Drive Gymnasium's pendulum with a policy of tmrl_like, and without tmrl_like: numpy, gymnasium
-and onnxruntime.
+"""Drive Gymnasium's pendulum with a policy of tmrl_like, but without the package: with numpy,
+gymnasium and onnxruntime.
 
 tmrl-like run config/pendulum.yaml --trainer.max_minutes 3
 tmrl-like policies export pendulum@best pendulum.onnx --onnx

@@ -1,7 +1,7 @@
 """Joints behind ROS 2 as the `Device` of the robot template: states from a topic, velocities to a
 controller.
 
-    tmrl-like init my_arm --kind robot     makes my_task.py; let MyTask's `_driver` be this
+    tmrl-like init my_arm --kind robot     writes my_arm.py; use this as the `_driver` of MyArm
     source setup.bash of ROS 2             before anything that steps the environment
 
 It expects `ros2_control` with a `joint_state_broadcaster`, and a controller that takes a
@@ -17,17 +17,18 @@ from tmrl_like.envs.sensor import Sensor
 
 
 class Ros2Device:
-    moves_hardware = True  # of a simulation: False
+    moves_hardware = True  # False for a simulation
 
     def __init__(self, joints, states="/joint_states", commands="/velocity_controller/commands"):
-        """Touches nothing of ROS: a trainer makes one, too, to see the spaces."""
+        """Store the names, without using ROS: a trainer makes one, too, to read the spaces."""
         self._joints, self._states, self._commands = list(joints), states, commands
         self._sensor = None
-        self.sensors = ()  # their ages go into the metrics of the worker
+        self.sensors = ()  # the age of their values goes into the worker's metrics
 
     def connect(self):
-        """Called at each reset; the first one joins the graph, and waits for the first state, for
-        ten seconds.
+        """Join the ROS graph and wait for the first state, for at most ten seconds.
+
+        Called at each reset; does nothing if already connected.
         """
         if self._sensor is not None:
             return
@@ -38,7 +39,7 @@ class Ros2Device:
         from std_msgs.msg import Float64MultiArray
 
         self._message, arrived = Float64MultiArray, queue.SimpleQueue()
-        # of its own: it leaves signals, and other nodes of the process, alone
+        # a separate context, which does not affect signal handlers or other nodes of the process
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
         self._node = rclpy.create_node("tmrl_like", context=self._context)
@@ -57,13 +58,13 @@ class Ros2Device:
         self.sensors = (self._sensor,)
 
     def read(self):
-        """Angles in rad and speeds in rad/s, float [JOINTS] each, of the newest state; it does not
-        wait.
+        """Return angles in rad and speeds in rad/s of the newest state, float [JOINTS] each,
+        without waiting.
 
         A topic that has been silent for half a second is a fault of the environment.
         """
         state = self._sensor.newest()
-        # in whatever order the broadcaster has them
+        # the broadcaster may list joints in any order
         place = {name: k for k, name in enumerate(state.name)}
         missing = [joint for joint in self._joints if joint not in place]
         if missing:
@@ -75,11 +76,11 @@ class Ros2Device:
         return np.array(state.position)[at], np.array(state.velocity)[at]
 
     def order(self, speed):
-        """Let the joints move at these speeds, rad/s [JOINTS]; returns at once."""
+        """Command these joint speeds, rad/s [JOINTS], without waiting for the effect."""
         self._publisher.publish(self._message(data=[float(value) for value in speed]))
 
     def close(self):
-        """Let the joints stand, and leave the graph. Twice is fine."""
+        """Stop the joints and leave the graph. Calling it twice is fine."""
         sensor, self._sensor, self.sensors = self._sensor, None, ()
         if sensor is not None:
             self.order(np.zeros(len(self._joints)))

@@ -1,10 +1,10 @@
 """A slow simulator behind HTTP: eight environments in lockstep with training.
 
-Many simulators are reached through a REST service: a step is a request, and its answer takes its
-time. This script starts such a service, a pendulum that answers after 50 ms, and drives it through
-a real HTTP client: with one environment first, then with eight in eight threads of one worker, each
-with its own episodes, all with one policy. Gathering and training keep step: each environment step
-allows one training step.
+Many simulators are reached through a REST service: each step is a request, and its answer takes
+some time. This script starts such a service, a pendulum that answers after 50 ms, and drives it
+through a real HTTP client: first with one environment, then with eight in eight threads of one
+worker, each with its own episodes, all with one policy. Gathering and training run in lockstep:
+each environment step allows one training step.
 
 Run it:
 
@@ -37,12 +37,12 @@ arguments = parser.parse_args()
 
 
 # ==================================================================================================
-# 1. The simulator. It knows nothing of reinforcement learning: it is a web service.
+# 1. The simulator: a web service, unaware of reinforcement learning.
 # ==================================================================================================
 
 
 class Simulator(BaseHTTPRequestHandler):
-    """POST /reset {"id", "seed"} and POST /step {"id", "action"}; many pendulums at a time, one for
+    """Handler of POST /reset {"id", "seed"} and POST /step {"id", "action"}, with one pendulum for
     each id.
     """
 
@@ -84,7 +84,7 @@ threading.Thread(target=service.serve_forever, daemon=True).start()
 
 
 # ==================================================================================================
-# 2. The environment: gymnasium's interface in front of the service, with a connection of its own.
+# 2. The environment: gymnasium's interface to the service, each with a connection of its own.
 # ==================================================================================================
 
 
@@ -121,7 +121,7 @@ class PendulumOverHttp(gymnasium.Env):
 
 
 # ==================================================================================================
-# 3. Server, trainer and worker. The worker is what is new: `envs`, and `run_synchronous`.
+# 3. Server, trainer and worker. New are the worker's `envs` and `run_synchronous`.
 # ==================================================================================================
 
 actor_cls = partial(SquashedGaussianActor, hidden_sizes=(64, 64))
@@ -139,12 +139,12 @@ training_cls = partial(
 
 
 def measure(envs, where):
-    """Environment steps a second, in lockstep with training."""
+    """Return environment steps per second, in lockstep with training."""
     options = WorkerOptions(envs=envs)
     with RolloutWorker(
         PendulumOverHttp, actor_cls, model_path=None, options=options, **where
     ) as worker:
-        # an episode of each, until all is in memory
+        # a first episode of each environment, not timed, until its samples are in memory
         worker.run_synchronous(nb_steps=envs, end_episodes=False)
         started = time.perf_counter()
         worker.run_synchronous(nb_steps=envs * arguments.steps, initial_steps=0, end_episodes=False)

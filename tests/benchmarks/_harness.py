@@ -1,6 +1,6 @@
-"""What every benchmark stands on: its options, turns, processes and peers, and its result as JSON.
+"""Shared by all benchmarks: options, turns, processes and peers, and the result as JSON.
 
-A script says what it sets up and what it times::
+A script defines what it sets up and what it times::
 
     def measure(options):
         times = in_turns(options.repeats, ours=memory.sample, limit=gather)
@@ -9,11 +9,11 @@ A script says what it sets up and what it times::
     if __name__ == "__main__":
         benchmark(__doc__, measure, repeats=5, quick={"repeats": 1})
 
-A row is a dict by column, of which `what` is the first. Each is printed as it comes, a list in it
-as its median and, in brackets, its smallest and largest value. The last line is all of it in JSON,
-with the machine, its load, the commit and the date. `--keep` writes that to figures/NAME.json, from
-which `_page.py` makes the tables of docs/benchmarks.md. `--quick` takes other defaults, so that the
-script ends within seconds, on figures that are too small to say anything.
+A row is a dict by column, of which `what` is the first. Each row is printed as it comes, a list in
+it as its median and, in brackets, its smallest and largest value. The last line holds all rows in
+JSON, with the machine, its load, the commit and the date. `--keep` writes it to figures/NAME.json,
+from which `_page.py` makes the tables of docs/benchmarks.md. `--quick` uses other defaults, with
+which the script ends within seconds and its figures mean nothing.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from pathlib import Path
 import psutil
 
 TESTS = Path(__file__).parents[1]
-sys.path.append(str(TESTS))  # what the tests share, scripts take from there as well
+sys.path.append(str(TESTS))  # so that scripts, too, can import what the tests share
 CONFIG = TESTS.parent / "config" / "drone.yaml"
 FIGURES = Path(__file__).with_name("figures")
 SPAWN = multiprocessing.get_context("spawn")
@@ -44,8 +44,8 @@ QUICK_LIMIT_S = 55.0
 
 
 def benchmark(doc, measure, *, quick, **defaults):
-    """Run a script: each of `defaults` is an option of its type, a list of words any of these
-    words.
+    """Run a script. Each of `defaults` becomes an option of its type; one that is a list of words
+    takes any of them.
     """
     options = parse(doc, quick, defaults)
     load_before = os.getloadavg()[0]
@@ -97,7 +97,7 @@ def parse(doc, quick, defaults):
 
 
 def summary(cell):
-    """A cell as it is kept."""
+    """Return a cell in its stored form."""
     if isinstance(cell, list):
         return {
             "median": statistics.median(cell),
@@ -109,7 +109,7 @@ def summary(cell):
 
 
 def text(cell):
-    """A cell as it is read."""
+    """Return a cell in its readable form."""
     if isinstance(cell, dict):
         middle = text(cell["median"])
         return (
@@ -121,8 +121,8 @@ def text(cell):
 
 
 def keep(name, result):
-    """Write it in place of the figures before; what a peer did, where it was not measured this
-    time, stays.
+    """Write a result in place of the previous one; figures of a peer that were not measured this
+    time are kept.
     """
     file = FIGURES / f"{name}.json"
     before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
@@ -135,7 +135,7 @@ def keep(name, result):
 
 
 def git(*arguments):
-    """What it says; nothing where the sources are not in a repository."""
+    """Return git's output, or an empty string if the sources are not in a repository."""
     command = ["git", "-C", str(TESTS), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
@@ -144,7 +144,7 @@ def git(*arguments):
 
 
 def in_turns(times, **calls):
-    """Call each of `calls` in turn, `times` times: A B A B …; returns what each of them gave."""
+    """Call each of `calls` in turn, `times` times: A B A B …; return the results of each."""
     results = {name: [] for name in calls}
     for _ in range(times):
         for name, call in calls.items():
@@ -153,19 +153,19 @@ def in_turns(times, **calls):
 
 
 def ratios(over, under):
-    """Turn by turn."""
+    """Return the ratios turn by turn."""
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
 def timed(call):
-    """Seconds."""
+    """Return the seconds that a call takes."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
 
 
 def rate(call, times):
-    """How often it runs in a second."""
+    """Return how often a call runs in a second."""
     started = time.perf_counter()
     for _ in range(times):
         call()
@@ -173,7 +173,11 @@ def rate(call, times):
 
 
 def wait_for(condition, what, within_s=120.0):
-    """What it returns once that is true. SystemExit: it does not come."""
+    """Wait until `condition` returns something true, and return that.
+
+    Raises:
+        SystemExit: that has not happened within `within_s`.
+    """
     until = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() > until:
@@ -186,8 +190,8 @@ def wait_for(condition, what, within_s=120.0):
 
 
 class Part:
-    """A process that calls `target(*args, pipe)`, and is killed at the end; what it does not say
-    ends the run.
+    """A process that calls `target(*args, pipe)`, and is killed at the end. A missing answer ends
+    the whole run.
     """
 
     def __init__(self, target, *args):
@@ -195,14 +199,18 @@ class Part:
         self.pipe, child = SPAWN.Pipe()
         self._process = SPAWN.Process(target=target, args=(*args, child), daemon=True)
         self._process.start()
-        child.close()  # the part has the only other end: it is closed when the part has ended
+        child.close()  # now only the part holds this end, which closes when the part ends
         self.program = psutil.Process(self._process.pid)
 
     def tell(self, word, *arguments):
         self.pipe.send((word, *arguments))
 
     def hear(self, within_s=120.0):
-        """Its next word. SystemExit: it has ended, or says nothing."""
+        """Return the part's next answer.
+
+        Raises:
+            SystemExit: the part has ended, or does not answer within `within_s`.
+        """
         try:
             if self.pipe.poll(within_s):
                 return self.pipe.recv()
@@ -234,7 +242,7 @@ class Part:
 
 
 class Peer:
-    """Another package in a process under its own Python, which answers lines with "answer
+    """Another package, in a process of its own Python, which answers each line with "answer
     NUMBER".
     """
 
@@ -262,8 +270,8 @@ class Peer:
 
 
 def run_server(options, pipe):
-    """A part that is a server: it says its port, and then, when asked, how many packets there
-    were.
+    """Run a server as a part. It sends its port, and then the number of its packets whenever it is
+    asked.
     """
     from tmrl_like.networking import Server
 
@@ -275,8 +283,8 @@ def run_server(options, pipe):
 
 @contextmanager
 def two_hops():
-    """What goes into the first comes out of the second, over two hops of plain TCP, through a
-    thread.
+    """Yield two sockets. Bytes sent into the first come out of the second, over two hops of plain
+    TCP with a thread between them.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as last,

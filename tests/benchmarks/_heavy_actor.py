@@ -9,8 +9,8 @@ _WIDTH = 1600  # width**2 float32: 10 MB
 
 
 class HeavyActor(Timed, ActorModule):
-    """Its action ignores most of the weights and the observation, so that inference does not blur
-    the figures.
+    """An actor whose action ignores most of the weights and of the observation, so that inference
+    does not affect the figures.
     """
 
     def __init__(self, observation_space, action_space):

@@ -1,4 +1,4 @@
-"""What `memory.py` gives to every memory it measures, here and in tmrl's own environment: needs
+"""Samples for every memory that `memory.py` measures, here and in tmrl's own environment. Needs
 numpy only.
 """
 
@@ -16,7 +16,7 @@ PAYLOAD_BYTES = 8 + 16 + 4 + 2  # action, four numbers observed, reward, two fla
 
 
 def drone_columns(n):
-    """n steps of drone flights, the first of each episode a reset: arrays [n, ...]."""
+    """Return n steps of drone flights, the first of each episode a reset, as arrays [n, ...]."""
     rng = np.random.default_rng(0)
     number = np.arange(n) % EPISODE
     return {
@@ -30,16 +30,16 @@ def drone_columns(n):
 
 
 def image_columns(n):
-    """n steps of an environment that shows its last `FRAMES` frames; the newest of each: uint8 [n,
-    64, 64].
+    """Return n steps of an environment that shows its last `FRAMES` frames. `obs` holds the newest
+    frame of each step: uint8 [n, 64, 64].
     """
     frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
     return {**drone_columns(n), "obs": frames}
 
 
 def drone_rows(columns, whole_obs=False):
-    """The same as samples (act, obs, rew, terminated, truncated, info); with action buffer if
-    `whole_obs`.
+    """Return drone columns as samples (act, obs, rew, terminated, truncated, info), with action
+    buffer if `whole_obs`.
     """
     acts = [row.copy() for row in columns["act"]]
     observed = zip(*([row.copy() for row in leaf] for leaf in columns["obs"]), strict=True)
@@ -58,8 +58,8 @@ def drone_rows(columns, whole_obs=False):
 
 
 def tutorial_memory(base):
-    """A memory as users write it: lists, and action buffers joined from them (with no care for
-    resets).
+    """Return a memory class as users write it: lists, from which action buffers are joined (without
+    regard to resets).
     """
 
     class Memory(base):
@@ -93,7 +93,7 @@ def tutorial_memory(base):
 
 
 def per_second(call, seconds):
-    """How often `call` runs in a second."""
+    """Return how often `call` runs in a second."""
     call()
     count, started = 0, time.perf_counter()
     while (passed := time.perf_counter() - started) < seconds:
@@ -103,7 +103,7 @@ def per_second(call, seconds):
 
 
 def resident_bytes():
-    """Memory that this process holds; 0 where the system does not say (it does on Linux)."""
+    """Return this process's resident memory in bytes, or 0 on systems other than Linux."""
     gc.collect()
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * 4096 if statm.exists() else 0

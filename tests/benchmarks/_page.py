@@ -1,8 +1,8 @@
 """Writes the tables of docs/benchmarks.md and the pages below it from figures/NAME.json: `python
 tests/benchmarks/_page.py`.
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`; `summary` is the one at the top.
-Which figures that shows is in `SUMMARY`. A script's `--keep` writes its file anew.
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `summary` is the one at the top;
+`SUMMARY` lists its figures. A script with `--keep` rewrites its file.
 """
 
 import json
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
 BLOCK = re.compile(r"(?<=<!-- figures: )(\w+)( -->\n).*?(?=<!-- end -->)", re.S)
 COLUMNS = "ours", "tmrl 0.7.1", "peer", "limit"
-SUMMARY = (  # what a reader is told, the file, and the row
+SUMMARY = (  # the text for readers, the file, and the row
     ("a step beside `env.step` and the decision, µs", "control_loop", "flat: outside, p50, µs"),
     ("a decision of a 64×64 actor, µs", "control_loop", "flat: act, p50, µs"),
     (
@@ -72,7 +72,7 @@ def table(columns, rows):
 
 
 def block(name):
-    """A file's table, and above it where the figures are from."""
+    """Return a file's table, below a line about the origin of its figures."""
     found = read(name)
     columns = list(dict.fromkeys(column for row in found["rows"] for column in row))
     commit = f"commit {found['commit']}" if found["commit"] else ""
@@ -93,7 +93,7 @@ def summary():
 
 
 def updated(page):
-    """The text of a page, with its tables as they are now."""
+    """Return the text of a page with its tables up to date."""
 
     def again(found):
         name, begin = found.groups()

@@ -1,6 +1,7 @@
 """Training steps of SBX's SAC, for `learner.py --peer`: "WIDTH BATCH STEPS" -> steps per second.
 
-Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does.
+Needs nothing of this package. The time includes drawing batches, which is part of SBX's training
+loop.
 """
 
 import os
@@ -51,7 +52,7 @@ def sbx(width, batch, steps):
 def main():
     threads = int(sys.argv[1])
     torch.set_num_threads(threads)
-    # XLA has threads of its own beside that one
+    # XLA starts more threads of its own
     if threads == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     made = {}

@@ -1,10 +1,10 @@
-"""tmrl's memories, measured on request: run by `memory.py --peer PYTHON`, in tmrl's own
+"""Measures tmrl's memories on request: run by `memory.py --peer PYTHON`, in tmrl's own
 environment.
 
 Reads one line at a time, `build NAME N`, `rate SECONDS` or `append`, and answers each with a
-number: bytes per transition, batches per second, or the median of milliseconds.
+number: bytes per transition, batches per second, or the median of the times in milliseconds.
 Loads tmrl's memory modules without the rest of the package, which would download and configure a
-game: torch, numpy and pandas are enough beside `pip install --no-deps tmrl==0.7.1`.
+game: beside `pip install --no-deps tmrl==0.7.1` it needs only torch, numpy and pandas.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ from _memory_work import (
 
 
 def skip_package_setup():
-    """Let modules of tmrl be imported without running the package's own first."""
+    """Let modules of tmrl be imported without running the package's `__init__`."""
     spec = importlib.util.find_spec("tmrl")
     if spec is None:
         raise SystemExit("this Python has no tmrl: pip install --no-deps tmrl==0.7.1")

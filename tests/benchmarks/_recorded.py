@@ -1,4 +1,6 @@
-"""Environments and an actor that note their times; without torch. Each process has one `RECORD`."""
+"""Environments and an actor that record their times, without torch. Each process has one
+`RECORD`.
+"""
 
 import math
 import time
@@ -22,14 +24,14 @@ _FLAT_STEP_S = 1e-4
 
 
 class Record:
-    """The times of a loop's steps and resets, in memory that is there from the start.
+    """The times of a loop's steps and resets, in memory that is allocated at the start.
 
     Attributes:
-        rows: how many of both there were.
+        rows: number of steps and resets so far.
         called, returned: `time.perf_counter`, the same clock in all processes, [rows].
-        act_s: of the decision before a step; NaN: it is a reset, [rows].
-        newest_act_s: of the newest decision.
-        on_reset: called in each reset, whose time has begun by then.
+        act_s: duration of the decision before a step; NaN for a reset, [rows].
+        newest_act_s: duration of the newest decision.
+        on_reset: called in each reset, within its measured time.
     """
 
     def __init__(self):
@@ -52,8 +54,8 @@ RECORD = Record()
 
 
 class Recorded(gymnasium.Env):
-    """Beside an environment's class: its resets and steps are in the record. Nothing comes after
-    the last look.
+    """A mixin for an environment's class that records its resets and steps. Nothing runs between
+    the last look at the clock and the return.
     """
 
     def reset(self, **options):
@@ -76,7 +78,7 @@ class Recorded(gymnasium.Env):
 
 
 class Timed:
-    """Beside an actor's class: its decisions are in the record."""
+    """A mixin for an actor's class that records the duration of its decisions."""
 
     def act_(self, obs, test=False):
         started = time.perf_counter()
@@ -86,14 +88,14 @@ class Timed:
 
 
 class TimedGaussian(Timed, NumpyGaussianActor):
-    """The shipped actor."""
+    """The included actor, timed."""
 
 
 # -- environments with the drone's spaces ----------------------------------------------------------
 
 
 class _Still(DroneInterface):
-    """Says where the drone is, or shows a picture, without a drone."""
+    """Returns random positions of the drone, or pictures, without a drone."""
 
     def __init__(self, pictures):
         super().__init__()
@@ -127,7 +129,7 @@ class _StillEnv(RealTimeEnv):
 
 
 class _FlatEnv(_StillEnv):
-    """Without a clock: its step computes for 0.1 ms."""
+    """An environment without a clock, whose step computes for 0.1 ms."""
 
     def reset(self, **options):
         result = super().reset(**options)
@@ -193,4 +195,4 @@ class _TickingEnv(gymnasium.Env):
 
 
 class Ticking(Recorded, _TickingEnv):
-    """Comes back when its clock ticks; around nothing but that, it is the bare loop."""
+    """An environment whose step only waits for the next tick of its clock: the bare loop."""

@@ -1,9 +1,9 @@
-"""Learning runs on what others leave of the machine, kept as lines of JSON: those that are whole
-are not made again.
+"""Learning runs with low priority, kept as lines of JSON. Runs that are complete there are not
+repeated.
 
-Each run is on one thread of a process of its own, which ends with the one that started it. A line
-is a test: task, variant, seed, environment steps, seconds of CPU time (of the loop, not of the
-tests) and what the test gave. The first three name the run, the last three are a point of its
+Each run uses one thread of a process of its own, which ends with the one that started it. A line
+is a test: task, variant, seed, environment steps, seconds of CPU time (of the loop, without the
+tests) and the test's result. The first three identify the run, the last three are a point of its
 curve.
 """
 
@@ -28,13 +28,13 @@ from tmrl_like.types import Buffer, Info
 KEYS = "task", "variant", "seed", "steps", "seconds", "return"
 EPISODES = 10  # of a test
 OPTIONS = {
-    "file": "",  # of the lines
+    "file": "",  # holds the lines
     "seeds": [0, 1, 2, 3, 4],
     "steps": 0,  # in place of each task's own
     "every": 0,  # steps between two tests; 0: a tenth of them
     "jobs": 1,  # runs at a time
     "autogroup": 19,  # nice value of a run's session, on Linux
-    "show": False,  # only what is in the file
+    "show": False,  # make no runs, show what is in the file
 }
 
 
@@ -51,20 +51,20 @@ def practise(
     compress=lambda *sample: sample,
     tests_in_env=False,
 ):
-    """Act and train in a plain loop, and test every so many steps; the seconds are those of the
-    loop, not of the tests.
+    """Act and train in a plain loop, with regular tests. Yield the steps so far, the CPU seconds of
+    the loop without the tests, and the test's result.
 
     Args:
-        env: where it acts.
+        env: the environment.
         memory: gets all samples.
-        choose: gives the action, for the number of the step and an observation.
+        choose: returns the action, given the number of the step and an observation.
         train: called after each step, with its number.
-        steps: how many.
+        steps: number of environment steps.
         every: steps between two tests; 0: a tenth of `steps`.
-        test: makes one.
+        test: makes a test and returns its result.
         seed: of the first reset; None: none.
-        compress: what becomes of a sample.
-        tests_in_env: the tests use `env`: another episode begins after each.
+        compress: the sample compressor.
+        tests_in_env: whether the tests use `env`, so that a new episode begins after each.
     """
     spent_s, over = 0.0, True
     resets = {} if seed is None else {"seed": seed}
@@ -89,7 +89,7 @@ def practise(
 
 
 def mean_return(env, actor, seed):
-    """Of the test episodes of a run with this seed, without exploration."""
+    """Return the mean return of the test episodes of a run with this seed, without exploration."""
     total = 0.0
     for episode in range(EPISODES):
         over = False
@@ -102,14 +102,14 @@ def mean_return(env, actor, seed):
 
 
 def learned(options, learn, steps_of, beside=None):
-    """Make the runs of `options` that are not whole in the file; what came out of each task and
-    variant.
+    """Make the runs of `options` that are not complete in the file; yield a row of results for each
+    task and variant.
 
     Args:
         options: `OPTIONS`, `tasks`, and `variants`.
-        learn: makes a run of so many steps.
-        steps_of: of each task.
-        beside: what stands beside ours in a task's rows.
+        learn: makes a run of a given number of steps.
+        steps_of: number of steps by task.
+        beside: more columns for a task's rows.
     """
     steps = {task: options.steps or steps_of[task] for task in options.tasks}
     file = Path(options.file or "runs.jsonl")
@@ -144,7 +144,7 @@ def learned(options, learn, steps_of, beside=None):
 
 
 def make(options, learn, run, steps, file):
-    """One run, in a process of its own."""
+    """Make a run, in a process of its own, and append its lines to the file."""
     give_way(options.autogroup)
     for step, spent_s, value in learn(options, run, steps):
         line = json.dumps(
@@ -156,7 +156,7 @@ def make(options, learn, run, steps, file):
 
 
 def read(file):
-    """The points of each run; of two runs of the same, the later."""
+    """Return the points of each run; a later run replaces an earlier one of the same name."""
     curves = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         task, variant, seed, step, spent_s, value = (json.loads(line)[key] for key in KEYS)
@@ -167,11 +167,11 @@ def read(file):
 
 
 def give_way(autogroup):
-    """Leave the cores to everybody else, use one of them, and end with the process that started
-    this one.
+    """Give way to all other processes, use one core, and end with the process that started this
+    one.
 
     Linux shares cores between sessions first (autogroups): the nice value of a process counts only
-    inside its own.
+    within its session.
     """
     os.nice(19)
     with suppress(OSError):  # elsewhere there are none

@@ -1,18 +1,18 @@
-"""What a chain of limits saves, and what it costs: the gears of an arm in training, and
+"""The benefit and the cost of a chain of limits: the gears of an arm in training, and
 microseconds.
 
     python tests/benchmarks/action_chain.py [--variants free limited smooth] [--seeds 0 1 …]
                                             [--steps 6000]
 
 *Gears*: the simulated arm in simulated time with the agent of config/robot.yaml, and a training
-step per decision; 6,000 decisions are five minutes. The gears break where the speed of a joint
-changes by more than 10 rad/s² in a time-step, on average; the motors can do 20. What the controller
-brakes by itself at the end of a joint's range does not count. The training goes on then, so that
-there is a return to compare, of 40 test episodes: how much better than that of an arm that stands
-still, as a share of the first variant's.
+step per decision; 6,000 decisions are five minutes. The gears break if the mean acceleration of a
+joint over a time-step exceeds 10 rad/s²; the motors can do 20. The controller's own braking at the
+end of a joint's range does not count. Training continues after a break, so that there is a return
+to compare, of 40 test episodes: its gain over that of an arm that stands still, as a share of the
+first variant's gain.
 
-*µs*: CPU time of the chain for an action of float32. The limit makes Python's numbers of it and an
-array of these.
+*µs*: CPU time of the chain for a float32 action. The limit converts the action to Python's numbers
+and back to an array.
 """
 
 import sys
@@ -59,7 +59,7 @@ TIMED = {
 
 
 class Geared(Robot):
-    """The arm, and the largest acceleration in each step."""
+    """The arm, which records the largest acceleration in each step."""
 
     def __init__(self, seed):
         super().__init__(seed=seed)
@@ -75,8 +75,8 @@ class Geared(Robot):
 
 
 def is_free(position_rad):
-    """Of each joint whether it may move on: at the end of its range the controller brakes, whatever
-    is commanded.
+    """Return for each joint whether it is within its range; at its end the controller brakes,
+    whatever is commanded.
     """
     low, high = np.transpose(LIMITS)
     return (low < position_rad) & (position_rad < high)
@@ -98,7 +98,7 @@ class Driver:
 
 
 class Still(ActorModule):
-    """An arm that stands still."""
+    """An actor that keeps the arm still."""
 
     def act(self, obs, test=False):
         return np.zeros(2, np.float32)
@@ -111,7 +111,7 @@ def mean_return(actor, parts, episodes):
 
 
 def practise(options, name, seed):
-    """The accelerations of a training, and what was learnt."""
+    """Train; return the acceleration of each step, and the mean return in tests afterwards."""
     parts, smoothness = VARIANTS[name]
     torch.manual_seed(seed)
     env, view, arm = Geared(seed), robot.TargetUpClose(), load_experiment("robot")
@@ -145,7 +145,7 @@ def gears(options):
 
 
 def costs(parts, size, repeats):
-    """Of a call, µs."""
+    """Return the CPU time of a call in µs, of the chain and of the limit."""
     space = spaces.Box(-1.0, 1.0, (size,), np.float32)
     actions = [
         np.array(one, np.float32)

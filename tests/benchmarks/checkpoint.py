@@ -1,11 +1,11 @@
-"""What it costs to keep a training and to bring it back.
+"""The cost of saving a training and of resuming it.
 
     python tests/benchmarks/checkpoint.py [--transitions 1000000] [--repeats 5]
 
-A checkpoint is taken while training goes on: how long the training thread is held, and the highest
-resident set meanwhile, over the one before it. To resume is what a trainer does at its start: the
-checkpoint, and the log into a `ReplayMemory` (its page cache is warm). The limit reads the log's
-bytes, and copies as many as the memory holds.
+A checkpoint is taken while training continues. Measured are how long it holds the training thread,
+and by how much the resident set grows at most meanwhile. Resuming is what a trainer does at its
+start: it loads the checkpoint, and reads the log into a `ReplayMemory` (with a warm page cache).
+The limit reads the log's bytes, and copies as many as the memory holds.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ SAMPLE_BYTES = 30
 
 
 def drone_samples(seed):
-    """A packet's; the action buffer has been dropped."""
+    """Return the samples of a packet, without action buffers."""
     rng, samples = np.random.default_rng(seed), []
     for _ in range(PACKET):
         obs = tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32))
@@ -59,7 +59,7 @@ def drone_training(size):
 
 
 def log_of(folder, size):
-    """Write the log of a trainer that has received so many samples."""
+    """Write the log of a trainer that has received `size` samples."""
     lock = lock_folder(folder / "log")
     assert lock is not None
     samples = [drone_samples(seed) for seed in range(DISTINCT)]
@@ -77,7 +77,9 @@ def log_of(folder, size):
 
 @contextmanager
 def peak_rss():
-    """The highest resident set, looked at every millisecond; page cache of mapped files counts."""
+    """Yield a list with the highest resident set in bytes, polled every millisecond; it includes
+    the page cache of mapped files.
+    """
     process, highest, done = psutil.Process(), [0], threading.Event()
 
     def watch():
@@ -94,8 +96,8 @@ def peak_rss():
 
 
 def save_beside_training(one, folder):
-    """A checkpoint while training goes on: milliseconds that it is held, and percent of RAM
-    more.
+    """Take a checkpoint while training continues; return for how many milliseconds training is
+    held, and the growth of the resident set in percent.
     """
     for _ in range(20):  # the first one compiles
         one.agent.train(one.memory.sample())
@@ -113,7 +115,7 @@ def save_beside_training(one, folder):
 
 
 def resumed(make, folder):
-    """As the trainer does it when it starts, with a training that is built already."""
+    """Resume as the trainer does when it starts, with a training that is already built."""
     checkpoints, training = Checkpoints(folder), make()
     checkpoints.build(lambda: training, "all")
     checkpoints.close()
@@ -121,7 +123,7 @@ def resumed(make, folder):
 
 
 def read_and_copy(folder, held):
-    """The log's bytes, and as many as the memory holds."""
+    """Read the log's bytes, and write as many as the memory holds."""
     for path in sorted((folder / "log").glob("*.log")):
         path.read_bytes()
     held[:] = 0

@@ -1,26 +1,27 @@
-"""What the worker adds to a control loop, and which deadlines it misses, beside a bare loop.
+"""The time that a worker adds to a control loop, and the deadlines that it misses, compared with a
+bare loop.
 
     python tests/benchmarks/control_loop.py [--only flat clocked weights images] [--seconds 10]
                                             [--minutes 5] [--cut 30] [--stop 5] [--realtime-priority
                                             10]
 
 Server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the
-trainer computes all the time. The bare loop, the limit, is a process with nothing else in it,
+trainer computes all the time. The limit is the bare loop, a process with nothing else in it,
 scheduled like the worker.
 
-*flat*, *clocked*: worker and trainer as the commands make them of the drone's experiment. Every two
-seconds it is the bare loop's turn. *flat* is an environment that computes for 0.1 ms, *clocked* our
-real-time environment at 500 and 1,000 Hz around an interface that takes no time; its bare loop
-sleeps and spins as it does. *weights*: as *clocked*, but with pictures of 4x64x64, an actor in
-torch, and 10 MB of weights every second.
+*flat*, *clocked*: worker and trainer as the commands make them from the drone's experiment. Worker
+and bare loop alternate every two seconds. *flat* is an environment that computes for 0.1 ms.
+*clocked* is our real-time environment at 500 and 1,000 Hz around an interface that takes no time;
+its bare loop sleeps and spins in the same way. *weights* is *clocked* with pictures of 4x64x64, an
+actor in torch, and 10 MB of weights every second.
 
 *images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64),
 while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
-weights arrive every second. The same environment is stepped bare, beside it.
+weights arrive every second. Beside it, a bare loop steps the same environment.
 
-An observation is late when it comes a fifth of a time-step after it was due, or more; a step is an
-overrun, as rtgym counts, when it takes two time-steps. *Outside* is what a step takes beside
-`env.step` and `act_`: from one return of `env.step` to the next call, minus `act_`.
+An observation is late if it comes a fifth of a time-step or more after it was due. As in rtgym, a
+step is an overrun if it takes two time-steps. *Outside* is the time of a step outside `env.step`
+and `act_`: from one return of `env.step` to the next call, minus `act_`.
 """
 
 import contextlib
@@ -43,13 +44,15 @@ from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, Ticking,
 from link_proxy import LinkProxy
 
 LATE_SHARE = 0.2  # of a time-step
-OVERRUN_SHARE = 2 * 0.99  # 1 %: the clock's own noise
-SLICE_S = 2.0  # before it is the other one's turn
+OVERRUN_SHARE = 2 * 0.99  # 1 % less, for the clock's own noise
+SLICE_S = 2.0  # duration of a turn
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the worker steps, and what is stepped bare; `heavy`: with 10 MB of weights, in torch."""
+    """The environments of the worker and of the bare loop; `heavy` if the actor is in torch, with
+    10 MB of weights.
+    """
 
     name: str
     hz: float
@@ -77,8 +80,8 @@ def images():
 
 
 def run_trainer(case, keys, port, pipe):
-    """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second
-    when told to.
+    """Run a trainer that is as busy as the drone's. It takes samples as they come, and publishes
+    10 MB once a second after a message over `pipe`.
     """
     import torch
     from _heavy_actor import HeavyActor
@@ -112,7 +115,7 @@ def run_trainer(case, keys, port, pipe):
 
 @contextlib.contextmanager
 def drone_trainer(folder, port):
-    """`tmrl-like trainer` as a user starts it, but with nothing that would make it pause."""
+    """Run `tmrl-like trainer` as a user starts it, with options that never let it pause."""
     command = [
         sys.executable,
         "-m",
@@ -144,7 +147,7 @@ def drone_trainer(folder, port):
 
 
 def run_worker(case, keys, port, priority, file, turns, pipe):
-    """Step until told to stop; with `turns`, a pipe to the bare loop, in slices."""
+    """Step until a message over `pipe`; with `turns`, a pipe to the bare loop, in slices."""
     be_quiet()
     from tmrl_like.worker.options import WorkerOptions
 
@@ -168,7 +171,7 @@ def run_worker(case, keys, port, priority, file, turns, pipe):
 
 
 def drone_worker(case, options):
-    """As `tmrl-like worker` makes it, without torch."""
+    """Make a worker as `tmrl-like worker` does, without torch."""
     from tmrl_like import load_experiment
 
     experiment = load_experiment(CONFIG, parts=("env", "sample_compressor"))
@@ -187,7 +190,7 @@ def heavy_worker(case, options):
 
 
 def _take_turns(bare, begun):
-    """In a reset: after a slice, have the bare loop do as many steps."""
+    """At a reset after the end of a slice, let the bare loop make as many steps."""
     row, at = begun
     if time.perf_counter() - at >= SLICE_S:
         bare.send(RECORD.rows - row)
@@ -202,9 +205,10 @@ def _stop_when_told(pipe, stop):
 
 
 def run_bare(make_env, priority, file, turns, pipe):
-    """The environment alone, scheduled like the worker, until told to stop.
+    """Step the environment alone, scheduled like the worker, until a message over `pipe`.
 
-    It does as many steps as `turns`, a pipe, says, and then answers; without it, it never waits.
+    The pipe `turns` gives the number of steps to make, and gets an answer after them. Without
+    `turns`, the loop never waits.
     """
     from tmrl_like.worker.realtime import real_time
 
@@ -229,17 +233,17 @@ def run_bare(make_env, priority, file, turns, pipe):
 
 
 def be_quiet():
-    """Overruns are counted here; environment and worker need not report each."""
+    """Silence the reports of environment and worker, since overruns are counted here."""
     warnings.filterwarnings("ignore", message="Time-step timed out")
     logging.getLogger("tmrl_like").setLevel(logging.ERROR)
 
 
 def link_of(worker):
-    """The process of the worker's link."""
+    """Return the process of the worker's link."""
     return next(p for p in worker.program.children() if "link_process.py" in " ".join(p.cmdline()))
 
 
-# -- what the times say ----------------------------------------------------------------------------
+# -- figures from the times ------------------------------------------------------------------------
 
 
 def within(times, start, end):
@@ -248,10 +252,11 @@ def within(times, start, end):
 
 
 def late_per_1000(times, time_step_s):
-    """Of 1,000 observations, how many came too long after they were due.
+    """Return how many of 1,000 observations were late.
 
-    After a reset, and after an observation that came a whole time-step late, time-steps are counted
-    from the observation on; and from an earlier one than that where observations come sooner.
+    An observation is due a time-step after the previous one was. After a reset, after an
+    observation that is early, and after one that is a whole time-step late, time-steps are counted
+    from the observation itself.
     """
     steps, late, due = 0, 0, 0.0
     is_first = np.isnan(times["act_s"])
@@ -272,14 +277,14 @@ def overruns_per_1000(times, time_step_s):
 
 
 def outside_us(times):
-    """What each step took beside `env.step` and `act_`; resets left out."""
+    """Return each step's time outside `env.step` and `act_` in µs, without resets."""
     is_step = ~np.isnan(times["act_s"])
     outside_s = times["called"][1:] - times["returned"][:-1] - times["act_s"][1:]
     return 1e6 * outside_s[is_step[1:] & is_step[:-1]]
 
 
 def costs(what, own):
-    """What a step takes that is the worker's."""
+    """Yield rows of the worker's own share of a step."""
     act_us = 1e6 * own["act_s"][~np.isnan(own["act_s"])]
     values = {"outside": (outside_us(own), 4.0, 100.0), "act": (act_us, 12.0, 50.0)}
     for name, (values_us, median_goal, worst_goal) in values.items():
@@ -292,7 +297,7 @@ def costs(what, own):
 
 
 def deadlines(what, own, bare, hz):
-    """What was missed, beside the bare loop."""
+    """Return a row of the missed deadlines, of the worker and of the bare loop."""
     (ours, late), (limit, late_bare) = (
         (overruns_per_1000(times, 1 / hz), late_per_1000(times, 1 / hz)) for times in (own, bare)
     )
@@ -309,7 +314,7 @@ def deadlines(what, own, bare, hz):
 
 
 def in_slices(case, seconds, priority):
-    """Worker and bare loop step for so many seconds each, in turns."""
+    """Let worker and bare loop step in turns, for `seconds` each; yield the rows."""
     turns, turns_of_bare = SPAWN.Pipe()
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as running:
         folder = Path(home)
@@ -326,7 +331,7 @@ def in_slices(case, seconds, priority):
         worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
         for part in (bare, worker):
             part.hear()
-        time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # a turn each, at least
+        time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # at least a turn for each
         for part in (worker, bare):
             part.ask("stop")
         own, alone = dict(np.load(file)), dict(np.load(bare_file))
@@ -336,7 +341,7 @@ def in_slices(case, seconds, priority):
 
 
 def disturb(case, folder, seconds, cut_s, stop_s, priority):
-    """One worker through all disturbances; returns which phase was when."""
+    """Put one worker through all disturbances; return start and end of each phase."""
     keys = folder / "keys"
     phases = {}
 
@@ -344,7 +349,7 @@ def disturb(case, folder, seconds, cut_s, stop_s, priority):
     def phase(name):
         started = time.perf_counter()
         yield
-        time.sleep(stop_s / 2)  # what was held back flows again
+        time.sleep(stop_s / 2)  # until delayed messages have arrived
         phases[name] = started, time.perf_counter()
 
     with contextlib.ExitStack() as running:

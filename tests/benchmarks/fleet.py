@@ -1,21 +1,21 @@
-"""How many workers a server and a trainer carry, and what each costs: sessions and senders without
+"""How many workers a server and a trainer carry, and the cost of each. The workers have no
 environments.
 
     python tests/benchmarks/fleet.py [--workers 16 32 64] [--servers 1] [--nodes 0 1 3]
                                      [--hz 20] [--minutes 1]
 
-Light workers, many in a process, each with a connection, a sample log and an outbox of its own: a
-tiny sample in each step, a packet in each tenth of a second (below 10 Hz in each step), as a
-worker's outbox does it. They meet `--servers` servers, each in a process of its own. Without nodes
-each has a trainer; with nodes, they are gateways of an engine (JetStream, three nodes flush to the
-disk before they confirm) that one trainer reads. Trainers have a real memory and log, and publish a
-policy of 100 kB every 5 s.
+Light workers share processes, but each has its own connection, sample log and outbox. Each makes a
+tiny sample per step and, as a worker's outbox does, a packet every tenth of a second (below 10 Hz
+at each step). They dial `--servers` servers, each in a process of its own. Without nodes each
+server has a trainer. With nodes, the servers are gateways of an engine that one trainer reads
+(JetStream, of which three nodes flush to disk before they confirm). Trainers have a real memory and
+log, and publish a policy of 100 kB every 5 s.
 
-Nothing may be lost, doubled or out of order: a worker's entries are samples, so that at each packet
-the trainer must have been given as many samples of its process as the number of the packet's last
-entry. The age of a sample is what has passed from its step to the memory. CPU and memory are each
-process's own, from the operating system. A generator that is late makes fewer packets than it is
-asked for.
+No sample may be lost, duplicated or out of order. All of a worker's entries are samples, so at each
+packet the trainer must have received as many samples of its process as the number of the packet's
+last entry. The age of a sample is the time from its step until it is in the memory. CPU and memory
+are those of each process, from the operating system. A generator that is late makes fewer packets
+than it is asked for.
 """
 
 import contextlib
@@ -40,9 +40,9 @@ from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 
 PACKET_S = 0.1  # the outbox's `max_age_s`
-PROCESSES = 4  # that the light workers live in
-ARRIVES_EVERY_S = 0.01  # one in each of them
-# between two looks at a connection that is being made; who proves no key for long is cut
+PROCESSES = 4  # which the light workers share
+ARRIVES_EVERY_S = 0.01  # between two new workers of a process
+# between two turns of a worker that is still connecting; the server cuts slow handshakes
 CONNECTING_S = 0.1
 PUBLISH_S = 5.0
 SPACES = ("o", "a")
@@ -50,7 +50,7 @@ WEIGHTS = 25_000
 
 
 def engine_options(nodes):
-    """None: no engine."""
+    """Return the options of the engine, or None if there are no nodes."""
     if not nodes:
         return None
     from tmrl_like.engine.options import EngineOptions
@@ -59,7 +59,7 @@ def engine_options(nodes):
 
 
 def ring_to(keys, port, nodes):
-    """A trainer's connection."""
+    """Return a trainer's connection, to a server or to the engine."""
     if not nodes:
         return connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
     from tmrl_like.engine.reader import Reader
@@ -114,9 +114,7 @@ def run_trainer(keys, port, nodes, pipe):
 
 
 class Worker(LightDelivery):
-    """What a worker has, but for an environment and threads; its owner calls `turn` for each
-    packet.
-    """
+    """A worker without environment or threads; its owner calls `turn` for each packet."""
 
     def __init__(self, name, port, keys, samples):
         super().__init__(open_folder(None, name), log_bytes=4 << 20)
@@ -139,7 +137,7 @@ class Worker(LightDelivery):
 
 
 def make_room_for_links(links):
-    """Let this process have so many links over zmq: descriptors for all, and one context, whose
+    """Prepare this process for this many zmq links: descriptors for all, and one context, whose
     threads they share.
     """
     import zmq
@@ -148,7 +146,7 @@ def make_room_for_links(links):
 
     class Shared(zmq.Context):
         def term(self):
-            """Each link ends the context that it made; here it is everybody's."""
+            """Do nothing: each link ends its context, but here all links share one."""
 
     raise_descriptor_limit()
     shared = Shared()
@@ -157,7 +155,7 @@ def make_room_for_links(links):
 
 
 def run_workers(keys_folder, names, samples, packet_s, pipe):
-    """`names`: of the workers, with the port that each dials."""
+    """Run light workers; `names` maps their names to the ports that they dial."""
     logging.disable()
     make_room_for_links(len(names))
     observations = (np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32) for i in range(samples))
@@ -181,7 +179,7 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
         if at <= now:
             workers[i].turn()
             turn_s = packet_s if workers[i].is_connected else min(packet_s, CONNECTING_S)
-            # one that is late skips what it cannot make
+            # a worker that is late skips turns
             heapq.heapreplace(due, (max(at + turn_s, now), i))
             turns += 1
         if connected_s is None and not coming and all(w.is_connected for w in workers):
@@ -200,7 +198,7 @@ def run_workers(keys_folder, names, samples, packet_s, pipe):
 
 
 class Fleet:
-    """Servers, trainers and light workers, all of them connected; they end with `stack`."""
+    """Connected servers, trainers and light workers, which end with `stack`."""
 
     def __init__(self, stack, keys, workers, servers, nodes, hz):
         def part(target, *args):
@@ -208,7 +206,7 @@ class Fleet:
 
         options = {"keys_dir": keys, "max_workers": workers, "engine": engine_options(nodes)}
         first = part(run_server, options)
-        ports = [first.hear()]  # which has made the keys
+        ports = [first.hear()]  # the first server has now made the keys
         self.servers = [first, *(part(run_server, options) for _ in range(servers - 1))]
         ports += [server.hear() for server in self.servers[1:]]
         self.trainers = [
@@ -245,7 +243,7 @@ class Fleet:
         return {name: sum(part.cpu_s() for part in group) for name, group in groups.items()}
 
     def collect(self, on):
-        """Samples that each worker has made."""
+        """Switch collecting on or off; return how many samples each worker has made."""
         made = {}
         for share in self.generators:
             made |= share.ask("collect", on)
@@ -253,7 +251,7 @@ class Fleet:
 
 
 def one_fleet(fleet, seconds):
-    """What it carries, and what that costs."""
+    """Return the figures of a fleet: its packets, its losses and its costs."""
     fleet.collect(True)
     time.sleep(min(3.0, seconds))
     for trainer in fleet.trainers:

@@ -1,16 +1,16 @@
-"""How soon the racing game is driven by the experiments that ship, in simulated time.
+"""How soon the included experiments learn to drive the racing game, in simulated time.
 
     python tests/benchmarks/laps.py --file RESULTS
                                     [--tasks racing_lidar racing_image racing_iqn] [--seeds 0 1 2]
                                     [--steps 5000] [--variant NAME --change "agent.gamma=0.95
                                     actor.noise_beta=1"] [--jobs 1] [--show]
 
-Agent and memory of config/TASK.yaml in a plain loop, with as many training steps per decision as
-the file allows; the game moves on while the environment waits for the end of its time-step. Every
-tenth of the decisions five test episodes without exploration give their mean share of the track,
-1.0 for five whole laps. They begin at any time between two of the game's ticks, and waits are late
-by 3 ms on average, so that they differ. `--variant` names what `--change` makes of the experiment:
-`agent.picture_encoder=FILE` begins with an encoder that was trained beforehand.
+Agent and memory of config/TASK.yaml run in a plain loop, with as many training steps per decision
+as the file allows. The game advances while the environment waits for the end of its time-step.
+After every tenth of the decisions, five test episodes without exploration give their mean share of
+the track, 1.0 for five whole laps. They begin at a random time between two of the game's ticks, and
+waits are 3 ms late on average, so that episodes differ. `--variant` names the experiment with the
+overrides of `--change`: `agent.picture_encoder=FILE` begins with an encoder trained beforehand.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ LATE_S = 0.003
 
 
 class SimulatedGame(Simulation):
-    """The game on a clock of its own, which goes while somebody sleeps."""
+    """The game on a clock of its own, which advances only in `sleep`."""
 
     def __init__(self, track, seed):
         self.now_s, self._random = 0.0, np.random.default_rng(seed)

@@ -1,13 +1,14 @@
-"""Training steps per second: SAC and REDQ, in the whole loop, and beside their arithmetic and SBX.
+"""Training steps per second of SAC and REDQ, alone and in the whole loop, compared with their
+arithmetic and SBX.
 
     python tests/benchmarks/learner.py [--threads 1 2] [--widths 64 256] [--rounds 30]
                                        [--steps 40] [--peer PYTHON]
 
-Observations of 17 and actions of 6 numbers. All that is compared takes turns in slices of a few
-steps. "SAC" is SAC as the peers have it, "as it ships" the agent with its defaults. The arithmetic
-of a step is its matrix products, at the best rate that `torch.mm` reaches in this run. `--peer`
-names the Python of a virtual environment with sbx-rl, which then runs in a process of its own, with
-as many threads.
+Observations have 17 numbers, actions 6. All compared variants take turns in slices of a few steps.
+"SAC" is configured as in the peers, "as it ships" is the agent with its defaults, and "its page" is
+SAC in torch without acceleration. The arithmetic of a step is its matrix products, at the best rate
+that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with
+sbx-rl, which then runs in a process of its own, with the same number of threads.
 """
 
 import numpy as np
@@ -47,7 +48,9 @@ def filled_memory(nb_steps, device, batch_size):
 
 
 def flop(width, critics):
-    """Of a step's matrix products, for one transition; two critics in the target."""
+    """Return the floating-point operations in a training step's matrix products, for one
+    transition and with two critics in the target.
+    """
     inputs, outputs, square = OBS + ACT, 2 * ACT, width * width
     actor, critic = OBS * width + square + width * outputs, inputs * width + square + width
     to_actions = square + width + ACT * width
@@ -63,7 +66,7 @@ def flop(width, critics):
 
 
 def best_mm():
-    """FLOP/s of a matrix product of the size that a step is made of."""
+    """Return a function that measures FLOP/s of a matrix product of the size used in a step."""
     a, b, c = torch.randn(256, 256), torch.randn(256, 256), torch.empty(256, 256)
     return lambda: 2.0 * 256**3 * rate(lambda: torch.mm(a, b, out=c), 50)
 
@@ -90,7 +93,9 @@ def agents(width):
 
 
 def training_of(width, steps):
-    """A round of it is what the trainer does: sampling, training, counting, looking for samples."""
+    """Return a training whose round does what the trainer does: sampling, training, counting,
+    looking for samples.
+    """
     return TrainingOffline(
         env_cls=SPACES,
         memory_cls=partial(filled_memory, batch_size=BATCHES[width]),
@@ -105,7 +110,7 @@ def training_of(width, steps):
 
 
 def compared(width, steps, rounds, peer):
-    """Rates, turn by turn."""
+    """Return the rates of all variants, turn by turn."""
     calls = {"mm": best_mm()}
     of_all = batch(width)
     for name, agent in agents(width).items():
@@ -134,7 +139,7 @@ def measure(options):
             peer = Peer(options.peer, "_peer_learner.py", str(threads), **environment)
         for width in options.widths:
             found = compared(width, options.steps, options.rounds, peer)
-            arithmetic = max(found["mm"]) / BATCHES[width]  # steps/s of one FLOP a transition
+            arithmetic = max(found["mm"]) / BATCHES[width]  # steps/s at one FLOP per transition
             row = {
                 "what": (
                     f"SAC's steps/s, times SBX's: {width}×{width}, batch {BATCHES[width]}, "

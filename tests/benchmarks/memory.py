@@ -1,16 +1,16 @@
-"""Batches of 256 out of the memory, appending to it, and its size, beside plain numpy and beside
-tmrl's.
+"""Batches of 256 from the memory, appending to it, and its size, compared with plain numpy and with
+tmrl's memory.
 
     python tests/benchmarks/memory.py [--seconds 1] [--repeats 5] [--sizes 100000 1000000]
                                       [--images 100000] [--peer PYTHON]
 
-Drone transitions have 4 numbers and 4 buffered actions in each observation; image stacks are 4
-frames of 64 x 64 uint8, stored as single frames, two stacks per transition. A user's own
-`get_transition` works on lists. The limit is plain numpy: precomputed columns, one gather each, no
-structure, no history across episodes.
+Drone transitions have 4 numbers and 4 buffered actions in each observation. Image stacks are 4
+frames of 64 x 64 uint8, stored as single frames, with two stacks per transition. A user's own
+`get_transition` works on lists. The limit is plain numpy: precomputed columns, one gather each,
+without structure and without regard to episodes.
 
 With `--peer` the same runs on tmrl's memories under another Python (torch, numpy, pandas, and
-`tmrl==0.7.1` without its dependencies), taking turns with ours.
+`tmrl==0.7.1` without its dependencies), in turns with ours.
 """
 
 import tracemalloc
@@ -42,7 +42,7 @@ BLOCK = 10_000
 
 
 def block_of(columns, start, end):
-    """Samples as they come out of a packet."""
+    """Return samples in the form in which they come out of a packet."""
     obs = columns["obs"]
     leaves = list(obs) if len(obs) == 4 else [obs]
     flags = columns["terminated"], columns["truncated"]
@@ -58,7 +58,7 @@ def block_of(columns, start, end):
 
 
 def filled(columns, **options):
-    """Our memory, full of these samples."""
+    """Return our memory, filled with these samples."""
     n = len(columns["rew"])
     memory = ReplayMemory(memory_size=n, batch_size=BATCH, **options)
     for start in range(0, n, BLOCK):
@@ -79,7 +79,7 @@ def filled_tutorial(columns):
 
 
 def drone_gather(columns):
-    """One gather per column, to tensors."""
+    """Return a function that gathers a batch from each column, as tensors."""
     rng = np.random.default_rng(0)
     flags = (
         columns["rew"],
@@ -114,14 +114,14 @@ def measure(options):
     peer = Peer(options.peer, "_peer_memory.py") if options.peer else None
 
     def compared(**calls):
-        """Batches per second of each, and of tmrl's memory that was built before."""
+        """Measure batches per second of each call, and of the tmrl memory that was built last."""
         rates = {name: partial(per_second, call, options.seconds) for name, call in calls.items()}
         if peer is not None:
             rates["tmrl 0.7.1"] = partial(peer.ask, f"rate {options.seconds}")
         return in_turns(options.repeats, **rates)
 
     def built(line):
-        """Bytes of a transition in tmrl's memory."""
+        """Build tmrl's memory, if there is a peer; return its bytes per transition."""
         return {"tmrl 0.7.1": peer.ask(f"build {line}")} if peer is not None else {}
 
     for n in options.sizes:

@@ -1,12 +1,12 @@
-"""How soon a mistake is named: each of `tests/cli/mistakes.py`, in a process of its own as a user
-starts it.
+"""How soon a mistake is named: each of `tests/cli/mistakes.py`, in a process of its own, started as
+by a user.
 
     python tests/benchmarks/mistakes.py [--only WORDS]
 
-Measured from the start of the process to the line with the cause. The key of another server is
-doubted in a line at once, and the worker gives up a minute later: there the first line counts. A
-mistake that needs a patch of the command's own process (a package that is not there) pays for
-pytest's import as well.
+Measured from the start of the process to the line with the cause. With the key of another server, a
+line raises the doubt at once and the worker gives up a minute later: the first line counts. If a
+mistake needs a patch in the command's process (a missing package), the time includes pytest's
+import.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ PATCHED = (
 
 @contextlib.contextmanager
 def prepared(mistake):
-    """What leads to it, in a folder and a home of its own."""
+    """Prepare what a mistake needs, in a folder and a home of its own."""
     with contextlib.ExitStack() as until_end, pytest.MonkeyPatch.context() as patch:
         folder = Path(until_end.enter_context(tempfile.TemporaryDirectory()))
         for variable in ("HOME", "USERPROFILE"):
@@ -54,8 +54,8 @@ def prepared(mistake):
 
 
 def make(name):
-    """Seconds until the line with the cause, infinite if it never came; and whether there was a
-    traceback.
+    """Make a mistake; return the seconds until the line with the cause (infinite without one, or
+    with a wrong exit code), and whether there was a traceback.
     """
     mistake = mistakes.MISTAKES[name]
     is_doubted = mistake.patch is mistakes.gives_up_soon

@@ -1,12 +1,12 @@
-"""The whole product in real time, several seeds: `tmrl-like run EXPERIMENT --proof`, as a user
-starts it.
+"""The whole product in real time, with several seeds: `tmrl-like run EXPERIMENT --proof`, started
+as by a user.
 
     python tests/benchmarks/real_time.py [--experiments drone robot] [--seeds 0 1 2 3 4]
                                          [--minutes 2]
 
-Training takes `--minutes`, test episodes included; then the proof tests the last policy in twenty.
-An episode succeeds when it ends at its target. Seconds count from the start of training. The limit
-of the drone is a hand-written proportional controller on the same drone, in the same run.
+Training takes `--minutes`, test episodes included; then the proof tests the last policy in twenty
+episodes. An episode succeeds if it ends at its target. Seconds count from the start of training.
+The drone's limit is a hand-written proportional controller on the same drone, in the same run.
 """
 
 import json
@@ -21,12 +21,12 @@ from _harness import CONFIG, benchmark
 from kit.ports import free_port
 
 GAIN = 4.0  # 1/s
-GOOD = {"drone": -7.0, "robot": -10.0}  # the return of a test episode
+GOOD = {"drone": -7.0, "robot": -10.0}  # return of a good test episode
 AGES = ("sample_age_p50_s", "sample_age_p99_s", "policy_age_p50_s", "policy_age_p99_s")
 
 
 def controllers_return(episodes):
-    """A proportional controller flies the drone to its target."""
+    """Return the mean return of a proportional controller that flies the drone to its target."""
     from tmrl_like.envs.drone import DroneEnv
 
     env = DroneEnv()
@@ -47,7 +47,7 @@ def controllers_return(episodes):
 
 
 def run(experiment, seed, minutes, has_proof):
-    """One run; its records, and the episodes of its proof."""
+    """Make a run; return its records, and the episodes of its proof."""
     with tempfile.TemporaryDirectory() as home:
         command = [
             sys.executable,
@@ -80,7 +80,7 @@ def first_good_s(tests, good):
 
 
 def all_succeed_from_s(tests):
-    """The first test episode from which on each one succeeded."""
+    """Return the time of the first test episode from which on all succeeded, else infinity."""
     from_s = float("inf")
     for test in reversed(tests):
         if not test["terminated"]:

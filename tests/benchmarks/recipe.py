@@ -1,13 +1,13 @@
-"""How much is learnt per step on MuJoCo's tasks: plain SAC, the agent as it ships, CrossQ, the
-recipe, and it without each of its parts.
+"""Learning per step on MuJoCo's tasks: plain SAC, SAC as it ships, CrossQ, the recipe, and the
+recipe without each of its parts.
 
     python tests/benchmarks/recipe.py --file RESULTS [--tasks Hopper-v5 …]
                                       [--variants plain recipe …] [--seeds 0 1 2] [--steps 50000]
                                       [--jobs 1] [--show]
 
-Agent and memory in a plain loop; the mean return of ten test episodes without exploration, every
-5,000 steps. The published returns (version 4, ten seeds) are those of SimbaV2's authors
-(arXiv:2502.15280; its repository, results/baseline).
+Agent and memory run in a plain loop. Every 5,000 steps, ten test episodes without exploration give
+their mean return. The published returns (version 4 of the tasks, ten seeds) are those of SimbaV2's
+authors (arXiv:2502.15280; its repository, results/baseline).
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ PLAIN = {
     "layer_norm": False,  # in the critics
     "scale_rewards": False,
     "n_steps": 1,  # rewards in a transition
-    "actor_polyak": 0.0,  # share of the average of the actor that stays
+    "actor_polyak": 0.0,  # share of the actor's moving average that is kept in each step
     "updates": 1,  # training steps per environment step
 }  # as in stable-baselines3 and Spinning Up
 AS_IT_SHIPS = PLAIN | {"normalize_obs": True, "layer_norm": True, "actor_polyak": 0.995}

@@ -3,12 +3,12 @@
     python tests/benchmarks/relay.py [--kinds packets images noise] [--seconds 1] [--repeats 3]
                                      [--transport zmq]
 
-Samples of three kinds, as many as the goal is in so many seconds:
+Samples of three kinds, as many as `--seconds` would take at the goal's rate:
 
 packets   drone samples (act 2, obs 4 float32, reward, flags, info; no action buffer) that wait
           in the worker's log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
-images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
-noise     the same of pure noise, which no compression helps
+images    whole stacks of 4 x 64 x 64 uint8 that wait there: a moving picture
+noise     the same with pure noise, which cannot be compressed
 
 The limit sends frames of the same size over two hops of plain TCP (no encryption, no Python
 objects). CPU is that of all three processes.
@@ -27,7 +27,7 @@ import numpy as np
 from _harness import Part, benchmark, in_turns, run_server, two_hops, wait_for
 from kit.light_worker import LightDelivery
 
-PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
+PACKET = 2000  # drone samples in a packet of a backlog
 KEPT_BYTES = 8 << 30
 REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
@@ -35,7 +35,7 @@ GOALS_PER_S = {"packets": 3_000_000, "images": 20_000, "noise": 30_000}
 
 
 def drone_samples(n):
-    """Samples as the drone's worker produces them: a flight towards a target, then the next."""
+    """Return samples as the drone's worker produces them: one flight to a target after another."""
     rng = np.random.default_rng(0)
     samples = []
     position = np.zeros(2)
@@ -66,7 +66,7 @@ def image_samples(n, noise):
 
 
 def spaces_of(kind):
-    """Observation and action space of the samples, without the action buffer."""
+    """Return observation and action space of the samples, without the action buffer."""
     from gymnasium import spaces
 
     number = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -110,7 +110,7 @@ def run_trainer(port, keys, transport, kind, pipe):
 
 
 class Sending(LightDelivery):
-    """Sends when it is told to, and counts the bytes."""
+    """A delivery that sends only while `is_open`, and counts the bytes sent."""
 
     is_open = False
     sent_bytes = 0
@@ -158,7 +158,7 @@ def run_worker(port, keys, transport, kind, count, pipe):
 
 
 def way(kind, seconds, transport, found):
-    """Samples per second; what they took on the way is appended to `found`."""
+    """Return samples per second; append bytes and CPU time of a sample to `found`."""
     count = int(seconds * GOALS_PER_S[kind])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
@@ -183,7 +183,7 @@ def way(kind, seconds, transport, found):
 
 
 def two_tcp_hops(found, seconds):
-    """Samples per second, in frames of the size that the newest way had."""
+    """Return samples per second, in frames of the size of the newest measured packets."""
     frame_bytes = int(found["bytes"][-1] * PACKET)
     frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
     with two_hops() as (begin, end):

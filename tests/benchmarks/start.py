@@ -1,12 +1,12 @@
-"""What it takes to start: the import, the command line, a server, and a worker of a shipped actor
-with its memory.
+"""Times to start: the import, the command line, a server, and a worker with an included actor; and
+the worker's memory.
 
     python tests/benchmarks/start.py [--repeats 7]
 
-Each is a process, in turns with its limit: a Python that does nothing (import, --help), one that
-binds a port (server), one that makes the drone's environment and steps it (worker). Memory is that
-which is a process's own (USS), two seconds after the first step, of the process that drives the
-environment and of its link.
+Each is a process, in turns with its limit: a Python that does nothing (import, --help), that binds
+a port (server), or that makes the drone's environment and steps it (worker). Memory is the unique
+set size (USS), two seconds after the first step, of the process that drives the environment and of
+its link.
 """
 
 import os
@@ -42,13 +42,13 @@ BARE = (
 
 
 def ends(*command):
-    """Seconds from the start of a Python to its end."""
+    """Return the seconds from the start of a Python to its end."""
     program = [sys.executable, *command]
     return timed(lambda: subprocess.run(program, check=True, stdout=subprocess.DEVNULL))
 
 
 def listens(home, port, *command):
-    """Seconds from the start of a Python until its port accepts."""
+    """Return the seconds from the start of a Python until its port accepts a connection."""
     quiet = subprocess.DEVNULL
     environment = os.environ | {"TMRL_LIKE_HOME": home}
     started = time.perf_counter()
@@ -69,12 +69,12 @@ def listens(home, port, *command):
 
 
 def steps(home, own_mb, children_mb, *command):
-    """Seconds from the start of a Python until its first step; notes its memory, and that of its
-    children.
+    """Return the seconds from the start of a Python until its first step; append its memory and
+    that of its children, in MB, to the lists.
     """
     environment = {**os.environ, "TMRL_LIKE_HOME": home, "PYTHONPYCACHEPREFIX": home}
     environment["PYTHONPATH"] = os.pathsep.join((home, os.environ.get("PYTHONPATH", "")))
-    # compiled in the first run, as what is installed is
+    # the first run compiles the modules, as an installation does
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program, pipe = [sys.executable, *command], subprocess.PIPE
     started = time.perf_counter()
@@ -119,7 +119,7 @@ def measure(options):
         port = free_port()
         served = ["-m", "tmrl_like", "server", str(CONFIG), f"--server.port={port}"]
         server = partial(listens, home, port, *served)
-        first_s = server()  # which makes the keys
+        first_s = server()  # the first start makes the keys
         found = in_turns(
             options.repeats, ours=server, limit=partial(listens, home, port, "-c", BIND, str(port))
         )
@@ -140,7 +140,7 @@ def measure(options):
         env_mb = []
         link_mb = []
         bare_mb = []
-        first_s = steps(home, [], [], *work)  # which compiles
+        first_s = steps(home, [], [], *work)  # the first start compiles the modules
         found = in_turns(
             options.repeats,
             ours=partial(steps, home, env_mb, link_mb, *work),

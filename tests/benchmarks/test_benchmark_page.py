@@ -1,4 +1,4 @@
-"""The pages of benchmarks show the figures that are kept, all of them and no other."""
+"""The benchmark pages show all kept figures and no others."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize("page", _page.PAGES, ids=lambda page: page.stem)
 def test_the_tables_of_a_page_are_the_figures_that_are_kept(page):
-    """`python tests/benchmarks/_page.py` writes them again."""
+    """If this fails, `python tests/benchmarks/_page.py` updates the tables."""
     assert _page.updated(page) == page.read_text(encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
-"""Each script of this folder runs, with `--quick`, to its end; none hangs for a process of it that
-is gone.
+"""Each script of this folder runs to its end with `--quick`, and none hangs when one of its
+processes is gone.
 """
 
 import json

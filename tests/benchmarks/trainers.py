@@ -1,13 +1,13 @@
-"""Two trainers that learn as one, against two that do not speak to each other.
+"""Two trainers that learn as one, compared with two independent ones.
 
     python tests/benchmarks/trainers.py [--width 256] [--batch 256] [--steps 50] [--turns 41]
                                         [--realtime]
 
-Both are processes with one thread each, train SAC on a batch of random numbers, and take turns:
-together, alone, together, … Between them, what the same two come to that wait for each other as
-often and exchange nothing: no way to average can be faster. Beside it, how long an all-reduce of
-the gradients takes, and how long the same bytes take each way over the loopback at once.
-`--realtime` keeps other work of the machine out of it (Linux, root).
+Both are processes with one thread each that train SAC on a batch of random numbers. They take
+turns: together, alone, together, … In other turns they wait for each other as often but exchange
+nothing: no averaging can be faster than that. Also measured are an all-reduce of the gradients, and
+the same bytes sent both ways at once over the loopback. `--realtime` keeps the machine's other work
+from disturbing the figures (Linux, root).
 """
 
 import os
@@ -22,7 +22,7 @@ OBS, ACT = 17, 6
 
 
 class Waiting:
-    """An average that waits for the other one, and leaves each its own."""
+    """An average that only waits for the other trainer and leaves the gradients as they are."""
 
     def __init__(self, ranks):
         self._ranks = ranks
@@ -48,7 +48,7 @@ def sac(width):
 
 
 def run_rank(rank, port, options, pipe):
-    """One of the two; says what came out, by turns."""
+    """Run one of the two trainers; send its figures, turn by turn."""
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     os.environ |= there | {
         "WORLD_SIZE": "2",
@@ -74,7 +74,7 @@ def run_rank(rank, port, options, pipe):
     batch = Batch(obs, torch.rand(rows, ACT) * 2 - 1, torch.randn(rows), next_obs, zeros, zeros)
 
     def train(agent):
-        """Samples per second of both."""
+        """Train; return the samples per second of both trainers together."""
 
         def all_steps():
             for _ in range(steps):
@@ -121,7 +121,9 @@ def run_rank(rank, port, options, pipe):
 
 
 def exchange_of(ranks, size_bytes):
-    """What sends so many bytes to the other process and takes as many from it, at the same time."""
+    """Return a function that sends this many bytes to the other process while it receives as
+    many.
+    """
     if ranks.rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as server:
             ranks.broadcast(server.getsockname()[1].to_bytes(4, "little"))

@@ -1,13 +1,13 @@
-"""From `broadcast_model` in the trainer to the worker's next action with the new weights.
+"""The time from `broadcast_model` in the trainer to the worker's first action with the new weights.
 
     python tests/benchmarks/weights.py [--repeats 9] [--sizes 0.28 10 50]
 
 Server, trainer and worker are three processes on this machine, encrypted. The worker runs an
-environment that steps every 0.2 ms and notes when it first acts with each version. Clocks are the
-machine's own. The limit sends the same bytes over two plain TCP hops through a third process.
+environment that steps every 0.2 ms and records when it first acts with each version. All use the
+machine's clock. The limit sends the same bytes over two plain TCP hops through a thread.
 
-Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: how long
-`broadcast_model` holds it, and one `memcpy` of the same bytes right before it.
+Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes. Measured are how
+long `broadcast_model` holds it, and one `memcpy` of the same bytes right before that.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ SIZES = {"0.28": (256, 2), "10": (1570, 30), "50": (3530, 150)}
 
 
 class Pulse(gymnasium.Env):
-    """Steps every 0.2 ms."""
+    """An environment that steps every 0.2 ms."""
 
     observation_space = spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -50,8 +50,8 @@ class Pulse(gymnasium.Env):
 
 
 class Wide(ActorModule):
-    """Holds `width` x `width` weights; its action ignores them, so that inference does not blur the
-    figure.
+    """An actor with `width` x `width` weights. Its action ignores them, so that inference does not
+    affect the figure.
     """
 
     def __init__(self, observation_space, action_space, width):
@@ -84,8 +84,8 @@ def run_worker(port, keys, width, pipe):
 
 
 def published(width, repeats):
-    """Milliseconds from publication to use, what the swap takes of a step, and what publishing
-    takes from training.
+    """Return times in ms: from publication to use, of the swap within a step, for which publishing
+    holds training, and of a `memcpy`.
     """
     from tmrl_like.trainer.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
@@ -129,7 +129,7 @@ def published(width, repeats):
 
 
 def two_tcp_hops(size):
-    """Milliseconds for the same bytes."""
+    """Return the milliseconds that the same bytes take over two TCP hops."""
     payload, buffer = bytes(size), bytearray(1 << 20)
     with two_hops() as (begin, end):
         started, got = time.perf_counter(), 0

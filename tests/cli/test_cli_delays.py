@@ -1,4 +1,4 @@
-"""What `check` drives, and what it says of delays and action buffers."""
+"""How `check` drives, and what it reports about delays and action buffers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.floa
 
 
 class Cart(Interface):
-    """A cart whose orders act after so many others: 0, at once."""
+    """A cart whose commands take effect after `late` further ones; 0: at once."""
 
     action_space = BOX
 
@@ -30,7 +30,7 @@ class Cart(Interface):
         super().__init__()
         self._orders = deque([np.zeros(2)] * (late + 1), late + 1)
         self._position = np.zeros(2)
-        self._noise = np.random.default_rng(0)  # what chance shows is the same in each run
+        self._noise = np.random.default_rng(0)  # chance findings are the same in each run
 
     def get_observation_space(self):
         return spaces.Tuple((spaces.Box(-1e3, 1e3, (2,)), spaces.Box(-1.0, 1.0, (1,))))
@@ -61,7 +61,7 @@ def make_cart(late, act_buf_len):
 
 
 class Game(gymnasium.Env):
-    """Three buttons; each moves the player, a step late."""
+    """A game with three buttons, which each move the player one step late."""
 
     observation_space = spaces.Box(-1e3, 1e3, (1,))
     action_space = spaces.Discrete(3)
@@ -78,7 +78,7 @@ class Game(gymnasium.Env):
 
 @pytest.fixture
 def supervised():
-    """Make an environment as a worker has it."""
+    """Return a function that makes an environment as a worker does."""
     made = []
 
     def make(make_env):
@@ -128,10 +128,10 @@ def response(*lags, is_hidden=False):
         (None, None, 1, "raise --delay-steps"),
         (response(), None, 1, "no effect of the actions was seen within 4 steps"),
         (response(1, 4), None, 4, "the longest that was looked at"),
-        (response(0, 2, is_hidden=True), None, 2, "a speed say"),
+        (response(0, 2, is_hidden=True), None, 2, "such as a speed"),
         (response(0, 2, is_hidden=True), None, 2, "act_buf_len: 2 covers the delay"),
         (response(0), None, 0, "act_buf_len: none is needed"),
-        # numbers are believed before pictures
+        # numbers take precedence over pictures
         (response(2), response(3), 1, "state is not Markov: actions up to 2 steps old still act"),
         (response(), response(3), 1, "state is not Markov: actions up to 3 steps old still act"),
     ],

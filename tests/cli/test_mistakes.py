@@ -1,5 +1,5 @@
-"""Mistakes that a new user makes. Each is one line that says what is wrong and what to do, and an
-exit code.
+"""Mistakes of new users. Each is reported in one line that says what is wrong and what to do, and
+by an exit code.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def test_every_command_helps_on_a_screen_or_two(command, typed):
     out = typed(*command.split(), "--help").out
     assert f"usage: tmrl-like {command}".strip() in out
     assert out.count("\n") <= 60
-    if not command:  # a newcomer finds all of them
+    if not command:  # the overview names all commands
         assert re.findall(r"^    ([a-z]\S*)(?:  |$)", out.partition("COMMAND")[2], re.M) == [
             *COMMANDS
         ]
@@ -91,7 +91,7 @@ def test_the_configuration_is_printed_with_all_defaults_and_every_key_with_its_m
     assert "epochs: 7" in out
     assert "gain: 0.02" in out
     keys = typed("config").out
-    assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in keys
+    assert "--trainer.epochs (a number; 10)\n        number of epochs; a checkpoint" in keys
     assert "--agent.KEY VALUE\n" in keys
 
 

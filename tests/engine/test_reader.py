@@ -1,4 +1,4 @@
-"""From the stream to the trainer's memory, through real nodes."""
+"""Samples go from the stream to the trainer's memory, with real nodes."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ from tmrl_like.wire import messages as m
 def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog, monkeypatch):
     monkeypatch.setattr("tmrl_like.engine.reader._LONELY_AFTER_S", 0.2)
     rig.trainer()
-    until(lambda: "no server gives this engine samples of the run" in caplog.text)
+    until(lambda: "no server sends samples of the run to this engine" in caplog.text)
 
 
 def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
@@ -58,7 +58,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     trainer = rig.trainer()
     rig.stream()
     EngineConnection(rig.arena, forge).close()
-    time.sleep(0.5)  # some looks at the seat
+    time.sleep(0.5)  # enough for several looks at the seat
     worker = rig.worker(rig.server())
     make(worker, 1)
     until(lambda: not worker.kept)

@@ -2,7 +2,7 @@
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that stands still until a test sets `now`."""
 
     def __init__(self, now=0.0):
         self.now = now

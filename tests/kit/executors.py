@@ -1,11 +1,11 @@
-"""A thread beside, of a part that writes its files there."""
+"""Executors without a thread, in place of the background threads that write files."""
 
 from collections import deque
 from concurrent.futures import Executor, Future
 
 
 class Beside(Executor):
-    """Does what it is given when it is told to `work`, or when somebody waits for its end."""
+    """Runs its jobs when `work` or `shutdown` is called."""
 
     def __init__(self):
         self.jobs = deque()
@@ -27,7 +27,7 @@ class Beside(Executor):
 
 
 class AtOnce(Beside):
-    """Does at once what it is given: so the order of all that happens is the same each time."""
+    """Runs each job at once, so that the order of events is the same each time."""
 
     def submit(self, call, /, *arguments):
         future = super().submit(call, *arguments)

@@ -1,11 +1,11 @@
-"""Calls of the system that fail."""
+"""System calls that fail."""
 
 import os
 
 
 def failing(number, real=None, where=lambda *arguments: True):
-    """A function that raises the OSError of this number; where its arguments are others it does
-    what `real` does.
+    """Return a function that raises the OSError with this errno. If `real` is given, arguments for
+    which `where` is false are passed to `real` instead.
     """
 
     def call(*arguments, **options):

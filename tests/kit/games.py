@@ -1,4 +1,4 @@
-"""A game for tests: it owns a window, listens to the keyboard, runs on its own clock, and tells its
+"""A game for tests: it owns a window, reads the keyboard, runs on its own clock, and sends its
 state over TCP.
 """
 
@@ -12,8 +12,8 @@ import pygame
 
 
 def play(title, size, port, tick, ticks_per_s, flags=0):
-    """Until somebody closes its window: `tick` draws in it, knows the keys that are held, and
-    returns a record.
+    """Play until the window is closed. `tick` gets the window and the pressed keys, draws, and
+    returns the record to send.
     """
     pygame.init()
     window = pygame.display.set_mode(size, flags)
@@ -28,7 +28,7 @@ def play(title, size, port, tick, ticks_per_s, flags=0):
 
 
 class Teller:
-    """Listens on a port, and sends each record to whoever has connected."""
+    """Listens on a port, and sends each record to all connected clients."""
 
     def __init__(self, port):
         self._server = socket.create_server(("127.0.0.1", port))

@@ -6,8 +6,8 @@ from rtgym import RealTimeGymInterface
 
 
 class Interface(RealTimeGymInterface):
-    """Observes how many steps the episode has; notes what it is asked for, and raises where `fails`
-    says.
+    """Its observation is the number of steps in the episode. It records its calls in `calls`, and
+    the call named by `fails` raises ConnectionError.
     """
 
     action_space = spaces.Box(-1.0, 1.0, (1,))

@@ -1,8 +1,8 @@
-"""What a person holds down, said by a test."""
+"""Keys and buttons that a test holds down."""
 
 
 class Keys:
-    """A keyboard without a screen, and the buttons of a gamepad."""
+    """Stands in for a keyboard, or for the buttons of a gamepad; `held` is what is pressed."""
 
     def __init__(self):
         self.held = set()

@@ -1,4 +1,4 @@
-"""Small agents, batches for them, and what they hold."""
+"""Small agents, batches for them, and comparisons of their parameters."""
 
 from functools import partial
 
@@ -15,14 +15,14 @@ HIDDEN = (24, 16)
 
 
 def rows_of(space, rows, seed=0):
-    """So many samples of a space: tensors [rows, ...] in its structure."""
+    """Return random samples of a space as tensors [rows, ...] in its structure."""
     samples = batch_space(space, rows)
     samples.seed(seed)
     return tree.map_leaves(torch.from_numpy, samples.sample())
 
 
 def batch_of(spaces, seed=0, rows=32, **said):
-    """Random transitions, of which one in five is terminal; what is said stands in their place."""
+    """Return random transitions, one in five of them terminal; `said` replaces fields."""
     observation_space, action_space = spaces
     random = torch.Generator().manual_seed(seed)
     transitions = {
@@ -43,7 +43,7 @@ def small(
     critic=EnsembleCritic,
     **options,
 ):
-    """An agent with narrow networks, always the same ones."""
+    """Return an agent with narrow networks, which are the same at each call."""
     torch.manual_seed(0)
     networks = {
         "actor_cls": partial(actor, hidden_sizes=HIDDEN),
@@ -53,8 +53,8 @@ def small(
 
 
 def train(agent, steps, first=0, **said):
-    """Train on batches of its spaces, with noise that follows from the step; returns the
-    metrics.
+    """Train on batches of the agent's spaces, with noise seeded by the step; return the metrics of
+    each step.
     """
     spaces, found = (agent.observation_space, agent.action_space), []
     for step in range(first, first + steps):
@@ -65,7 +65,7 @@ def train(agent, steps, first=0, **said):
 
 
 def tensors_of(agent):
-    """A copy of each parameter and buffer of an agent's modules, by module and name."""
+    """Return a copy of each parameter and buffer of an agent's modules, by module and name."""
     return {
         f"{name} {key}": value.clone()
         for name, module in modules_of(agent).items()
@@ -74,7 +74,7 @@ def tensors_of(agent):
 
 
 def assert_same(one, other, rtol=0.0, atol=0.0, but=""):
-    """Two agents hold the same numbers, but in one of their modules."""
+    """Assert that two agents hold the same numbers, except in the module `but`."""
     ours, theirs = tensors_of(one), tensors_of(other)
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():

@@ -1,4 +1,4 @@
-"""A worker's delivery alone: its rows, its outbox, and a session; no environment and no policy."""
+"""A worker's delivery alone: sample log, outbox and session, without environment or policy."""
 
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
@@ -12,14 +12,14 @@ _PROMPT = OutboxOptions(max_age_s=0.0)
 
 
 class LightDelivery:
-    """Rows and outbox. Implements `session.Role`.
+    """Sample log and outbox. Implements `session.Role`.
 
     Attributes:
-        made: how many samples.
-        received, stored: the entry up to which they are confirmed.
-        dismissed: why its samples are not taken.
-        feeds: that it was welcomed with.
-        policies: versions that came whole.
+        made: number of samples appended.
+        received, stored: the last entry that was confirmed as such.
+        dismissed: why its samples are refused; empty if they are not.
+        feeds: the feeds of all welcomes.
+        policies: versions that have arrived completely.
     """
 
     def __init__(self, folder, options=_PROMPT, log_bytes=512 << 20):
@@ -37,7 +37,7 @@ class LightDelivery:
 
     @property
     def kept(self):
-        """How many samples are not stored."""
+        """Number of samples that are not stored yet."""
         return self.made - self.stored
 
     def close(self):
@@ -77,7 +77,7 @@ class LightDelivery:
 
 
 class LightWorker(LightDelivery):
-    """The same with a session of its own, in a thread."""
+    """A `LightDelivery` with a session of its own, in a thread."""
 
     def __init__(
         self,
@@ -94,6 +94,6 @@ class LightWorker(LightDelivery):
         )
 
     def close(self, flush_s=1.0):
-        """Leave; what is not stored by then goes with a private folder."""
+        """Leave. In a private folder, samples that are not stored by then are lost."""
         self.session.close(flush_s)
         super().close()

@@ -1,4 +1,4 @@
-"""What tests ask of a replay memory."""
+"""Batches and arriving packets for tests of replay memories."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved
 
 
 def gather(memory, items):
-    """The batch of these items."""
+    """Return the batch of these items."""
     size, memory.batch_size = memory.batch_size, len(items)
     memory.sample_indices = lambda: np.asarray(items)
     memory.seed(0)
@@ -19,8 +19,8 @@ def gather(memory, items):
 
 
 def arriving(workers, sizes, seed, count=100, first=0, **env):
-    """(worker, steps) of the packets of so many workers, each with `count` steps from `first` on,
-    in a random order.
+    """Return (worker, steps) of the packets of several workers, interleaved at random. Each worker
+    makes `count` steps, of which those from `first` on are sent.
     """
     streams = [
         list(cut(ActionBufferEnv(worker, **env).take(count)[first:], sizes))
@@ -30,7 +30,7 @@ def arriving(workers, sizes, seed, count=100, first=0, **env):
 
 
 def assert_a_batch_is_what_the_items_are(memory):
-    """Bit for bit; returns the batch of all items, or None."""
+    """Compare bit by bit; return the batch of all items, or None for an empty memory."""
     if not len(memory):
         return None
     batch = gather(memory, range(len(memory)))

@@ -1,4 +1,4 @@
-"""Packets as a worker sends them: of samples, or of bytes that nobody decodes."""
+"""Packets as a worker sends them, of samples or of random bytes, and stores of them."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 
 
 def numbered(number):
-    """A sample whose observation is this number."""
+    """Return a sample whose observation is this number."""
     return None, np.float32(number), 0.0, False, False, {}
 
 
@@ -27,8 +27,8 @@ def packet_of(
     begins_with_break=False,
     **header,
 ):
-    """The message of a packet whose entries are a break or none, these samples, and these reports,
-    from `first` on.
+    """Return the message of a packet whose entries, from `first` on, are an optional break, these
+    samples and these reports.
     """
     writer = PacketWriter()
     for sample in samples:
@@ -48,7 +48,7 @@ def packet_of(
 
 
 def noise(entry, size=50, samples=3):
-    """The message of a packet of the entries from this one on, whose columns nobody can decode."""
+    """Return the message of a packet that begins with `entry` and has random bytes as columns."""
     packet = m.SamplePacket("w", 7, entry, entry + samples - 1, 1, 0, samples, size, False)
     return encode_packet(packet, Random(entry).randbytes(size))
 
@@ -60,7 +60,7 @@ def header_of(message):
 
 
 class Stores:
-    """Opens the store in a folder, one after the other, and closes all of them at the end."""
+    """Opens stores in one folder, one after the other, and closes all of them at the end."""
 
     def __init__(self, folder, stack):
         self.folder, self._stack = folder, stack
@@ -75,7 +75,7 @@ class Stores:
 
 
 def head_of(*messages, before=0, run="run"):
-    """The head of a file with these messages, and so many samples before them."""
+    """Return the head of a file with these messages, after `before` earlier samples."""
     packets = [header_of(message) for message in messages]
     held = sum(packet.samples for packet in packets)
     progress = {
@@ -86,7 +86,7 @@ def head_of(*messages, before=0, run="run"):
 
 
 def write(folder, *groups):
-    """Store these groups of messages, each as a file."""
+    """Store each of these groups of messages as a file."""
     lock = lock_folder(folder)
     assert lock is not None
     store = SampleStore(folder, lock)
@@ -97,5 +97,5 @@ def write(folder, *groups):
 
 
 def entries(store):
-    """The first entries of the packets in a store."""
+    """Return the first entry of each packet in a store."""
     return [packet.first for file in store.files() for packet, *_ in file.packets()]

@@ -1,4 +1,4 @@
-"""Ports that nobody listens on."""
+"""Ports on which no process listens."""
 
 import contextlib
 import socket

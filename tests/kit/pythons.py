@@ -1,4 +1,4 @@
-"""Python in a process of its own."""
+"""Python processes for tests."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(*arguments, code=0, cwd=ROOT, **environment):
-    """Run it with this package until it ends with this exit code; returns what it printed, and its
-    errors.
+    """Run Python with this package until it ends, and assert that its exit code is `code`; return
+    its stdout and stderr.
     """
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -25,7 +25,7 @@ def python(*arguments, code=0, cwd=ROOT, **environment):
 
 
 def stubborn_child():
-    """A process that does not end when it is asked to, from before this returns."""
+    """Return a process that already ignores SIGTERM."""
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
         "time.sleep(3600)"

@@ -1,4 +1,4 @@
-"""A user's mistake is one line that says what is wrong."""
+"""The promise that a user's mistake gives one line which names it."""
 
 import contextlib
 
@@ -9,8 +9,8 @@ from tmrl_like.errors import ConfigError
 
 @contextlib.contextmanager
 def one_line(says, error=ConfigError):
-    """What is done in it raises `error` with one line, in which `says` is found as a regular
-    expression.
+    """Assert that the block raises `error` with a message of one line that matches the regular
+    expression `says`.
     """
     with pytest.raises(error, match=says) as refused:
         yield

@@ -1,16 +1,16 @@
-"""A session's way to the server, of which a test holds the other end."""
+"""A session's connection to the server, with its other end in the test."""
 
 from tmrl_like.session.ring import Ring
 from tmrl_like.wire import messages as m
 
 
 def ring_of(link, where="nowhere"):
-    """A single server that is reached by this link."""
+    """Return the ring of a single server that is reached over this link."""
     return Ring([where], lambda _: link)
 
 
 class DeadLink:
-    """A connection on which nothing arrives."""
+    """A link that accepts every message and on which none arrives."""
 
     is_lost = False
 
@@ -28,7 +28,7 @@ class DeadLink:
 
 
 class IdleRole:
-    """A role that has nothing to say."""
+    """A role that only sends heartbeats."""
 
     def on_welcome(self, welcome, is_new):
         pass

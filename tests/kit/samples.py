@@ -13,4 +13,4 @@ class AppendedSamples:
         self.taken.append(arguments)
 
     def end_episode(self, stats):
-        """Nothing follows from it."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Trainings without a network: what comes to them, and what they say."""
+"""Trainings without a network: their deliveries, and records of their calls."""
 
 import itertools
 from typing import ClassVar
@@ -20,13 +20,13 @@ FREE = {"max_training_steps_per_env_step": 1e9}
 def training(
     memory_cls=ListMemory, cls=TrainingOffline, agent_cls=CountingAgent, batch_size=4, **fields
 ):
-    """Two rounds of ten steps, unless `fields` say otherwise."""
+    """Return a training of two rounds of ten steps, changed by `fields`."""
     memory_cls = partial(memory_cls, batch_size=batch_size)
     return cls(CountingEnv, memory_cls, agent_cls, **{"rounds": 2, "steps": 10} | fields)
 
 
 def delivery(worker, entry, length=2, session=1, resets=True):
-    """Three samples, a reset first, and the end of an episode."""
+    """Return the delivery of three samples, the first of a reset, and an episode's report."""
     samples = [
         Sample(
             0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)
@@ -40,12 +40,12 @@ def delivery(worker, entry, length=2, session=1, resets=True):
 
 
 class Network:
-    """Hands over what it is given, all of it or one by one, and notes what it is told.
+    """Hands over given deliveries, all at once or one by one, and records the trainer's calls.
 
     Attributes:
-        looks: how often somebody has looked for deliveries.
-        is_idle: somebody waits for samples that do not come.
-        published: of each policy of a `CountingAgent`, its training steps.
+        looks: number of calls of `retrieve`.
+        is_idle: whether the trainer waits for samples, and none are left.
+        published: the training steps of each published policy of a `CountingAgent`.
     """
 
     def __init__(self, *deliveries, one_by_one=False):
@@ -83,19 +83,19 @@ class Network:
 
 
 def feed(to, network):
-    """Let a training take what has come, and not train on it; the record of the round."""
+    """Let a training take what has come, without training on it; return the round's record."""
     looks = network.looks
     (record,) = to.run_epoch(network, should_stop=lambda: network.looks > looks)
     return record
 
 
 def train_until_idle(to, network):
-    """Train on what comes, until there is nothing more to train on."""
+    """Train on what comes until the training waits for more samples."""
     return to.run_epoch(network, should_stop=lambda: network.is_idle)
 
 
 class Hears(Listener):
-    """Keeps all records."""
+    """A listener that keeps all records."""
 
     def __init__(self):
         self.records = []
@@ -105,8 +105,8 @@ class Hears(Listener):
 
 
 def message(number, worker="w", n=10, **header):
-    """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the
-    entries behind them.
+    """Return packet `number` (from 1). Its `n` samples have the rewards n * (number - 1) and up,
+    and each has its reward plus 1 as entry.
     """
     first, action = n * (number - 1), np.zeros(1, np.float32)
     samples = [
@@ -117,7 +117,7 @@ def message(number, worker="w", n=10, **header):
 
 
 def taken(receiver, data, now=0.0, is_admitted=True):
-    """The deliveries of a message that arrives."""
+    """Return the deliveries of a message that arrives."""
     packet, body = m.decode(data)
     return list(receiver.take(packet, body, data, now, lambda packet: is_admitted))
 
@@ -129,14 +129,16 @@ def is_gapless(samples):
 
 
 class Run:
-    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as
-    it is.
+    """A trainer without a network: training, log and checkpoints. `kill` leaves the files on disk
+    unchanged.
     """
 
     alive: ClassVar[list[Checkpoints]] = []
 
     def __init__(self, path, memory=(), memory_cls=ListMemory, resume="all", **options):
-        """`memory`: options of the memory; `options`: of the `Checkpoints`."""
+        """Build or resume a training. `memory` holds options of the memory, `options` those of
+        the `Checkpoints`.
+        """
         memory_cls = partial(memory_cls, batch_size=2, **dict(memory))
         self.checkpoints = Checkpoints(path, **options)
         self.alive.append(self.checkpoints)
@@ -149,8 +151,8 @@ class Run:
         self.receiver, self.memory, self.now = self.checkpoints.receiver, self.training.memory, 0.0
 
     def take(self, *numbers, worker="w", n=10, after_s=1.0, **header):
-        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets
-        that are stored.
+        """Take packets that arrive together into the memory, then write them to disk. Return the
+        number of the newest stored packet of each worker.
         """
         self.now += after_s
         for number in numbers:
@@ -176,7 +178,7 @@ class Run:
 
     @property
     def numbers(self):
-        """Of the samples in the memory, in its order."""
+        """Rewards of the samples in the memory, in its order."""
         return [int(sample.rew) for sample in self.memory.data if not sample.info.is_context]
 
     @property

@@ -1,6 +1,4 @@
-"""Waiting for what happens elsewhere: with a deadline for what hangs, and never for a fixed
-time.
-"""
+"""Waiting for events elsewhere: until a deadline at most, never for a fixed time."""
 
 import time
 from typing import TypeVar
@@ -9,8 +7,10 @@ T = TypeVar("T")
 
 
 def until(condition, what="the condition", within_s=60.0):
-    """Poll until `condition` returns something true, and return that; an AssertionError if it does
-    not in time.
+    """Poll until `condition` returns something true, and return that.
+
+    Raises:
+        AssertionError: that has not happened within `within_s`.
     """
     deadline = time.monotonic() + within_s
     while not (found := condition()):

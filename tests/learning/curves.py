@@ -1,9 +1,9 @@
-"""The learning curves of the environments' pages: experiments as they ship, in simulated time.
+"""Draws the learning curves of the environments' pages: included experiments, in simulated time.
 
     python tests/learning/curves.py [drone robot doom carla] [--seeds 0 1 2] [--folder FOLDER]
 
-Each is `tmrl-like run --in-process` with an environment that moves on while it is waited for,
-instead of by a clock: real time with a trainer that is always fast enough. Needs the extras
+Each runs as `tmrl-like run --in-process`, with an environment whose time advances only while the
+loop waits. That equals real time with a trainer that is always fast enough. Needs the extras
 `mujoco`, `vizdoom`, `carla` and `plot`.
 """
 
@@ -44,14 +44,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class SteppedClock(Clock):
-    """Of a world that moves on while somebody sleeps."""
+    """A clock of a simulated world, whose time advances only in `sleep`."""
 
     def wait_until(self, deadline: float) -> None:
         self._sleep(max(0.0, deadline - self.now()))
 
 
 class Simulated(gymnasium.Env[Any, Any]):
-    """An environment in real time whose time is that of a `world`, with `monotonic` and `sleep`."""
+    """Runs a real-time environment on the simulated time of a `world` (`monotonic`, `sleep`)."""
 
     def __init__(self, env: RealTimeEnv, world: Any) -> None:
         self._env, inner = env, env.unwrapped
@@ -81,7 +81,7 @@ class Drone(SimulatedDroneEnv):
 
 
 class SteppedArm:
-    """The arm's driver, and its time: it moves while somebody sleeps, and nobody waits for that."""
+    """The arm's driver and its simulated time: `sleep` moves the arm and returns at once."""
 
     def __init__(self, seed: int) -> None:
         self._now_s = 0.0
@@ -122,14 +122,14 @@ class Robot(Simulated):
         act_buf_len: int = 2,
         seed: int = 0,
     ) -> None:
-        """`seed`: of the arm's noise and of its targets."""
+        """`seed` determines the arm's noise and its targets."""
         self.world = SteppedArm(seed)
         env = RobotEnv(lambda: self.world, time_step_duration, ep_max_length, act_buf_len)
         env.unwrapped.interface.random = np.random.default_rng(seed)
         super().__init__(env, self.world)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        with mock.patch.object(robot, "time", self.world):  # of its way home
+        with mock.patch.object(robot, "time", self.world):  # while the arm moves home
             return super().reset(seed=seed, options=options)
 
     def render(self) -> Any:
@@ -137,7 +137,7 @@ class Robot(Simulated):
 
 
 class SteppedRace:
-    """The racing game as `RacingGame` shows it, and its time."""
+    """The racing game with the interface of `RacingGame`, and its simulated time."""
 
     def __init__(self, track: int) -> None:
         self._game, self._ticks, self._controls = Simulation(track), 0, (0.0, 0.0, 0.0)
@@ -180,7 +180,7 @@ class Racing(Simulated):
 
 
 class WaitingGame:
-    """A game of Doom whose engine waits for whoever plays."""
+    """A game of Doom whose engine waits for the player, and its simulated time."""
 
     def __init__(self, game: Any) -> None:
         import vizdoom
@@ -226,7 +226,7 @@ class Carla(CarlaSyncEnv):
         super().__init__(time_step_duration, **arguments)
 
 
-TASKS = {  # experiment, what is different, seconds of a step
+TASKS = {  # experiment, its overrides, seconds of a step
     "drone": ("drone", "--env.class_path curves.Drone --trainer.epochs 15", TIME_STEP_S),
     "robot": ("robot", "--env.class_path curves.Robot --trainer.epochs 20", 0.05),
     "doom": ("vizdoom", "--env.class_path curves.Doom --trainer.epochs 2", 4 * TIC_S),
@@ -240,7 +240,7 @@ TASKS = {  # experiment, what is different, seconds of a step
 
 
 def train(name: str, seed: int, home: Path) -> Path:
-    """Train one seed; returns the run's folder."""
+    """Train with one seed; return the run's folder."""
     experiment, words, _ = TASKS[name]
     run_name = f"{name}_{seed}"
     changed = f"{words} --seed {seed} --run_name {run_name} --trainer.max_minutes .inf".split()
@@ -254,8 +254,8 @@ def train(name: str, seed: int, home: Path) -> Path:
 
 
 def draw(folders: list[Path], step_s: float, file: Path) -> None:
-    """Episodes as dots, training pale; the mean of the newest test episodes as a line, one for each
-    seed.
+    """Draw episodes as dots, paler for training, and the moving mean of test episodes as a line for
+    each seed.
     """
     figure = new_figure(7, 3.2)
     axes = figure.subplots()

@@ -1,8 +1,8 @@
-"""Experiments that ship, in simulated time and in one thread, and the same with a fault in them.
+"""Trains the included experiments, in simulated time and in one thread, with and without a fault.
 
     python tests/learning/faults.py [NAME …]
 
-Prints what the learning doctor says of each.
+Prints the learning doctor's verdict on each.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from tmrl_like.trainer.diagnosis import NOT_LEARNING, SIGNS
 
 
 class Faulty:
-    """An environment with something wrong with it: `step` changes what it gets and what it
-    returns.
-    """
+    """An environment with a fault: `step` changes its action and its results."""
 
     def __init__(self, env: Any, **changes: Any) -> None:
-        """`act`, `observe`, `reward`: functions; `limit`: steps after which an episode is cut, or
-        terminated if `limit_terminates`; `observation_space`: another one.
+        """`changes` may hold the functions `act`, `observe` and `reward`; `limit`, the steps after
+        which an episode is truncated, or terminated if `limit_terminates` is given; and another
+        `observation_space`.
         """
         self._env, self._changes = env, changes
         self.observation_space = changes.get("observation_space", env.observation_space)
@@ -59,14 +58,14 @@ class Faulty:
 
 
 class Blind(SquashedGaussianActor):
-    """Does not look where it goes."""
+    """An actor that ignores its observation."""
 
     def forward(self, obs: Any) -> Any:
         mean, log_std = self.outputs(0.0 * self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
-WITHOUT_CLOCK = {  # experiments, as their keys say it
+WITHOUT_CLOCK = {  # the overrides of each experiment
     "drone": "env.class_path=curves.Drone worker.test_episode_interval=1 "
     "trainer.start_training=60 trainer.max_training_steps_per_env_step=3",
     "robot": "env.class_path=curves.Robot trainer.start_training=100 "
@@ -78,14 +77,14 @@ WITHOUT_CLOCK = {  # experiments, as their keys say it
 
 @dataclass(frozen=True)
 class Case:
-    """A training: with a fault, or none.
+    """A training with or without a fault.
 
     Attributes:
-        experiment: of `WITHOUT_CLOCK`.
-        named: signs, one of which must be named; empty: nothing is wrong.
+        experiment: a name in `WITHOUT_CLOCK`.
+        named: signs, one of which must be named; empty if there is no fault.
         env: arguments of `Faulty`.
-        keys: of the experiment that are others.
-        rounds: how long it goes on, in 200 training steps.
+        keys: overrides of the experiment.
+        rounds: duration, in rounds of 200 training steps.
     """
 
     experiment: str
@@ -168,7 +167,7 @@ HEALTHY = {
 
 
 def train(case: Case) -> list[str]:
-    """Train; what the doctor said, round by round."""
+    """Train; return the doctor's line of each round."""
     torch.set_num_threads(1)
     usual = f"trainer.epochs=1 trainer.rounds={case.rounds} trainer.max_minutes=.inf"
     words = f"{usual} seed={case.seed} {WITHOUT_CLOCK[case.experiment]} {case.keys}".split()
@@ -190,8 +189,8 @@ def train(case: Case) -> list[str]:
 
 
 def sign_in(line: str) -> str:
-    """The name of the sign that a line names, or "flat" for returns that do not rise; empty:
-    none.
+    """Return the name of the sign in a line, "flat" for returns that do not rise, or an empty
+    string.
     """
     said = line.removeprefix(NOT_LEARNING)
     if said.startswith("the return does not rise"):
@@ -202,8 +201,8 @@ def sign_in(line: str) -> str:
 
 
 def verdict(case: Case, lines: list[str]) -> bool:
-    """Whether the fault was named at the end; of a healthy training, whether nothing was ever said
-    against it.
+    """Whether the fault was named at the end or, in a healthy training, no line ever said that it
+    does not learn.
     """
     if case.named:
         return sign_in(lines[-1]) in case.named

@@ -1,11 +1,11 @@
-"""The racing game, learnt in real time as a user does it: share of the track and lap times over
+"""Trains on the racing game in real time, as a user does: share of the track and lap times over
 minutes.
 
     python tests/learning/racing.py config/racing_iqn.yaml … [--seeds 0 1 2] [--minutes 10]
                                     [--picture iqn.png] [--agent.gamma 0.98 ...]
 
-The whole product: `tmrl-like run`, then `tmrl-like test`. What it does not know itself is
-overridden in the experiments. Needs the extras `box2d` and `plot`.
+Runs the whole product: `tmrl-like run`, then `tmrl-like test`. Options that are not listed here
+override keys of the experiments. Needs the extras `box2d` and `plot`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class Drive(NamedTuple):
-    """An episode: minutes since training began, share of the track, and how long the whole lap
-    took; NaN: it was not driven to its end.
+    """An episode: minutes since training began, share of the track, and lap time in seconds; NaN
+    without a whole lap.
     """
 
     minutes: float
@@ -43,8 +43,8 @@ class Drive(NamedTuple):
 
 @dataclass(frozen=True)
 class Learnt:
-    """Episodes while training, test episodes meanwhile, test episodes afterwards with the last and
-    with the best policy, and the share of the decisions in training that came too late.
+    """Training episodes, the test episodes among them, test episodes afterwards with the last and
+    with the best policy, and the share of late decisions during training.
     """
 
     training: list[Drive]
@@ -72,8 +72,8 @@ class Learnt:
 def learn(
     experiment: Path, minutes: float, seed: int, home: Path, overrides: Sequence[str] = ()
 ) -> Learnt:
-    """Train an experiment of the racing game in real time, and test its last policy; the run is
-    kept in `home`.
+    """Train an experiment of the racing game in real time, and test its last policy. The run's
+    folder is in `home`.
     """
     config = yaml.safe_load(command_line("config", experiment, *overrides, home=home))
     env = config["env"]["init_args"]
@@ -82,7 +82,9 @@ def learn(
     track = reward["reward_per_point"] * (len(demonstration(1)) - 1)
 
     def drive(return_: float, steps: int, minutes: float = 0.0) -> Drive:
-        """Going back takes away what going there gave, and the lap's end gives more."""
+        """Compute the share of the track from the return: driving back loses the reward of driving
+        there, and the end of the lap adds a bonus.
+        """
         earned = return_ - steps * reward["constant_penalty"]
         is_lap = earned > track + 0.5 * reward["end_of_track_reward"]
         lap_s = steps * env.get("time_step_duration", 0.06) if is_lap else np.nan
@@ -111,7 +113,9 @@ def learn(
 
 
 def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
-    """Return, steps and whether it terminated, of each episode that `tmrl-like test` shows."""
+    """Parse the output of `tmrl-like test`: each episode's return, steps, and whether it
+    terminated.
+    """
     episodes = re.findall(r"^episode \d+: return (\S+) in (\d+) steps, .*, (\w+)$", printed, re.M)
     return [
         (float(return_), int(steps), ending == "terminated") for return_, steps, ending in episodes
@@ -119,7 +123,7 @@ def episodes_of(printed: str) -> list[tuple[float, int, bool]]:
 
 
 def command_line(command: str, config: Path | str, *options: str, home: Path) -> str:
-    """Run `tmrl-like`; returns what it printed."""
+    """Run a command of `tmrl-like`; return its stdout."""
     done = subprocess.run(
         [sys.executable, "-m", "tmrl_like", command, str(config), *options],
         env={**os.environ, "TMRL_LIKE_HOME": str(home), "PYTHONPATH": str(ROOT)},
@@ -133,8 +137,8 @@ def command_line(command: str, config: Path | str, *options: str, home: Path) ->
 
 
 def draw(curves: dict[str, list[Learnt]], file: Path) -> None:
-    """Training episodes as dots, test episodes of each seed as a line; below, how long whole laps
-    took.
+    """Draw training episodes as dots, and the test episodes of each seed as a line; below them, the
+    times of whole laps.
     """
     shares, laps = (figure := new_figure(7, 5.5)).subplots(2, sharex=True)
     for number, (name, seeds) in enumerate(curves.items()):

@@ -1,4 +1,4 @@
-"""An actor in an environment without worker and wire, and an agent that is trained beside it."""
+"""Acting and training in one loop, without worker and wire."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ View = Callable[[Any], Any]
 def drive(
     env: Any, actor: ActorModule, test: bool, view: View = lambda obs: obs
 ) -> tuple[list[Any], float, bool, dict[str, Any]]:
-    """One episode: its samples, its return, whether it was terminated, and the last info."""
+    """Run an episode; return its samples, its return, whether it terminated, and the last info."""
     compress = DropHistory(held_actions(env) or 0)
     actor.reset()
     obs, info = env.reset()
@@ -41,8 +41,8 @@ def practise(
     ratio: int,
     view: View = lambda obs: obs,
 ) -> None:
-    """Collect episodes until there are so many steps; after the first ones, train `ratio` times for
-    each.
+    """Collect whole episodes of at least `steps` steps; beyond `first_steps`, make `ratio` training
+    steps for each step so far.
     """
     collected = trained = 0
     while collected < steps:

@@ -1,4 +1,4 @@
-"""Tasks that the agents must learn, without a network, and the curves of how they do.
+"""Tasks that the agents must learn, in one process, and their learning curves.
 
     python tests/learning/tasks.py [--tasks pendulum …] [--seeds 0 1 2]
                                    [--picture docs/figures/learning.png]
@@ -38,18 +38,20 @@ from tmrl_like.types import Buffer, Info, Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learnt, how, and how well.
+    """A task, the agent that learns it, and the return that it must reach.
 
     Attributes:
         env: makes the environment from a seed, for its first reset.
-        steps: environment steps to learn it in.
-        goal: mean return that test episodes must reach in the end.
-        classes: the agent's, the actor's and the critics'.
+        steps: environment steps of the training.
+        goal: mean return that test episodes must reach at the end.
+        classes: of the agent, the actor and the critics.
         agent: options of the agent.
         nets: options of actor and critics.
         memory: options of `ReplayMemory`.
-        first_steps: before training begins; then there is one training step for each.
+        first_steps: random steps before training begins; then the training steps catch up with the
+            environment steps.
         episodes: test episodes per evaluation.
+        evaluations: how many there are, evenly spread over `steps`.
     """
 
     env: Callable[[int], Any]
@@ -72,7 +74,7 @@ TASKS = {
         steps=8000,
         goal=-200.0,
         agent={"gamma": 0.98, "polyak": 0.99, **FAST},
-        episodes=20,  # what one costs depends on where it starts: 1 to 400
+        episodes=20,  # their returns depend on where they start: -1 to -400
     ),
     "inverted pendulum (MuJoCo)": Task(
         env=lambda seed: GenericGymEnv("InvertedPendulum-v5"), steps=20_000, goal=950.0, agent=FAST
@@ -103,8 +105,8 @@ TASKS = {
 
 
 def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
-    """Train; yields environment steps so far and the returns of test episodes, ten times, at last
-    when it is over.
+    """Train; yield the environment steps so far and the returns of test episodes at each
+    evaluation, the last one at the end.
     """
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -140,7 +142,7 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
 
 
 def episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> Iterator[Sample]:
-    """The samples of an episode, those of its reset first."""
+    """Yield the samples of an episode, those of its reset first."""
     obs, info = env.reset(seed=seed)
     for action in actions_of_reset(env, obs):
         yield Sample(action, obs, 0.0, False, False, Info(info, is_reset=True))
@@ -153,7 +155,7 @@ def episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> Ite
 
 
 def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
-    """Returns of the test episodes of one evaluation."""
+    """Return the returns of one evaluation's test episodes."""
     totals = []
     for number in range(seed, seed + task.episodes):
         env = task.env(number)
@@ -164,7 +166,7 @@ def returns(task: Task, actor: ActorModule, seed: int) -> list[float]:
 
 
 def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> None:
-    """One plot per task, one line per seed."""
+    """Draw one plot per task, with one line per seed."""
     figure = new_figure(4.5 * len(curves), 3.5)
     all_axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (name, seeds) in zip(all_axes, curves.items(), strict=True):

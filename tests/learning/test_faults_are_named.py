@@ -1,4 +1,4 @@
-"""The learning doctor: at least eighteen of twenty faults are named, and none in ten healthy
+"""The learning doctor names at least eighteen of twenty faults, and none in ten healthy
 trainings.
 """
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from faults import FAULTS, HEALTHY, train, verdict
 
-SEEDS_AFTER = 700  # thresholds were chosen by the first ones
+SEEDS_AFTER = 700  # the thresholds were chosen with the seeds before these
 
 
 @pytest.mark.learn

@@ -1,4 +1,4 @@
-"""The racing game and Doom, learnt in real time with what ships."""
+"""The included experiments of the racing game and Doom learn in real time."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from racing import ROOT, command_line, draw, episodes_of, learn
 
-# of the track; an untrained policy does 0.03
+# share of the track; an untrained policy reaches 0.03
 SHARE = {"racing_lidar": 0.7, "racing_image": 0.5, "racing_iqn": 0.5}
-KILLS = 10  # an untrained policy: one or two
+KILLS = 10  # an untrained policy reaches one or two
 
 
 @pytest.mark.learn
@@ -30,7 +30,7 @@ def test_monsters_are_shot_after_the_training_that_ships(tmp_path: Path) -> None
     experiment = ROOT / "config" / "vizdoom_iqn.yaml"
     command_line("run", experiment, "--seed", "0", home=tmp_path)
     episodes = episodes_of(command_line("test", experiment, "--episodes", "20", home=tmp_path))
-    # the reward: 1 for a kill, -1 for the own death
+    # the reward is 1 for a kill, -1 for the player's own death
     kills = [return_ + died for return_, _, died in episodes]
     assert len(kills) == 20
     assert np.mean(kills) >= KILLS, kills

@@ -1,4 +1,4 @@
-"""SAC learns each task to its stated return, over three seeds; and a tiny one in seconds."""
+"""SAC learns each task to its stated return with three seeds, and a tiny task in seconds."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ def test_a_task_is_learnt_to_its_stated_return(name, seed):
 
 
 class Steer(gymnasium.Env):
-    """Ten steps on a line; each costs the distance from its middle."""
+    """Ten steps on a line, each with minus the distance from its middle as reward."""
 
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Box(-0.5, 0.5, (1,), np.float32)
@@ -60,7 +60,7 @@ def test_a_tiny_task_is_learnt_in_seconds():
 
 
 class Blurred(Steer):
-    """The place is seen as up to 0.3 away from where it is."""
+    """`Steer` with observations that are up to 0.3 wrong."""
 
     def __init__(self, taken):
         self.taken = taken  # the actions of each episode
@@ -81,8 +81,8 @@ class Blurred(Steer):
 
 def test_a_policy_that_shall_be_smooth_changes_its_action_less_at_the_same_return():
     def learnt(smoothness):
-        """The mean return of 20 test episodes, and by how much an action differs from the one
-        before.
+        """Return the mean return of 20 test episodes, and the mean difference between successive
+        actions.
         """
         taken, agent = [], TINY.agent | {"smoothness": smoothness}
         task = dataclasses.replace(TINY, env=lambda seed: Blurred(taken), agent=agent, episodes=20)
@@ -91,4 +91,4 @@ def test_a_policy_that_shall_be_smooth_changes_its_action_less_at_the_same_retur
 
     (before, change), (after, smooth_change) = learnt(0.0), learnt(0.3)
     assert smooth_change < 0.8 * change
-    assert after > 1.1 * before  # they are below 0
+    assert after > 1.1 * before  # both are below 0

@@ -1,5 +1,5 @@
-"""What a person gives the arm of config/robot.yaml, in simulated time: a controller that is nearly
-right, demonstrations, labelled pictures.
+"""The arm of config/robot.yaml learns from a person's help, in simulated time: a nearly correct
+controller, demonstrations, labelled pictures.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def arm() -> Experiment:
 
 
 def controller(obs: Any, wrong_rad: float = 0.0) -> Any:
-    """Velocities towards the joint positions that inverse kinematics finds for the target.
+    """Return joint velocities towards the solution of the inverse kinematics for the target.
 
-    `wrong_rad`: by which it is wrong about the shoulder.
+    `wrong_rad` is an error added to the shoulder's angle.
     """
     shoulder, elbow = map(float, obs[0])
     cos, sin = np.cos(shoulder + elbow), np.sin(shoulder + elbow)
@@ -60,7 +60,7 @@ def controller(obs: Any, wrong_rad: float = 0.0) -> Any:
 
 
 class Scripted(ActorModule):
-    """Acts as a function of the observation says."""
+    """An actor whose action is a given function of the observation."""
 
     def __init__(self, *spaces: Any, script: Callable[[Any], Any]) -> None:
         super().__init__(*spaces)
@@ -71,7 +71,7 @@ class Scripted(ActorModule):
 
 
 def share_reached(actor: ActorModule, envs: Iterable[Any]) -> float:
-    """Of the targets, of an episode each."""
+    """Return the share of targets reached, with one episode in each environment."""
     return float(np.mean([drive(env, actor, True, VIEW)[2] for env in envs]))
 
 
@@ -138,8 +138,8 @@ def test_twenty_demonstrations_and_half_a_minute_of_practice(seed: int, arm: Exp
 
 
 def labelled_play(seed: int, minutes: float) -> list[JudgedEpisode]:
-    """Pictures of episodes, of which every other one misses, and whether the arm rested on its
-    target.
+    """Return episodes as pictures, with whether the arm came to rest on its target; in every other
+    episode the controller is wrong.
     """
     random, env, camera = np.random.default_rng(seed), Robot(seed=seed), Shrink(grey=False)
     episodes: list[JudgedEpisode] = []

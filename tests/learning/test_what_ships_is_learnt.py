@@ -1,4 +1,6 @@
-"""The drone and the arm, in simulated time, with memory, agent and preprocessors as they ship."""
+"""The drone and the arm learn in simulated time, with their experiments' memory, agent and
+preprocessors.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tmrl_like.envs.robot.robot_env import OtherTargets
 
 @dataclass(frozen=True)
 class Goal:
-    """What is reached of 40 targets, and at which return, after so many steps."""
+    """The least mean return over 40 targets, of which 95 % are reached, after `steps` steps."""
 
     env: Callable[[int], Any]
     augment: Callable[[int], Any]

@@ -1,4 +1,4 @@
-"""What a policy file says of its policy."""
+"""What a policy file tells about its policy."""
 
 import functools
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def test_whoever_reads_weights_reads_them_from_a_policy_file_as_well(tmp_path):
         (functools.partial(Scaled, 2.0), Code(f"{__name__}.Scaled", {"by": 2.0})),
         (Scaled(3.0), Code(f"{__name__}.Scaled", {"by": 3.0})),
         (lambda obs: obs, "has no import path: define it at the top of a module"),
-        (Undocumented(2.0), "is not known: a function, a partial of one or a dataclass says so"),
+        (Undocumented(2.0), "was made: use a function, a partial of one or a dataclass"),
     ],
 )
 def test_a_preprocessor_is_named_by_its_path_where_that_says_all(preprocessor, said):

@@ -18,7 +18,7 @@ def trainer(scene):
 
 @pytest.fixture
 def worker(scene, trainer):
-    """One that has its seat beside the trainer."""
+    """A worker with a seat at the server of the trainer."""
     return scene.worker()
 
 
@@ -66,7 +66,7 @@ def test_without_a_trainer_nothing_is_held(scene):
 
 @pytest.mark.parametrize("message", [m.Ack("w2", 2, 9, 9), m.Dismissal("w2", 5, "obs is float64")])
 def test_what_a_trainer_answers_goes_to_the_worker_that_it_names(scene, trainer, worker, message):
-    """Of any of its processes: it may send what a dead one left."""
+    """Also about earlier processes of the worker, because it sends what they left."""
     named = scene.worker("w2", 2)
     trainer.say(message)
     assert [peer.heard(type(message)) for peer in (named, worker)] == [[message], []]
@@ -102,7 +102,7 @@ def test_a_newer_policy_replaces_the_one_on_its_way(scene, trainer, worker):
 @pytest.mark.parametrize(
     ("said", "versions"),
     [
-        # an engine, and who is behind it
+        # an engine, whose trainer changes
         ([frame(100), frame(101), frame(102), frame(1)], [100, 101, 102, 1]),
         ([frame(3, 2, 4), frame(4)], [4]),
     ],
@@ -183,7 +183,7 @@ def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_chan
     frozen.say(m.Ack("w1", 1, 9, 9), m.Dismissal("w1", 1, "no"), frame(7), m.Beat(), m.Bye())
     assert worker.heard() == before
     for peer in (frozen.introduce("trainer", "t1", run="5eed"), resumed(scene, 1)):
-        assert "another process goes on with this trainer's run" in peer.refusal.reason
+        assert "another process has resumed this trainer's run" in peer.refusal.reason
     assert scene.ranks == {0: successor}
 
 
@@ -240,7 +240,7 @@ def test_a_key_that_lost_its_role_loses_its_seat(scene, trainer):
 
 
 def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(scene):
-    """A connection's id can come again with another key behind it: the seat stays with the
+    """A connection's id can be used again by a connection with another key; the seat stays with the
     first.
     """
     worker, trainer = scene.worker(key=OTHER_WORKER), scene.trainer(key=TRAINER_ONLY)

@@ -1,6 +1,4 @@
-"""A peer's side of the wire, over links that the test holds in its hand, and by a clock that it
-sets.
-"""
+"""A peer's side of the protocol, with links and a clock that the test controls."""
 
 import pytest
 from kit.clocks import Clock
@@ -18,14 +16,14 @@ NOT_KNOWN = CredentialsError("it refuses this machine's key")
 
 
 class Link:
-    """A server as the test has it speak: `sent` is what the link took, `refused` counts the
-    rest.
+    """A link to a server played by the test. `sent`: messages that it accepted; `refused`: how many
+    it did not.
     """
 
     def __init__(self) -> None:
         self.is_open, self.is_lost, self.error = True, False, None
         self.sent, self.refused = [], 0
-        self.said = []  # by the server
+        self.said = []  # messages of the server
 
     def send(self, data):
         if self.is_open:
@@ -44,7 +42,7 @@ class Link:
 
 
 class Scene:
-    """A conversation with servers; time passes when `pass_s` says so, 100 turns in a second."""
+    """A conversation with servers; `pass_s` lets time pass, with 100 turns a second."""
 
     def __init__(self, *addresses, is_quiet=False):
         self.links, self.dialled, self.clock = {}, [], Clock()
@@ -129,7 +127,7 @@ def test_a_server_that_refuses_is_not_missed_until_it_is_gone(alone, caplog):
     assert lines(caplog) == ["the server is full; trying again every 5 s"]
     alone.pass_s(5.0)
     assert lines(caplog)[1:] == [
-        "no server answers at a:1: is `tmrl-like server` running there? Trying on"
+        "no server answers at a:1: is `tmrl-like server` running there? Still trying"
     ]
 
 
@@ -197,7 +195,7 @@ def test_a_connection_that_is_lost_is_not_waited_for(two):
 def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(two, caplog):
     two.pass_s(60.0)
     assert two.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
-    assert len(two.dialled) < 12  # a slow link gets more time
+    assert len(two.dialled) < 12  # slow links are given more time
     (line,) = lines(caplog)
     assert line.startswith("no server answers at a:1, b:2: is `tmrl-like server` running there?")
     two.say(WELCOME)

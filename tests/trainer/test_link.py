@@ -1,4 +1,6 @@
-"""The trainer's connection: workers take turns, and what is left of a turn is read in the next."""
+"""The trainer's connection: workers take turns, and samples left in one turn are read in the
+next.
+"""
 
 import threading
 
@@ -24,7 +26,9 @@ from tmrl_like.wire.policy import PolicyAssembler
 
 @pytest.fixture
 def make_link():
-    """Makes one whose session has ended, so that the test does its turns."""
+    """Return a function that makes a link whose session has ended, so that the test makes its
+    turns.
+    """
 
     def make(**options):
         receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
@@ -41,7 +45,7 @@ def link(make_link):
 
 
 def tick(link):
-    """The messages that it sends when it may."""
+    """Let a link send what it has to send; return the messages."""
     sent = []
     link.on_tick(lambda data: sent.append(data) or True, connected=True)
     return sent
@@ -88,7 +92,7 @@ def saver_at(path):
 
 
 def received(messages):
-    """(version, bias) of each whole policy among raw messages."""
+    """Return (version, bias) of each complete policy among raw messages."""
     assembler, found = (
         PolicyAssembler(lambda manifest: memoryview(bytearray(size_of(manifest)))),
         [],
@@ -130,7 +134,7 @@ def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(
     while link.pending():
         delays_s.append(link.on_tick(send, connected=True))
     assert received(sent) == [(1, 1.0), (4, 4.0)]
-    assert delays_s[0] < 0.1 * delays_s[-1]  # what is not taken at once is tried again soon
+    assert delays_s[0] < 0.1 * delays_s[-1]  # a refused message is soon tried again
     for bias in (5.0, np.nan):
         sent += tick(link)
         link.broadcast_model(policy(bias))
@@ -164,7 +168,7 @@ def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(mak
     expected = "there is no connection to the server at nowhere; before that: "
     assert make_link().who_is_missing() == expected + "no worker has come"
     own = (
-        "rank 1 gets those of the workers that their names give it: start 3 at least, with names "
+        "rank 1 gets only workers whose names assign them to it: start at least 3, with names "
         "that end"
     )
     assert make_link(rank=m.Rank(1, 3, 7)).who_is_missing().startswith(expected + own)
@@ -214,7 +218,7 @@ def test_samples_are_as_old_as_they_are_whatever_the_clock_of_their_worker_shows
     make_link, monkeypatch, rank, age_s, is_taken
 ):
     ahead_s = -3600.0
-    now = 1e9 + age_s - ahead_s  # the trainer's; the sample's is 1e9
+    now = 1e9 + age_s - ahead_s  # by the trainer's clock; the sample's time is 1e9
     monkeypatch.setattr(clocks, "unix_s", lambda: now)
     link = make_link(freshness=FreshnessLimits(max_age_s=5.0), rank=rank)
     link.on_message(m.Beat("w", at_s=1e9 + age_s, up_s=700.0 + age_s), memoryview(b""), b"")

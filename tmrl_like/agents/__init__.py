@@ -1,6 +1,6 @@
 """Learning algorithms and their networks.
 
-Each is loaded when first used, so that a worker need not import torch.
+Each name is imported on first use, so that a worker need not import torch.
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ WITHOUT_TORCH = {
     "CategoricalActor": "tmrl_like.agents.in_numpy.NumpyCategoricalActor",
     "SquashedGaussianActor": "tmrl_like.agents.in_numpy.NumpyGaussianActor",
 }
-"""Of actors that ship, by name: the import path of what does the same without torch."""
+"""Import paths of equivalents that need no torch, by the name of the built-in actor."""
 
 POLICY_PARTS = True
-"""A policy file may name what is here."""
+"""Policy files may name classes and functions of this package."""

@@ -1,8 +1,8 @@
-"""What makes a training step faster without changing its result, for every agent in one place.
+"""Faster training steps with the same results, for every agent: flat parameters and CUDA graphs.
 
-Flat parameters and CUDA graphs. A step is a function of a batch and a flag; it changes parameters
-in place and returns tensors. It must not read tensors back (`.item()`), and what it decides in
-Python must follow from the flag and from the optimisers' options.
+A step is a function of a batch and a flag that changes parameters in place and returns tensors. It
+must not read tensors back (`.item()`), and its decisions in Python may depend only on the flag and
+on the optimisers' options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step: TypeAlias = Callable[[Batch, bool], Metrics]
 T = TypeVar("T")
 log = logging.getLogger("tmrl_like.agents")
 
-_WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
+_WARM_UPS = 3  # steps before a capture, in which torch makes optimiser state and chooses algorithms
 _MAX_GRAPHS = 8
 
 
@@ -38,29 +38,30 @@ def accelerate(
     optimizers: Sequence[torch.optim.Adam] = (),
     numbers: Callable[[], tuple[float, ...]] = tuple,
 ) -> Step:
-    """Wrap a training step: on CUDA in a graph of the whole step; elsewhere it is the step itself.
+    """Return a step that replays the whole training step as a CUDA graph; on other devices, return
+    the step itself.
 
     Args:
-        step: what to speed up.
+        step: the step to speed up.
         device: where the step runs.
-        optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or
-            state tensors change.
-        numbers: gives those that `step` computes with and that are no tensors. When they change,
-            likewise.
+        optimizers: made by `Flat.adam`, for `adam_step`. Graphs are recorded again when their
+            options or state tensors change.
+        numbers: returns the numbers, other than tensors, that `step` computes with. Graphs are
+            recorded again when they change.
     """
     has_graphs = torch.device(device).type == "cuda"
     return Graphed(step, CudaGraphs(), optimizers, numbers) if has_graphs else step
 
 
 class Flat:
-    """All trained parameters of a module, side by side in one: what is done to each is then one
-    operation.
+    """All trained parameters of a module, side by side in one flat parameter, so that one operation
+    acts on all of them.
 
-    The module's parameters become views of it, and their gradients views of its gradient; in a deep
-    copy as well.
+    The module's parameters become views of the flat parameter, and their gradients views of its
+    gradient. This holds in a deep copy as well.
 
     Attributes:
-        parameter: [number of values], with a gradient; what an optimiser takes.
+        parameter: the flat parameter, [number of values], with a gradient, for an optimiser.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Flat:
         average_of: nn.Module | None = None,
         without: nn.Module | None = None,
     ) -> None:
-        """Take those that are trained; of a moving average, those that are in what it is the
-        average of.
+        """Take the parameters that are trained; for a moving average, those whose counterparts in
+        `average_of` are trained.
 
-        Those of `without`, which others share, are left out.
+        The parameters of `without`, which other modules share, are left out.
         """
         shared = set() if without is None else set(without.parameters())
         pairs = zip(module.parameters(), (average_of or module).parameters(), strict=True)
@@ -95,7 +96,7 @@ class Flat:
             p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
 
     def adam(self, cls: type[torch.optim.Adam], **options: Any) -> torch.optim.Adam:
-        """Make the optimiser for it, for `adam_step`."""
+        """Make an optimiser of the flat parameter, for `adam_step`."""
         optimizer = cls([self.parameter], fused=True, **options)
         optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
         names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
@@ -109,11 +110,11 @@ class Flat:
 
 
 def adam_step(optimizer: torch.optim.Adam) -> None:
-    """What `optimizer.step()` does for one flat parameter, without its hooks and checks: they cost
-    more than it does.
+    """Do what `optimizer.step()` does for one flat parameter, without its hooks and checks, which
+    cost more than the step.
 
     State and options are read where torch keeps them, so checkpoints and changes of `param_groups`
-    work as ever.
+    work as usual.
     """
     (group,) = optimizer.param_groups
     (parameter,) = group["params"]
@@ -134,8 +135,8 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
 
 
 def learning_rate_of(optimizer: str) -> property:
-    """The learning rate of an agent's optimiser, which it has under this name, where torch keeps
-    it.
+    """Return a property for the learning rate of the agent's optimiser of this name, kept where
+    torch keeps it.
     """
 
     def options(agent: object) -> dict[str, float]:
@@ -149,8 +150,8 @@ def learning_rate_of(optimizer: str) -> property:
 
 
 def compiled_or_none(make: Callable[[], T]) -> T | None:
-    """What computes gradients faster than autograd; None: numba is not installed, or not as it
-    should be.
+    """Return the result of `make`, which computes gradients faster than autograd. Return None if
+    numba is not installed, or cannot be used.
     """
     if importlib.util.find_spec("numba") is None:
         log.info(
@@ -159,16 +160,16 @@ def compiled_or_none(make: Callable[[], T]) -> T | None:
         return None
     try:
         return make()
-    except Exception as error:  # of an installation that is broken, of any kind
+    except Exception as error:  # a broken installation raises errors of any kind
         log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
         return None
 
 
 class Graphed:
-    """A step replayed from graphs: one for each flag, form of batch, and set of numbers that it
-    computes with.
+    """A step replayed from graphs: one for each flag, set of shapes and dtypes of a batch, and set
+    of numbers that the step computes with.
 
-    A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are
+    A replay reads its batch from fixed tensors, so each batch is copied there, and its metrics are
     copied out.
     """
 
@@ -205,7 +206,7 @@ class Graphed:
 
 
 def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:
-    """What a captured step has fixed: the options, and which tensors hold the state."""
+    """Return what a captured step has fixed: the options, and the tensors that hold the state."""
     (group,) = optimizer.param_groups
     (state,) = optimizer.state.values()
     return *(value for name, value in group.items() if name != "params"), state[
@@ -214,7 +215,7 @@ def _fixed_of(optimizer: torch.optim.Adam) -> Hashable:
 
 
 class CudaGraphs:
-    """What makes a CUDA graph of a call."""
+    """Records calls as CUDA graphs."""
 
     def warm_up(self, call: Callable[[], Metrics]) -> Metrics:
         """Run the call on a stream of its own, as a capture does."""
@@ -226,8 +227,8 @@ class CudaGraphs:
         return metrics
 
     def capture(self, call: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Record the call without running it; what is returned runs it, always with the same result
-        tensors.
+        """Record the call without running it. Return a function that runs it, and always returns
+        the same result tensors.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -241,5 +242,5 @@ class CudaGraphs:
 
 
 def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:
-    """All tensors of a batch with their places in it, in a fixed order."""
+    """Iterate over all tensors of a batch with their places in it, in a fixed order."""
     return ((path, leaf) for path, leaf in tree.walk(batch.parts) if isinstance(leaf, Tensor))

@@ -1,4 +1,4 @@
-"""The seam for learning algorithms: one batch in, a few numbers out, an actor on request."""
+"""The interface for learning algorithms: one batch in, a few metrics out, an actor on request."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ from tmrl_like.types import Batch
 
 
 class Averaging(Protocol):
-    """What an agent sees of the other processes that train with it; all call these in the same
-    order.
+    """Collective operations over all ranks, the trainers that train one agent together. All ranks
+    must call them in the same order.
     """
 
     def mean(self, tensor: torch.Tensor) -> None:
-        """Average a tensor of floats over all ranks, in place; RankError: one of them is gone."""
+        """Average a tensor of floats over all ranks, in place. Raise RankError if one is gone."""
 
     def largest(self, tensor: torch.Tensor) -> None:
-        """The same with the maximum."""
+        """Take the maximum of each element over all ranks, in place. Raise RankError if one is
+        gone.
+        """
 
 
 class TrainingAgent(Tunable, ABC):
-    """A learning algorithm. Subclass it and call `super().__init__` with the three arguments.
+    """Base class of learning algorithms. Subclass it and call `super().__init__` with its three
+    arguments.
 
-    Everything that a restart needs is found by walking the instance's attributes: modules,
-    optimisers, tensors, numbers, and lists, tuples and dicts of these. An agent with other state
-    overrides `state_dict` and `load_state_dict`.
+    Checkpoints save the instance's attributes: modules, optimisers, tensors, numbers, and lists,
+    tuples and dicts of these. An agent with other state defines `state_dict` and
+    `load_state_dict`.
 
     Attributes:
-        ranks: those that `join` was given; None: it trains alone.
-        takes_time_left: whether its values depend on `Batch.time_left`; mini-races need an agent
-            that says so.
+        ranks: the ranks that `join` was given, or None if the agent trains alone.
+        takes_time_left: whether the agent's values depend on `Batch.time_left`. Mini-races need an
+            agent for which this is True.
     """
 
     ranks: Averaging | None = None
     takes_time_left: ClassVar[bool] = False
 
     def __init__(self, observation_space: Space, action_space: Space, device: str = "cpu") -> None:
-        """Keep the spaces and the device ("cpu", "cuda", "cuda:1", …) on which batches arrive."""
+        """Store the spaces and the device ("cpu", "cuda", "cuda:1", …) on which batches arrive."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.device = device
 
     def join(self, ranks: Averaging) -> None:
-        """Train together with others from the first step on: called before it, where there are
-        several trainers.
+        """Train together with other ranks. Called before the first step if there are several
+        trainers.
         """
         self.ranks = ranks
 
@@ -61,7 +64,7 @@ class TrainingAgent(Tunable, ABC):
 
         Args:
             batch: see `Batch`; it unpacks as (obs, act, rew, next_obs, terminated, truncated).
-                Where `batch.discount` is not None it stands for gamma.
+                Where `batch.discount` is not None, it replaces gamma.
 
         Returns:
             Metrics of this step, numbers or 0-dimensional tensors. Tensors may stay on the device:
@@ -69,36 +72,36 @@ class TrainingAgent(Tunable, ABC):
         """
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The losses of `train`, under the same names, on a batch that is held out from training:
-        here none.
+        """Return the losses of `train`, under the same names, on a batch that is held out from
+        training. The default returns none.
 
-        Nothing changes, but torch's random numbers may be drawn: the schedule puts their generators
-        back.
+        Must not change the agent. It may draw torch's random numbers: the schedule restores the
+        state of their generators.
         """
         return {}
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """Begin with the policy of another training, before the first training step
-        (`init_policy`).
+        """Begin with the policy of another training run (`init_policy`). Called before the first
+        training step.
 
-        Here its weights become those of what `get_actor` returns; an agent that has more than that
-        of its actor, an average for example, has its own way.
+        The default loads the weights into the actor that `get_actor` returns. Override it in an
+        agent that holds further copies of the actor, such as a moving average.
 
         Args:
             weights: as `ActorModule.load_weights` takes them.
-            training_steps: that they were trained for.
+            training_steps: number of training steps that led to the weights.
 
         Raises:
-            PolicyError: they do not fit; nothing has changed.
+            PolicyError: the weights do not fit; nothing has changed.
         """
         self.get_actor().load_weights(weights)
 
     def average_gradients(self, *holders: torch.nn.Module | torch.optim.Optimizer) -> None:
-        """Average the gradients of modules, or of what optimisers step, over all ranks; alone:
-        nothing.
+        """Average the gradients of modules, or of optimisers' parameters, over all ranks. An agent
+        that trains alone is left as it is.
 
-        An agent that is to train on several ranks calls it between `backward` and each optimiser's
-        step, with the same parameters on all ranks.
+        To train on several ranks, call it between `backward` and each optimiser's step, with the
+        same parameters on all ranks.
         """
         if self.ranks is None:
             return
@@ -125,14 +128,14 @@ class TrainingAgent(Tunable, ABC):
 def refuse_out_of_range(
     agent: TrainingAgent, page: Callable[..., object], values: Mapping[str, float]
 ) -> None:
-    """Raise ConfigError for a value that is to be tuned and is out of its range on the agent's page
-    of options.
+    """Raise ConfigError if a tunable value is out of the range that `page`, the class of the
+    agent's options, allows.
     """
     page(**{name: value for name, value in values.items() if name in agent.tunable})
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:
-    """All modules among an agent's attributes, in lists and tuples too, by name."""
+    """Return all modules among an agent's attributes by name, those in lists and tuples too."""
     found: dict[str, object] = {}
     for name, value in vars(agent).items():
         found[name] = value

@@ -1,5 +1,5 @@
-"""Networks that are trained with batch renormalisation, and the plain ones that do the same once
-they are trained.
+"""Networks that are trained with batch renormalisation, and their conversion to plain networks that
+do the same.
 
 Shape names: N networks side by side, B batch, I inputs, H hidden width, O outputs.
 """
@@ -21,34 +21,34 @@ from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.policies.network import NetworkOptions
 
 EPS = 1e-3
-MOMENTUM = 0.99  # share of the running statistics that stays in one batch
+MOMENTUM = 0.99  # share of the running statistics that each batch keeps
 MAX_R, MAX_D = 3.0, 5.0
 
 
 class BatchNormMLP(nn.Module):
-    """N networks: the inputs normalised, then hidden layers, each linear without bias, normalised,
-    ReLU; a linear head.
+    """N networks: normalisation of the inputs, hidden layers (each linear without bias,
+    normalisation, ReLU), and a linear head.
 
-    It is for training alone: each pass normalises by its batch and moves the running statistics.
-    `fold` makes the networks that normalise by these.
+    They are for training only: each pass normalises by its batch and updates the running
+    statistics. `fold` makes the networks that normalise by these.
 
     Attributes:
         gains: [N, 1, I] of the inputs, then [N, 1, H] of each hidden layer.
-        offsets: [N, 1, H] of each hidden layer; the inputs have none, which the next normalisation
-            would take away.
-        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's have length
-            1 at first.
+        offsets: [N, 1, H] of each hidden layer; the inputs have none, since the next normalisation
+            would cancel it.
+        weights: [N, I, H] of each hidden layer, then [N, H, O] of the head; each unit's weights
+            have length 1 at first.
         bias: [N, 1, O], of the head.
         statistics: running means and variances, see `running`.
-        count: [], batches seen.
+        count: [], number of batches seen.
     """
 
-    renorm_after = 1000  # batches: until then the running statistics are those of the start
+    renorm_after = 1000  # batches; before, the running statistics depend on their initial values
     statistics: Tensor
     count: Tensor
 
     def __init__(self, n: int, widths: Sequence[int], num_outputs: int) -> None:
-        """Make N networks; `widths`: of the inputs and of each hidden layer."""
+        """Make N networks; `widths` are those of the inputs and of each hidden layer."""
         super().__init__()
         self.gains = nn.ParameterList(torch.ones(n, 1, width) for width in widths)
         self.offsets = nn.ParameterList(torch.zeros(n, 1, width) for width in widths[1:])
@@ -65,7 +65,7 @@ class BatchNormMLP(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def running(self) -> list[tuple[Tensor, Tensor]]:
-        """Mean and variance of each normalisation, [N, 1, H] each: parts of `statistics`."""
+        """Return mean and variance of each normalisation, [N, 1, H] each, views of `statistics`."""
         found, first = [], 0
         for gain in self.gains:
             middle, end = first + gain.numel(), first + 2 * gain.numel()
@@ -75,7 +75,7 @@ class BatchNormMLP(nn.Module):
         return found
 
     def forward(self, x_BI: Tensor) -> Tensor:
-        """[B, I] -> [N, B, O]."""
+        """Map [B, I] to [N, B, O]."""
         is_renormed = self.count >= self.renorm_after
         x = x_BI.expand(len(self.bias), *x_BI.shape)
         for i, (mean, var) in enumerate(self.running()):
@@ -91,17 +91,18 @@ class BatchNormMLP(nn.Module):
 def renormalise(
     x_NBH: Tensor, running_mean: Tensor, running_var: Tensor, is_renormed: Tensor
 ) -> Tensor:
-    """Normalise by the batch, and move the running statistics, [N, 1, H] each, in place; [N, B, H].
+    """Normalise by the batch, [N, B, H], and update the running statistics, [N, 1, H] each, in
+    place.
 
-    Ioffe and Szegedy, "Batch Normalization", 2015; and where `is_renormed` [] says so, brought
-    towards the running statistics, so that training sees what acting will: Ioffe, "Batch
+    Ioffe and Szegedy, "Batch Normalization", 2015. If `is_renormed` [], the result is corrected
+    towards the running statistics, so that training sees what acting will see: Ioffe, "Batch
     Renormalization", 2017:
 
         r (x - E[x]) / std + d,                  std = sqrt(Var[x] + EPS)
         r = std / running std                within [1 / MAX_R, MAX_R]
         d = (E[x] - running mean) / running std  within +- MAX_D,
 
-    through neither of which gradients flow.
+    and gradients flow through neither r nor d.
     """
     var, mean = torch.var_mean(x_NBH, 1, correction=0, keepdim=True)
     normed = (x_NBH - mean) * (var + EPS).rsqrt()
@@ -116,10 +117,11 @@ def renormalise(
 
 @torch.no_grad()
 def fold(network: BatchNormMLP, into: MLP) -> None:
-    """Write to plain networks of the same widths the parameters with which they do what `network`
-    does by its running statistics.
+    """Write parameters to plain networks of the same widths, so that they do what `network` does
+    with its running statistics.
 
-    These normalise by a scale s and a shift t, which are a linear layer's. Behind it and before it:
+    Normalisation by running statistics is a scale s and a shift t, which the linear layer W before
+    or after it can absorb:
 
         s (W x) + t = (s W) x + t,    W (s x + t) = (W s) x + W t.
     """
@@ -138,7 +140,7 @@ def fold(network: BatchNormMLP, into: MLP) -> None:
 
 
 def _write(layer: Any, weight_NIO: Tensor, bias_N1O: Tensor) -> None:
-    """To a layer of N networks, or of the only one."""
+    """Write to a layer of N networks, or of a single one."""
     if isinstance(layer, nn.Linear):
         weight_NIO, bias_N1O = weight_NIO[0].T, bias_N1O[0, 0]
     layer.weight.copy_(weight_NIO)
@@ -146,7 +148,7 @@ def _write(layer: Any, weight_NIO: Tensor, bias_N1O: Tensor) -> None:
 
 
 class BatchNormActor(SquashedGaussianActor):
-    """`SquashedGaussianActor` in training, whose hidden layers are those of `BatchNormMLP`."""
+    """`SquashedGaussianActor` in training, with the layers of `BatchNormMLP`."""
 
     def make_layers(  # type: ignore[override]
         self, num_inputs: int, num_outputs: int, options: NetworkOptions
@@ -155,12 +157,12 @@ class BatchNormActor(SquashedGaussianActor):
         self.network = BatchNormMLP(1, [num_inputs, *options.hidden_sizes], num_outputs)
 
     def outputs(self, x: Tensor, *_: Tensor | None) -> Tensor:
-        """[B, I] -> [B, O]."""
+        """Map [B, I] to [B, O]."""
         return self.network.forward(x)[0]
 
 
 class BatchNormCritic(EnsembleCritic):
-    """`EnsembleCritic` in training, whose hidden layers are those of `BatchNormMLP`."""
+    """`EnsembleCritic` in training, with the layers of `BatchNormMLP`."""
 
     def make_layers(
         self, num_inputs: int, num_outputs: int, options: NetworkOptions, *_: object
@@ -171,5 +173,5 @@ class BatchNormCritic(EnsembleCritic):
         )
 
     def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """[B, I] -> [N, B, O], of all critics."""
+        """Map [B, I] to [N, B, O], by all critics."""
         return self.network.forward(x_BI)

@@ -1,19 +1,19 @@
-"""Behaviour cloning: an actor that does what somebody has shown, by maximum likelihood.
+"""Behaviour cloning: training an actor on recorded demonstrations by maximum likelihood.
 
 Pomerleau, "ALVINN: An Autonomous Land Vehicle in a Neural Network", 1988, in the form for
 stochastic policies:
 
     max over theta of  E[ log pi_theta(a + k sigma noise | s + k sigma noise) ],
 
-(s, a) drawn from what was recorded, with independent standard normal noise on each float. Its
-standard deviation in the recording is sigma, of an action at least an eighth of the range; k is
-`NOISE`, and 1 for past actions in s.
+with (s, a) drawn from the recording, and independent standard normal noise on each float. sigma is
+the float's standard deviation in the recording, for an action at least an eighth of the range; k is
+`NOISE`, or 1 for past actions in s.
 
-The noise on actions leaves the policy wide enough to explore from. An actor that sees what
-it did last goes on with it, for that is likely, and looks at little else: Wen et al., "Fighting
-Copycat Agents in Behavioral Cloning from Observation Histories", 2020 (arXiv:2010.14876). And one
-that was shown no way back to the way that was shown knows none. What is learnt from is disturbed,
-what is held out is not.
+The noise on actions keeps the policy wide enough to explore from. Past actions get more noise
+because an actor that sees them tends to repeat them, which is usually right, and to ignore the
+rest: Wen et al., "Fighting Copycat Agents in Behavioral Cloning from Observation Histories", 2020
+(arXiv:2010.14876). The noise on the rest of s teaches the actor to return to what was demonstrated.
+Only the steps that are learnt from are disturbed, not those that are held out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tmrl_like.policies.actor import ActorModule
 BATCH = 256
 NOISE = 0.1  # k
 _LEARNING_RATE = 1e-3
-_LEAST_SPREAD = 0.25  # of an action in a recording, as a share of half its range
-_LOOK_EVERY = 50  # steps
-_MOST_LOOKED_AT = 4096  # rows
+_LEAST_SPREAD = 0.25  # least sigma of an action, as a share of half its range
+_LOOK_EVERY = 50  # steps between two likelihoods
+_MOST_LOOKED_AT = 4096  # rows of which a likelihood is the mean
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What somebody did: N steps.
+    """Recorded demonstrations: N steps.
 
     Attributes:
         obs: structure of tensors [N, ...], as the actor sees observations.
@@ -57,17 +57,17 @@ class Shown:
 
     @property
     def episodes(self) -> list[int]:
-        """The numbers of its episodes."""
+        """The sorted numbers of the episodes."""
         return sorted(set(self.episode.tolist()))
 
     def rows(self, which: Tensor) -> Shown:
-        """Those of int64 [M]."""
+        """Return the steps of these indices, int64 [M]."""
         obs = tree.map_leaves(lambda leaf: leaf[which], self.obs)
         return Shown(obs, self.act[which], self.episode[which], self.past_actions)
 
     def split(self, share: float) -> tuple[Shown, Shown]:
-        """What is learnt from, and a share of the episodes, drawn at random, that is held out: one
-        at least.
+        """Split at random into episodes to learn from, and a share of the episodes, one at least,
+        to hold out.
 
         Raises:
             ConfigError: there are fewer than two episodes.
@@ -87,7 +87,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How an actor does after so many steps: mean of log pi(a | s), in nats per recorded step."""
+    """The mean of log pi(a | s) after a number of training steps, in nats per recorded step."""
 
     step: int
     learnt: float
@@ -95,17 +95,17 @@ class Likelihood:
 
 
 def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Iterator[Likelihood]:
-    """Train an actor to do what was shown.
+    """Train an actor to do what was demonstrated.
 
     Args:
-        actor: has `log_prob`; numbers without bounds are normalised by the statistics of what is
-            learnt.
-        learnt: what it learns from.
-        held_out: what says how well.
-        steps: of Adam, with `BATCH` rows each.
+        actor: an actor with `log_prob`. Its encoder normalises numbers without bounds by the
+            statistics of `learnt`.
+        learnt: steps to learn from.
+        held_out: steps that are only used to measure the likelihood.
+        steps: number of steps of Adam, with `BATCH` rows each.
 
     Yields:
-        The likelihoods of the actor as it was, then after every 50 steps and the last.
+        The likelihoods of the actor as it was, then after every 50 steps and after the last.
 
     Raises:
         ConfigError: the actor has no `log_prob`.
@@ -120,7 +120,7 @@ def clone(actor: ActorModule, learnt: Shown, held_out: Shown, steps: int) -> Ite
             RunningNorm([part]).update(part.flatten(learnt.obs))
     obs_noise, (act_noise,) = _noise(learnt.obs, learnt.past_actions), _noise((learnt.act,))
     space = actor.action_space
-    # what hardly moved leaves room as well
+    # actions that hardly varied get noise as well
     if isinstance(space, spaces.Box) and space.is_bounded():
         least = torch.from_numpy(NOISE * _LEAST_SPREAD * (space.high - space.low) / 2)
         act_noise = torch.maximum(act_noise, least.to(act_noise))
@@ -147,7 +147,7 @@ def _mean(actor: ActorModule, shown: Shown) -> float:
 
 
 def _noise(values: Any, past_actions: int = 0) -> Any:
-    """Standard deviation of the noise on each number; 0 on what are no floats."""
+    """Return the standard deviation of the noise on each number; 0 for integers and booleans."""
     leaves = [*tree.leaves(values)]
     noise = []
     for number, leaf in enumerate(leaves):

@@ -2,7 +2,7 @@
 
 Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
 Efficiency and Simplicity", 2024 (arXiv:1902.05605). The losses are those of `tmrl_like.agents.sac`.
-Shape names: B batch, N critics, R rows of the joint pass, 2 B.
+Shape names: B batch, N critics, R rows of the joint pass (2 B).
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQOptions(SACOptions):
-    """Those of SAC without the targets' and averages', which CrossQ has none of.
+    """SAC's options, without those of target networks and averaged actors, which CrossQ does not
+    use.
 
     The defaults are those of Bohlinger et al., "Gait in Eight: Efficient On-Robot Learning for
-    Omnidirectional Quadruped Locomotion", 2025 (arXiv:2503.08375), which go with batches of 128.
-    None as `target_entropy` is minus half the number of action dimensions.
+    Omnidirectional Quadruped Locomotion", 2025 (arXiv:2503.08375), for batches of 128. A
+    `target_entropy` of None takes minus half the number of action dimensions.
     """
 
     critics_in_target: None = field(default=None, init=False)
@@ -56,23 +57,22 @@ class CrossQOptions(SACOptions):
 class CrossQAgent(SACAgent):
     """CrossQ (Bhatt et al. 2024, arXiv:1902.05605), for vectors and categories.
 
-    Critics and actor are normalised in training by each batch (`BatchNormMLP`). The critics see (s,
-    a) and (s', a') in one pass, so that the same statistics normalise what they say and what they
-    should say:
+    In training, critics and actor are normalised by each batch (`BatchNormMLP`). The critics see
+    (s, a) and (s', a') in one pass, so that the same statistics normalise their values and their
+    targets:
 
         Q(s, a), Q(s', a') = critics([s; s'], [a; a'])
-        y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …),
+        y = r + gamma (1 - terminated) (min_i Q_i(s', a') - …).
 
-    and no gradient flows through y; so there are no target networks. Where the next actions are
-    drawn, where the actor is told what its actions are worth, and on the workers, the running
-    statistics normalise, folded into the weights of plain networks. So acting takes what it takes
-    with SAC.
+    No gradient flows through y, so there are no target networks. The running statistics normalise
+    where the next actions are drawn, where the actor's actions are valued, and on the workers. They
+    are folded into the weights of plain networks for this, so acting costs what it costs with SAC.
 
-    Its arguments are those of `SACAgent`, see `CrossQOptions`. `actor_cls` makes a
-    `SquashedGaussianActor` and `critic_cls` an `EnsembleCritic` (None: of the actor's widths), both
-    without layer normalisation or dropout. Nothing is normalised by `normalize_obs`: batch
-    normalisation does that. With several ranks each normalises by its own batch; running statistics
-    are their mean.
+    Takes the arguments of `SACAgent`, see `CrossQOptions`. `actor_cls` must make a
+    `SquashedGaussianActor` and `critic_cls` an `EnsembleCritic` (None takes the actor's widths),
+    both without layer normalisation or dropout. `normalize_obs` has no effect: batch normalisation
+    takes its place. With several ranks, each normalises by its own batch, and the running
+    statistics are averaged over them.
 
     Attributes:
         actor: the policy in training.
@@ -93,8 +93,8 @@ class CrossQAgent(SACAgent):
     critic_frozen = cached_property(lambda self: self.critic_target)
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """PolicyError: weights without normalisations do not say what the statistics of these
-        are.
+        """Raise PolicyError: the weights of a policy are plain, without the statistics of batch
+        normalisation.
         """
         raise PolicyError(
             "CrossQAgent cannot begin with the policy of another training (init_policy); SACAgent "
@@ -102,7 +102,7 @@ class CrossQAgent(SACAgent):
         )
 
     def average(self, with_actor: bool) -> None:
-        """Fold the actor; there are no averages."""
+        """Fold the actor into its plain network; there are no moving averages."""
         if with_actor:
             self._fold(self.actor, self.actor_ema)
 
@@ -173,8 +173,8 @@ class CrossQAgent(SACAgent):
 
     @property
     def _policy(self) -> SquashedGaussianActor:
-        """With gradients the actor in training, which moves its statistics; without the plain
-        one.
+        """The actor in training, which updates its statistics, or the plain actor while gradients
+        are off.
         """
         return self.actor if torch.is_grad_enabled() else self.actor_ema
 

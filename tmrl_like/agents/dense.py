@@ -1,10 +1,10 @@
-"""Dense networks compiled for the CPU: passes forward and back, and what an optimiser does to their
-parameters.
+"""Dense networks compiled for the CPU: forward and backward passes, and an optimiser's updates of
+their parameters.
 
-At the sizes that robots learn with, a training step in torch is mostly calls. Here it is a few
-calls of functions that numba compiles: matrix products from BLAS, and what is between them in one
-sweep over memory. Shape names: N networks side by side, B batch, I inputs, O outputs of a layer, P
-parameters.
+For networks as small as those of robots, a training step in torch is mostly the overhead of calls.
+Here it is a few calls of functions that numba compiles: matrix products from BLAS, and everything
+between them in one sweep over memory. Shape names: N networks side by side, B batch, I inputs, O
+outputs of a layer, P parameters.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -44,9 +44,9 @@ _SOURCES = sorted(Path(__file__).parent.glob("dense*.py"))
 
 
 def compiled(function: Function) -> Function:
-    """Compile when first called, and keep that on disk where possible.
+    """Compile a function when it is first called, and cache the result on disk where possible.
 
-    NaN and infinity stay what they are; sums may be taken in another order.
+    NaN and infinity are preserved; sums may be taken in another order.
     """
     options: dict[str, Any] = {
         "nogil": True,
@@ -58,7 +58,7 @@ def compiled(function: Function) -> Function:
     except RuntimeError:  # no folder to write to
         return cast(Function, njit(**options)(function))
     kept = made._cache
-    # they call each other's functions
+    # these modules call each other's functions, so a change of one makes all caches stale
     kept._cache_file._source_stamp = [path.stat().st_mtime_ns for path in _SOURCES]
     for name in ("load_overload", "save_overload"):
         setattr(
@@ -70,7 +70,7 @@ def compiled(function: Function) -> Function:
 def _where_possible(folder: str, call: Callable[..., object], *args: object) -> object:
     try:
         return call(*args)
-    except Exception:  # a full disk, or a file that was damaged, with whatever pickle says of it
+    except Exception:  # a full disk, or a damaged file, for which pickle raises errors of any kind
         return _say_that_nothing_is_kept(folder)
 
 
@@ -83,10 +83,10 @@ def _say_that_nothing_is_kept(folder: str) -> None:
 
 
 def share_threads() -> None:
-    """Let matrix products use as many threads as torch, which scripts tell how many to use.
+    """Let matrix products use as many threads as torch.
 
-    BLAS knows nothing of `torch.set_num_threads`, and would take the core that a trainer leaves to
-    a robot.
+    BLAS ignores `torch.set_num_threads`, by which scripts set this number, and would take the core
+    that a trainer leaves to a robot.
     """
     threads = torch.get_num_threads()
     for library in _blas_libraries():
@@ -96,29 +96,29 @@ def share_threads() -> None:
 
 @functools.cache
 def _blas_libraries() -> list[Any]:
-    """Those that are loaded; scipy's is the one that numba calls."""
+    """Return the BLAS libraries that are loaded, among them scipy's, which numba calls."""
     importlib.import_module("scipy.linalg.cython_blas")
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 class DenseNetwork(NamedTuple):
-    """N networks of one form, as compiled functions take them. The parameters are those of the
-    module.
+    """N networks of the same widths, as compiled functions take them. The parameters are those of
+    the module.
     """
 
     parameters: Floats  # [P]
     gradients: Floats  # [P]
-    # [L, 4], where in them the weights, biases, gains and offsets of each of L layers begin
+    # [L, 4], where in these the weights, biases, gains and offsets of each of L layers begin
     places: Integers
-    widths: Integers  # [L + 1], of the inputs, and of what each layer gives
+    widths: Integers  # [L + 1], of the inputs, and of the outputs of each layer
     num_networks: int
-    normalizes: bool  # the hidden layers
+    normalizes: bool  # hidden layers have layer normalisation
     transposed: bool  # weights are [O, I]
 
 
 class Layer(NamedTuple):
-    """What belongs to one layer of one network among parameters or gradients. Without normalisation
-    there is neither gain nor offset: what these show then is not theirs.
+    """Views of the parameters, or gradients, of one layer of one network. Without normalisation
+    there is neither gain nor offset: these then show other parameters.
     """
 
     weight: Floats  # [I, O] or [O, I]
@@ -128,15 +128,15 @@ class Layer(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What a pass leaves behind in a layer of one network, for the way back."""
+    """What a forward pass keeps of one layer of one network for the backward pass."""
 
     y: Floats  # [B, O], the outputs
-    normed: Floats  # [B, O], what is normalised; without normalisation y
+    normed: Floats  # [B, O], the normalised values; without normalisation y
     scale: Floats  # [B], 1 / standard deviation; without normalisation empty
 
 
 def network_of(module: MLP, flat: Flat) -> DenseNetwork:
-    """Make the description of an actor or of critics, all of whose parameters are in `flat`."""
+    """Return the description of an actor or of critics, whose parameters are all in `flat`."""
     linears = [*module.hidden, module.head]
     places = np.zeros((len(linears), 4), np.int64)
     for kinds, layers in ((slice(0, 2), linears), (slice(2, 4), module.norms)):
@@ -158,7 +158,7 @@ def network_of(module: MLP, flat: Flat) -> DenseNetwork:
 
 @compiled
 def _layer(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
-    """Layer i of network n among parameters or gradients."""
+    """Return layer i of network n, of parameters or of gradients."""
     size_in, size = network.widths[i], network.widths[i + 1]
     shape = (size, size_in) if network.transposed else (size_in, size)
     weight = network.places[i, 0] + n * size_in * size
@@ -173,7 +173,7 @@ def _layer(network: DenseNetwork, values: Floats, i: int, n: int) -> Layer:
 
 @compiled
 def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bool) -> None:
-    """Give c = a b, with one of the two transposed or none."""
+    """Write the product a b to c, with a, b or neither transposed."""
     if transpose_a:
         np.dot(a.T, b, c)
     elif transpose_b:
@@ -184,8 +184,8 @@ def multiply(a: Floats, b: Floats, c: Floats, transpose_a: bool, transpose_b: bo
 
 @compiled
 def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
-    """Network n of contiguous inputs, layer by layer: linear, layer normalisation where there is
-    one, ReLU; the last layer linear.
+    """Compute network n for contiguous inputs, layer by layer: linear, layer normalisation if there
+    is one, ReLU; the last layer only linear.
     """
     last, inputs = len(network.places) - 1, x_BI
     passed = []
@@ -206,7 +206,7 @@ def forward(network: DenseNetwork, n: int, x_BI: Floats) -> list[Passed]:
 
 @compiled
 def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
-    """In place: bias, and ReLU."""
+    """Add the bias in place, and apply ReLU if `rectify`."""
     for b in range(y_BO.shape[0]):
         for o in range(y_BO.shape[1]):
             value = y_BO[b, o] + bias[o]
@@ -215,8 +215,8 @@ def _add_bias(y_BO: Floats, bias: Floats, rectify: bool) -> None:
 
 @compiled
 def _normalise(y_BO: Floats, layer: Layer, normed_BO: Floats, scale_B: Floats) -> None:
-    """In place of y: bias, layer normalisation, ReLU; what is normalised and its scale, 1 / std,
-    are kept.
+    """Apply bias, layer normalisation and ReLU to y in place; keep the normalised values and their
+    scale, 1 / std.
     """
     _, bias, gain, offset = layer
     size = np.float32(y_BO.shape[1])
@@ -245,9 +245,9 @@ def backward(
     d_y_BO: Floats,
     d_x_BK: Floats,
 ) -> None:
-    """After `forward` of network n: from the derivative by its outputs to the gradients of its
-    parameters, or, where `d_x_BK` is not empty, to the derivative by its last K inputs, of a
-    network that is not transposed.
+    """Backpropagate the gradient `d_y_BO` of the outputs of network n, after `forward`, to its
+    parameters. If `d_x_BK` is not empty, backpropagate only to the last K inputs instead, which
+    takes a network that is not transposed.
     """
     last, learns, d = len(network.places) - 1, d_x_BK.size == 0, d_y_BO
     for i in range(last, -1, -1):
@@ -286,8 +286,8 @@ def _back_through_relu(d_BO: Floats, y_BO: Floats) -> None:
 def _back_through_norm(
     d_BO: Floats, layer: Layer, passed: Passed, gradient: Layer, learns: bool
 ) -> None:
-    """In place of d, the derivative behind layer normalisation: that before it. Where the network
-    learns, gives the gradients of gain and offset.
+    """Turn d, the gradient of the outputs of layer normalisation, into that of its inputs, in
+    place. If `learns`, write the gradients of gain and offset.
     """
     size = np.float32(d_BO.shape[1])
     if learns:
@@ -310,7 +310,7 @@ def _back_through_norm(
 
 @compiled
 def sum_rows(d_BO: Floats, total: Floats) -> None:
-    """Add to each total, [O], its column."""
+    """Add the sum of each column to its total, [O]."""
     for b in range(d_BO.shape[0]):
         for o in range(d_BO.shape[1]):
             total[o] += d_BO[b, o]
@@ -324,14 +324,14 @@ def descend(
     step: Floats,
     rates: tuple[float, float, float, float],
 ) -> None:
-    """One step of Adam, in place (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
+    """Do one step of Adam in place (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
     2015, algorithm 1).
 
     Args:
         parameter: [P].
         gradient: [P].
         moments: the first and the second, [P] each.
-        step: [], how many there have been.
+        step: [], number of steps so far; increased by 1.
         rates: learning rate, beta 1, beta 2, epsilon.
     """
     mean, square = moments
@@ -349,6 +349,6 @@ def descend(
 
 @compiled
 def move_average(average: Floats, parameter: Floats, new: np.float32) -> None:
-    """As `soft_update`."""
+    """Update a moving average in place, as `soft_update`; `new` is 1 - polyak."""
     for i in range(len(average)):
         average[i] += new * (parameter[i] - average[i])

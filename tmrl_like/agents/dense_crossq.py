@@ -1,8 +1,9 @@
 """The gradients of CrossQ's losses, compiled for the CPU.
 
-What networks do by their running statistics is done by plain ones, see `fold`; here is what is done
-in training. Shape names: N networks side by side, B batch, R rows of a pass (B, or 2 B), S those of
-the actor's in training, A actions, I inputs, H hidden width, O outputs of a network.
+What networks compute with their running statistics is left to plain networks, see `fold`; this
+module has the networks in training. Shape names: N networks side by side, B batch, R rows of a pass
+(B, or 2 B), S rows of the actor's pass in training, A actions, I inputs, H hidden width, O outputs
+of a network.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -37,7 +38,7 @@ MAX_R, MAX_D = np.float32(batch_norm.MAX_R), np.float32(batch_norm.MAX_D)
 
 
 class NormedParameters(NamedTuple):
-    """Those of N networks, or their gradients. Place 0 of the gains is that of the inputs."""
+    """The parameters of N networks, or their gradients. The first of the gains is the inputs'."""
 
     gains: tuple[Floats, ...]  # [N, 1, H]
     offsets: tuple[Floats, ...]  # [N, 1, H]
@@ -52,14 +53,14 @@ class NormedNetwork(NamedTuple):
     gradients: NormedParameters
     means: tuple[Floats, ...]  # [N, 1, H], running
     vars: tuple[Floats, ...]  # [N, 1, H], running
-    batches: Floats  # [], seen
+    batches: Floats  # [], number of batches seen
     renorm_after: int
 
 
 class NormedPass(NamedTuple):
-    """What a pass of one network leaves behind at a normalisation, for the way back."""
+    """What a forward pass of one network keeps of a normalisation for the backward pass."""
 
-    y: Floats  # [R, H], behind ReLU
+    y: Floats  # [R, H], after ReLU
     normed: Floats  # [R, H], before r, d, gain and offset
     scale: Floats  # [H], 1 / standard deviation
     r: Floats  # [H], of batch renormalisation
@@ -67,8 +68,8 @@ class NormedPass(NamedTuple):
 
 
 class CompiledCrossQ(CompiledSAC):
-    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd
-    does.
+    """Computes the gradients of the losses, and leaves them in the parameters of critics and actor
+    as autograd does.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class CompiledCrossQ(CompiledSAC):
         modules: tuple[SquashedGaussianActor, EnsembleCritic, BatchNormMLP, BatchNormMLP],
         flats: tuple[Flat, Flat],
     ) -> None:
-        """Take the plain actor and critics with their parameters, and those in training: all stay
-        where they are.
+        """Use the plain actor and critics with their flat parameters, and the networks in training.
+        All parameters stay where they are.
         """
         plain_actor, plain_critic, actor, critic = modules
         flat_actor, flat_critic = flats
@@ -93,7 +94,7 @@ def _network_of(module: BatchNormMLP) -> NormedNetwork:
     running = module.running()
     return NormedNetwork(
         _parameters_of(module, lambda parameter: parameter.detach()),
-        # those of `Flat` stay
+        # `Flat` keeps these gradients in the same memory
         _parameters_of(module, lambda parameter: cast(Tensor, parameter.grad)),
         tuple(mean.numpy() for mean, _ in running),
         tuple(var.numpy() for _, var in running),
@@ -121,8 +122,8 @@ def _critic_gradients(
     rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets.
-    Arguments as SAC's.
+    """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
+    values and targets. Arguments as in `dense_sac`.
     """
     plain_actor, _, _, critics = networks
     obs_BR, next_obs_BR, act_BA = seen
@@ -151,8 +152,8 @@ def _actor_gradients(
     of_mean: bool,
     smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as
-    SAC's.
+    """Compute the gradients of `actor_loss` and `smoothness_loss`; return the loss and the entropy.
+    Arguments as in `dense_sac`.
     """
     _, plain_critics, actor, _ = networks
     features_SF = scaled(obs_SR, drawing[1])
@@ -166,7 +167,9 @@ def _actor_gradients(
 
 @compiled
 def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[NormedPass]]]:
-    """As `BatchNormMLP.forward`: moves the running statistics, too. Gives the outputs [N, R, O]."""
+    """Do what `BatchNormMLP.forward` does, which updates the running statistics. Return the outputs
+    [N, R, O], and what the passes keep.
+    """
     weights, bias = network.parameters.weights, network.parameters.bias
     out_NRO = np.empty((len(bias), len(x_RI), bias.shape[2]), np.float32)
     passes = []
@@ -181,7 +184,7 @@ def _forward(network: NormedNetwork, x_RI: Floats) -> tuple[Floats, list[list[No
 
 @compiled
 def _hidden_layers(network: NormedNetwork, n: int, x_RI: Floats) -> list[NormedPass]:
-    """Network n before its head."""
+    """Compute network n up to its head."""
     gains, offsets, weights, _ = network.parameters
     is_renormed = bool(network.batches[()] >= network.renorm_after)
     inputs = x_RI
@@ -217,7 +220,9 @@ def _normalise(
     r: Floats,
     d: Floats,
 ) -> None:
-    """In place of x [R, H], by its rows; see `renormalise`. Fills in `scale`, `r` and `d`."""
+    """Normalise x [R, H] over its rows in place, see `renormalise`, and fill in `scale`, `r` and
+    `d`; the last two are not applied.
+    """
     size = np.float32(x.shape[0])
     mean, var = np.zeros_like(scale), np.zeros_like(scale)
     sum_rows(x, mean)
@@ -241,7 +246,7 @@ def _normalise(
 
 @compiled
 def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats) -> None:
-    """Each column of x [R, H] times a scale plus a shift, but not below `least`, to y."""
+    """Write each column of x [R, H] times a scale plus a shift, but at least `least`, to y."""
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
             value = x[b, h] * scale[h] + shift[h]
@@ -250,7 +255,7 @@ def _line(x: Floats, scale: Floats, shift: Floats, least: np.float32, y: Floats)
 
 @compiled
 def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO: Floats) -> None:
-    """After a `_forward`, of network n: from the derivative by its outputs to the gradients of its
+    """Backpropagate the gradient `d_out_RO` of the outputs of network n, after `_forward`, to its
     parameters.
     """
     gains, _, weights, _ = network.parameters
@@ -276,8 +281,8 @@ def _backward(network: NormedNetwork, n: int, passed: list[NormedPass], d_out_RO
 def _sum_back(
     d: Floats, normed: Floats, y: Floats, least: np.float32, along: Floats, total: Floats
 ) -> None:
-    """Back through `_line`, in place of d [R, H]: nothing comes through where y is `least`. Adds up
-    [H] what does, and that times `normed`.
+    """Backpropagate d [R, H] through the bound of `_line`, in place: it is 0 where y is `least`.
+    Add up d in `total`, and d times `normed` in `along`, [H] each.
     """
     for b in range(d.shape[0]):
         for h in range(d.shape[1]):
@@ -290,8 +295,8 @@ def _sum_back(
 def _back_through_norm(
     d: Floats, normed: Floats, scale: Floats, along: Floats, total: Floats
 ) -> None:
-    """In place of d [R, H], the derivative behind the normalisation by statistics of all rows: that
-    before it.
+    """Turn d [R, H], the gradient of the outputs of a normalisation over all rows, into that of its
+    inputs, in place.
     """
     size = np.float32(d.shape[0])
     for b in range(d.shape[0]):

@@ -1,9 +1,9 @@
-"""The gradients of SAC's losses, compiled for the CPU, for the networks of vectors that ship.
+"""The gradients of SAC's losses, compiled for the CPU, for the built-in networks of vectors.
 
 The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N
-critics, M critics in the target, B batch, S rows that the actor sees in training (B, with
-smoothness 2 B), A actions, R numbers of an observation, F features, I inputs of the critics:
-features and actions, O outputs of the actor: means and logarithms of standard deviations.
+critics, M critics in the target, B batch, S rows that the actor sees in training (B, or 2 B with
+smoothness), A actions, R numbers of an observation, F features, I inputs of the critics: features
+and actions, O outputs of the actor: means and logarithms of standard deviations.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -41,8 +41,8 @@ from tmrl_like.policies.layers import Floats
 from tmrl_like.types import Batch, Observation
 
 Drawing: TypeAlias = tuple[Floats, "Scaling", tuple[np.float32, np.float32]]
-"""What actions are drawn with: noise [B, A], standard normal; the scaling of observations; bounds
-of log std.
+"""What actions are drawn with: standard normal noise [B, A], the scaling of observations, and the
+bounds of log std.
 """
 
 TWO, HALF = np.float32(2.0), np.float32(0.5)
@@ -50,7 +50,7 @@ HORIZON, SMALLEST_VAR = RunningNorm.HORIZON, RunningNorm.FLOOR**2
 
 
 class Scaling(NamedTuple):
-    """What rows are multiplied by, and what is added then."""
+    """A scale by which rows are multiplied, and a shift that is then added."""
 
     scale: Floats
     shift: Floats
@@ -60,7 +60,7 @@ class Statistics(NamedTuple):
     """The arrays of a `RunningNorm`."""
 
     which: Integers
-    batches: NDArray[np.float64]  # [1], how many counted
+    batches: NDArray[np.float64]  # [1], number of batches seen
     mean: NDArray[np.float64]
     mean_square: NDArray[np.float64]
     scale: Floats
@@ -68,7 +68,7 @@ class Statistics(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Actions that the actor drew for a batch of observations, and what the critics see of both."""
+    """Actions that the actor drew for a batch of observations, and the critics' inputs for them."""
 
     outputs_BO: Floats  # of the actor
     x_BI: Floats  # features, then actions
@@ -78,8 +78,8 @@ class Drawn(NamedTuple):
 
 
 class CompiledSAC:
-    """Leaves the gradients of the losses in the parameters of critics and actor, as autograd
-    does.
+    """Computes the gradients of the losses, and leaves them in the parameters of critics and actor
+    as autograd does.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CompiledSAC:
         flats: tuple[Flat, Flat, Flat],
         obs_norm: RunningNorm | None,
     ) -> None:
-        """Take the actor, the critics and their targets, whose parameters stay where they are."""
+        """Use the actor, the critics and their targets, whose parameters stay where they are."""
         self._made_of: tuple[Any, ...] = modules, flats, obs_norm
         actor, critic, target = modules
         networks = (
@@ -126,7 +126,7 @@ class CompiledSAC:
         return type(self)(*copy.deepcopy(self._made_of, memo))
 
     def count(self, obs_BR: Tensor) -> None:
-        """As `RunningNorm.update`, without ranks."""
+        """Do what `RunningNorm.update` does, without ranks."""
         _count(obs_BR.numpy(), self._statistics)
 
     def of_critics(
@@ -136,7 +136,7 @@ class CompiledSAC:
         entropy_coef: float,
         gamma: float | Tensor,
     ) -> Metrics:
-        """Of `critic_loss`, by the critics; returns the metrics."""
+        """Compute the critics' gradients of `critic_loss`, and return the metrics."""
         share_threads()
         obs, next_obs = self._see(batch.obs), self._see(batch.next_obs)
         drawing = self._drawing(len(obs))
@@ -159,8 +159,9 @@ class CompiledSAC:
     def of_actor(
         self, batch: Batch, entropy_coef: float, of_mean: bool, smoothness: float
     ) -> Metrics:
-        """Of `actor_loss`, by the actor, whose values are the critics' mean, or their minimum, and
-        of `smoothness` times `smoothness_loss`; returns the metrics.
+        """Compute the actor's gradients of `actor_loss` plus `smoothness` times `smoothness_loss`,
+        and return the metrics. The value of an action is the critics' mean if `of_mean`, else their
+        minimum.
         """
         share_threads()
         seen = self._see(batch.obs)
@@ -173,7 +174,7 @@ class CompiledSAC:
         return {"loss_actor": loss, "entropy_nats": entropy}
 
     def draw(self, noise_BA: Tensor) -> None:
-        """Fill in the noise of the actions of one batch."""
+        """Fill in the noise of one batch of actions."""
         noise_BA.normal_()
 
     def _drawing(self, num_rows: int) -> Drawing:
@@ -182,15 +183,15 @@ class CompiledSAC:
         return noise_BA.numpy(), self._rescale, self._limits
 
     def _see(self, obs: Observation) -> Floats:
-        """What `_rescale` makes features of: the numbers of observations [B, R], or, with
-        categories, [B, F].
+        """Return what `_rescale` makes features of: the numbers of observations [B, R], or, with
+        categories, the features themselves [B, F].
         """
         encoder = self._encoder
         seen: Floats = (encoder.flatten(obs) if encoder.one_hot is None else encoder(obs)).numpy()
         return seen
 
     def adam_step(self, optimizer: torch.optim.Adam) -> None:
-        """As the page's, which makes the steps of other forms of Adam."""
+        """Do what `acceleration.adam_step` does; leave other forms of Adam to it."""
         (group,) = optimizer.param_groups
         if type(optimizer) is not torch.optim.Adam or any(
             group[name] for name in ("weight_decay", "amsgrad", "maximize")
@@ -208,7 +209,7 @@ class CompiledSAC:
         )
 
     def soft_update(self, polyak: float, average: Tensor, parameter: Tensor) -> None:
-        """As the page's."""
+        """Do what `sac.soft_update` does."""
         move_average(average.detach().numpy(), parameter.detach().numpy(), np.float32(1.0 - polyak))
 
 
@@ -222,15 +223,16 @@ def _critic_gradients(
     rescale_act: Scaling,
     entropy_coef: float,
 ) -> tuple[float, float, float]:
-    """Of `td_target` and `critic_loss`; returns the loss, and the means of values and targets.
+    """Compute the gradients of `critic_loss` with `td_target`; return the loss, and the means of
+    values and targets.
 
     Args:
         networks: actor, critics and their targets.
-        members: [M], whose values make the target.
-        drawing: for the actions that follow.
+        members: [M], the critics that make the target.
+        drawing: what the next actions are drawn with.
         seen: obs, next_obs [B, R], act [B, A].
         outcome: rew, terminated, gamma [B].
-        rescale_act: to [-1, 1].
+        rescale_act: scaling of actions to [-1, 1].
         entropy_coef: alpha.
     """
     actor, critics, targets = networks
@@ -251,7 +253,7 @@ def _critic_gradients(
 def _values(
     critics: DenseNetwork, members: Integers, x_BI: Floats
 ) -> tuple[Floats, list[list[Passed]]]:
-    """What those that are asked say, [M, B], and what their passes leave behind."""
+    """Return the values of the critics `members`, [M, B], and what their passes keep."""
     q_MB = np.empty((len(members), len(x_BI)), np.float32)
     passes = []
     for m in range(len(members)):
@@ -270,8 +272,8 @@ def td_errors(
     entropy_coef: float,
     d_NB: Floats,
 ) -> tuple[float, float, float]:
-    """Of `td_target` and `critic_loss`: fill in the derivative by q; returns the loss, and the
-    means of values and targets. `outcome`: rew, terminated, gamma [B].
+    """Fill in d_NB, the gradient of `critic_loss` with `td_target` with respect to q; return the
+    loss, and the means of values and targets. `outcome` is rew, terminated and gamma [B].
     """
     rew_B, terminated_B, gamma_B = outcome
     num_rows, loss, q_sum, target_sum = len(rew_B), 0.0, 0.0, 0.0
@@ -296,9 +298,9 @@ def _actor_gradients(
     of_mean: bool,
     smoothness: float,
 ) -> tuple[float, float]:
-    """Of `actor_loss` and `smoothness_loss`; returns the loss and the entropy. Arguments as for
-    `_critic_gradients`; with smoothness the next observations follow the B ones that actions are
-    drawn for.
+    """Compute the gradients of `actor_loss` and `smoothness_loss`; return the loss and the entropy.
+    Arguments as for `_critic_gradients`. With smoothness, the next observations follow the B ones
+    for which actions are drawn.
     """
     actor, critics, _ = networks
     features_SF = scaled(obs_SR, drawing[1])
@@ -318,10 +320,10 @@ def policy_errors(
     features_SF: Floats,
     asked: tuple[float, bool, float],
 ) -> tuple[Floats, float, float]:
-    """Of `actor_loss` and `smoothness_loss`: the derivative by the actor's outputs [S, O], the loss
-    and the entropy.
+    """Return the gradient of `actor_loss` and `smoothness_loss` with respect to the actor's outputs
+    [S, O], the loss and the entropy.
 
-    `asked`: alpha, whether the critics' mean counts, and the smoothness.
+    `asked` is alpha, whether the critics' mean counts (or their minimum), and the smoothness.
     """
     entropy_coef, of_mean, smoothness = asked
     noise_BA = drawing[0]
@@ -353,8 +355,8 @@ def policy_errors(
 def _smoothness_errors(
     outputs_SO: Floats, shape: tuple[int, int], smoothness: float
 ) -> tuple[Floats, float]:
-    """Of `smoothness_loss`, by its weight: the derivative by the actor's outputs, and the loss.
-    Both are 0 where `outputs_SO` has only the B rows of a batch of the `shape` [B, A],
+    """Return the gradient of the weighted `smoothness_loss` with respect to the actor's outputs,
+    and the loss. Both are 0 if `outputs_SO` has only the B rows of a batch of the `shape` [B, A],
     without those of the next observations.
     """
     num_rows, num_actions = shape
@@ -371,7 +373,7 @@ def _smoothness_errors(
 
 @compiled
 def _count(x_BR: Floats, statistics: Statistics) -> None:
-    """Count a batch in running means, and write what they make of scale and shift; see
+    """Add a batch to the running means, and write the scale and shift that they give; see
     `RunningNorm`.
     """
     which_U, count, mean_U, mean_square_U, scale_R, shift_R = statistics
@@ -391,7 +393,7 @@ def _count(x_BR: Floats, statistics: Statistics) -> None:
 
 @compiled
 def scaled(rows: Floats, scaling: Scaling) -> Floats:
-    """[B, R], contiguous."""
+    """Return the scaled rows, [B, R], contiguous."""
     found = np.empty(rows.shape, np.float32)
     for b in range(rows.shape[0]):
         for r in range(rows.shape[1]):
@@ -403,7 +405,7 @@ def scaled(rows: Floats, scaling: Scaling) -> Floats:
 def put_inputs(
     obs_BR: Floats, act_BA: Floats, rescale: Scaling, rescale_act: Scaling, x_BI: Floats
 ) -> None:
-    """Fill in what critics see."""
+    """Fill in the critics' inputs."""
     num_features = obs_BR.shape[1]
     x_BI[:, :num_features] = scaled(obs_BR, rescale)
     x_BI[:, num_features:] = scaled(act_BA, rescale_act)
@@ -418,7 +420,7 @@ def act(actor: DenseNetwork, drawing: Drawing, obs_BR: Floats) -> Drawn:
 
 @compiled
 def draw(outputs_BO: Floats, features_BF: Floats, drawing: Drawing) -> Drawn:
-    """Actions tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
+    """Return actions tanh(u), std, and log pi as in `squashed_log_prob`, without cancellation:
 
     log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
     """
@@ -456,8 +458,8 @@ def _back_through_squash(
     entropy_weight: np.float32,
     d_outputs_SO: Floats,
 ) -> None:
-    """The derivative by actions in the critics' inputs, and by each log pi -> that by the actor's
-    outputs, added to the first B of `d_outputs_SO`.
+    """Backpropagate the gradients of the actions in the critics' inputs, and of each log pi, to the
+    actor's outputs; add the result to the first B rows of `d_outputs_SO`.
     """
     outputs_BO = drawn.outputs_BO
     noise_BA, _, (low, high) = drawing

@@ -25,11 +25,11 @@ from tmrl_like.policies.network import NetworkOptions
 
 
 class MLP(nn.Module):
-    """Hidden layers, each linear, dropout, layer normalisation, ReLU; behind them a linear layer,
-    the head.
+    """Hidden layers (each linear, dropout, layer normalisation, ReLU), and a linear layer, the
+    head.
 
-    Where dropout and layer normalisation are follows Hiraoka et al., "Dropout Q-Functions for
-    Doubly Efficient Reinforcement Learning", 2022.
+    The order follows Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement
+    Learning", 2022.
     """
 
     dropout = 0.0
@@ -42,7 +42,7 @@ class MLP(nn.Module):
         linear: Callable[[int, int], nn.Module] = nn.Linear,
         norm: Callable[[int], nn.Module] = nn.LayerNorm,
     ) -> None:
-        """Make `hidden`, `norms` and `head` of these two kinds of layers."""
+        """Make `hidden` and `head` of `linear` layers, and `norms` of `norm` layers."""
         widths = [num_inputs, *options.hidden_sizes]
         self.hidden = nn.ModuleList(linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(
@@ -51,7 +51,7 @@ class MLP(nn.Module):
         self.head = linear(widths[-1], num_outputs)
 
     def outputs(self, x: Tensor, *members: Tensor | None) -> Tensor:
-        """[..., inputs] -> [..., outputs]; `members` goes to each layer."""
+        """Map [..., inputs] to [..., outputs]; each layer is passed `members`."""
         for i, layer in enumerate(self.hidden):
             x = layer(x, *members)
             if self.dropout:
@@ -70,8 +70,8 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n, 1, size_out).uniform_(-bound, bound))
 
     def forward(self, x_NBI: Tensor, members: Tensor | None = None) -> Tensor:
-        """[N, B, in] -> [N, B, out]; with `members` [M] int64, of these only: [M, B, in] -> [M, B,
-        out].
+        """Map [N, B, in] to [N, B, out]; with `members`, int64 [M], by these only: [M, B, in] to
+        [M, B, out].
         """
         return torch.baddbmm(_of(members, self.bias), x_NBI, _of(members, self.weight))
 
@@ -85,7 +85,7 @@ class EnsembleNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n, 1, size))
 
     def forward(self, x_NBH: Tensor, members: Tensor | None = None) -> Tensor:
-        """[N, B, H] -> [N, B, H]; `members` as in `EnsembleLinear`."""
+        """Map [N, B, H] to [N, B, H]; `members` as in `EnsembleLinear`."""
         normed = F.layer_norm(x_NBH, x_NBH.shape[-1:])
         return torch.addcmul(_of(members, self.bias), normed, _of(members, self.weight))
 
@@ -96,11 +96,11 @@ def _of(members: Tensor | None, parameter: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CriticOptions(NetworkOptions):
-    """What an ensemble of critics takes beside what all networks do.
+    """Options of an ensemble of critics, in addition to those of all networks.
 
     Attributes:
         layer_norm: normalise each hidden layer before its ReLU.
-        n_critics: N.
+        n_critics: number of critics, N.
         dropout: share of a hidden layer's outputs that is set to 0 in training.
     """
 
@@ -110,9 +110,7 @@ class CriticOptions(NetworkOptions):
 
 
 class EnsembleMLP(MLP):
-    """What ensembles of critics have in common: an encoder for all of them, and N networks on its
-    features.
-    """
+    """Base class of ensembles of critics: one encoder, and N networks on its features."""
 
     page: ClassVar[type[CriticOptions]] = CriticOptions
 
@@ -125,7 +123,7 @@ class EnsembleMLP(MLP):
             options: see `CriticOptions`.
 
         Raises:
-            ConfigError: a space that these networks cannot learn from, by name.
+            ConfigError: these networks cannot learn from a space, which the message names.
         """
         super().__init__()
         made = self.options = self.page(**options)
@@ -139,11 +137,11 @@ class EnsembleMLP(MLP):
 
     @abstractmethod
     def read_actions(self, action_space: Space) -> tuple[int, int]:
-        """Take what is needed of the action space: how many inputs stand beside the features, how
-        many outputs.
+        """Read the action space; return the number of inputs beside the features, and of
+        outputs.
         """
 
     def outputs(self, x_BI: Tensor, members: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """[B, I] -> [N, B, outputs]; `members` as in `EnsembleLinear`."""
+        """Map [B, I] to [N, B, outputs]; `members` as in `EnsembleLinear`."""
         n = self.n_critics if members is None else len(members)
         return super().outputs(x_BI.expand(n, *x_BI.shape), members)

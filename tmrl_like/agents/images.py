@@ -1,4 +1,4 @@
-"""Images and histories of images -> features. Shape names: B batch, C channels."""
+"""Encoders of images and of histories of images. Shape names: B batch, C channels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SMALL = ((3, 2, 1), (3, 2, 1), (3, 1, 1))
 
 
 class ConvolutionEncoder(nn.Module):
-    """An image, or a history of images, -> what three layers of convolutions say of it.
+    """Encodes an image, or a history of images, by three convolutional layers.
 
-    As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller
-    kernels for images below 36 pixels. With `pooled` the last layer is averaged over that many rows
-    and columns of regions (Trumpp et al., "Impoola: The Power of Average Pooling for Image-Based
-    Deep Reinforcement Learning", 2025, arXiv:2503.05546).
+    As in Mnih et al., "Human-level control through deep reinforcement learning", 2015, with smaller
+    kernels for images below 36 pixels. With `pooled`, the last layer is averaged over that many
+    rows and columns of regions (Trumpp et al., "Impoola: The Power of Average Pooling for
+    Image-Based Deep Reinforcement Learning", 2025, arXiv:2503.05546).
 
     Attributes:
         size: number of features.
@@ -35,13 +35,13 @@ class ConvolutionEncoder(nn.Module):
     def __init__(
         self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64), pooled: Natural = 2
     ) -> None:
-        """Build the layers, of so many channels each, for images of this Box, whose bounds are
+        """Build layers with these numbers of channels, for images of this Box, whose bounds are
         scaled to [-1/2, 1/2].
 
-        `pooled`: 0 leaves the last layer as it is.
+        A `pooled` of 0 leaves the last layer as it is.
 
         Raises:
-            ConfigError: not three layers, or one without channels; `pooled` is negative.
+            ConfigError: `channels` are not three numbers above 0, or `pooled` is negative.
         """
         super().__init__()
         expect(
@@ -65,8 +65,8 @@ class ConvolutionEncoder(nn.Module):
             self.size: int = self.convolutions(torch.zeros(1, *self._spec.form)).numel()
 
     def forward(self, image: Tensor) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, size] float32."""
-        last = torch.channels_last  # in memory: convolutions on a processor are faster so
+        """Map [B, ...] of the Box's dtype to [B, size] float32."""
+        last = torch.channels_last  # convolutions on a CPU are faster with this memory layout
         x = channels_first(image, self._spec).to(torch.float32, copy=True, memory_format=last)
         scale, shift = self._spec.scaling()
         features: Tensor = self.convolutions(x.mul_(scale).add_(shift))
@@ -74,10 +74,10 @@ class ConvolutionEncoder(nn.Module):
 
 
 class PictureEncoder(nn.Module):
-    """`PictureSpec` in torch: a picture, or a history of pictures, -> features in [-1, 1].
+    """`PictureSpec` in torch: encodes a picture, or a history of pictures, as features in [-1, 1].
 
     Attributes:
-        spec: the description that it and its form in numpy are made from.
+        spec: the description from which this encoder and its form in numpy are made.
         size: number of features.
     """
 
@@ -93,14 +93,14 @@ class PictureEncoder(nn.Module):
         self.norm = nn.LayerNorm(PICTURE_FEATURES)
 
     def forward(self, picture: Tensor, shift: bool = False) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, size] float32; `shift`: each picture by a few pixels,
-        see `shifted`.
+        """Map [B, ...] of the Box's dtype to [B, size] float32. `shift` moves each picture by a few
+        pixels, see `shifted`.
         """
         return self.convolved(self.averaged(picture, shift))
 
     def averaged(self, picture: Tensor, shift: bool = False) -> Tensor:
-        """[B, ...] of the Box's dtype -> what the convolutions see, [B, C, height, width] in [-1/2,
-        1/2].
+        """Map [B, ...] of the Box's dtype to the input of the convolutions, [B, C, height, width]
+        in [-1/2, 1/2].
         """
         x = channels_first(picture, self.spec)
         if shift:
@@ -109,7 +109,7 @@ class PictureEncoder(nn.Module):
         return F.avg_pool2d(x.float(), self.spec.factor).mul_(scale).add_(offset)
 
     def convolved(self, x: Tensor) -> Tensor:
-        """What `averaged` gives -> [B, size]."""
+        """Map what `averaged` returns to [B, size]."""
         for convolution in self.convolutions:
             x = F.relu(convolution(x), inplace=True)
         features: Tensor = self.norm(self.project(x.flatten(1))).tanh()
@@ -117,14 +117,13 @@ class PictureEncoder(nn.Module):
 
 
 def channels_first(pictures: Tensor, spec: PictureSpec) -> Tensor:
-    """[B, ...] -> [B, C, height, width]; those of a history become channels."""
+    """Rearrange [B, ...] to [B, C, height, width]; the pictures of a history become channels."""
     x = pictures.movedim(-1, -3) if spec.channels_are_last else pictures
     return x.reshape(-1, *spec.form)
 
 
 def shifted(pictures: Tensor, most: int) -> Tensor:
-    """Pictures [B, C, height, width], each shifted by up to `most` pixels; what comes in repeats
-    its edge.
+    """Shift each of the pictures [B, C, height, width] by up to `most` pixels, repeating its edge.
 
     The augmentation of Kostrikov, Yarats and Fergus, "Image Augmentation Is All You Need", 2020
     (arXiv:2004.13649).
@@ -136,6 +135,6 @@ def shifted(pictures: Tensor, most: int) -> Tensor:
     planes = torch.arange(batch * channels, device=device).view(batch, channels, 1)
     left_edge, right_edge = pictures[..., :1], pictures[..., -1:]
     wide = torch.cat((*[left_edge] * most, pictures, *[right_edge] * most), dim=-1)
-    # of each row to copy, [B, C, height]
+    # where each row to copy begins, [B, C, height]
     begins = (planes * height + rows) * wide.shape[-1] + most + right
     return wide.flatten().unfold(0, width, 1).index_select(0, begins.flatten()).view(pictures.shape)

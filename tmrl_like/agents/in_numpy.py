@@ -1,4 +1,4 @@
-"""The actors that ship, in numpy: they act in microseconds, and need no torch."""
+"""Built-in actors in numpy: they act in microseconds and need no torch."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class NumpyActor(OnDisk):
-    """An actor in numpy. Takes the arguments, and has the parameters, of the torch actor that it
+    """An actor in numpy. It takes the arguments, and has the parameters, of the torch actor that it
     stands for.
 
     Attributes:
-        spec: all of it but the parameters, as plain data.
-        network: does the arithmetic.
+        spec: the description of the actor, everything but its parameters, as plain data.
+        network: computes the actions.
         device: "cpu".
-        extras: it says nothing beside its actions.
+        extras: always empty.
     """
 
     page: ClassVar[type[NetworkOptions]]
-    """What it takes beside the spaces."""
+    """The class of the options that it takes beside the spaces."""
 
     torch_name: ClassVar[str]
-    """Of the torch actor in `tmrl_like.agents`."""
+    """The name of the torch actor in `tmrl_like.agents`."""
 
     extras: Mapping[str, Any] = MappingProxyType({})
     device = "cpu"
@@ -49,8 +49,8 @@ class NumpyActor(OnDisk):
         """Build the network; the arguments are those of the torch actor.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of
-                range.
+            ConfigError: this network cannot learn from a space, which the message names; or the
+                noise is out of range.
         """
         self.observation_space = observation_space
         self.action_space = action_space
@@ -63,9 +63,7 @@ class NumpyActor(OnDisk):
 
     @classmethod
     def torch_class(cls) -> type[ActorModule]:
-        """The class in torch; if torch is imported for that, what it draws follows from numpy's
-        seed.
-        """
+        """Return the class in torch. If this imports torch, numpy's generator seeds torch's."""
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
             raise MissingExtraError(
@@ -83,32 +81,32 @@ class NumpyActor(OnDisk):
         return parts if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
 
     def act_(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action for one raw observation; one that is not finite makes the action NaN."""
+        """Choose an action for one raw observation; NaN if the observation is not finite."""
         np.concatenate(self._parts(obs), None, self.network.input, casting="unsafe")
         return self.network.act(test)
 
     act = act_
 
     def flatten(self, obs: Observation) -> Floats:
-        """A raw observation as the network sees it, float32 [R + P]: numbers, then images, in the
-        space's order.
+        """Return a raw observation as the network sees it, float32 [R + P]: numbers, then images,
+        in the space's order.
         """
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
     def carry_over(self, previous: object) -> None:
-        """It has no state but the noise, which `NumpyIntake` lets all instances share."""
+        """Do nothing: the only state is the noise, which `NumpyIntake` lets all instances share."""
 
     def reset(self) -> None:
-        """An episode begins, and with it a new sequence of noise that is correlated over time."""
+        """Begin an episode, with a new sequence of noise if it is correlated over time."""
         if isinstance(self.network.random, ColouredNoise):
             self.network.random.reset()
 
     def to_device(self, device: str) -> Actor:
-        """Itself on the CPU; elsewhere the torch actor, with the same weights."""
+        """Return self for the CPU; for other devices the torch actor, with the same weights."""
         return self if device == "cpu" else self.in_torch().to_device(device)
 
     def in_torch(self) -> ActorModule:
-        """The torch actor, with a copy of its weights."""
+        """Return the torch actor, with a copy of the weights."""
         actor = self.torch_class()(
             self.observation_space, self.action_space, **vars(self.spec.options)
         )
@@ -116,19 +114,19 @@ class NumpyActor(OnDisk):
         return actor
 
     def in_numpy(self) -> NumpyActor:
-        """Itself."""
+        """Return self."""
         return self
 
     def manifest(self) -> Manifest:
-        """What its weights are: of each parameter, by name, dtype and shape."""
+        """Return the dtype and shape of each parameter, by name."""
         return self.network.manifest
 
     def weights(self) -> Weights:
-        """A copy of the parameters, as `load_weights` takes them."""
+        """Return a copy of the parameters, as `load_weights` takes them."""
         return weights_of(self.manifest(), self.network.parameters)
 
     def load_weights(self, weights: Weights) -> None:
-        """Replace the parameters, all of them or, when an error is raised, none.
+        """Replace all parameters. If this raises, nothing has changed.
 
         Raises:
             PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
@@ -139,8 +137,8 @@ class NumpyActor(OnDisk):
             np.copyto(values, new[name])
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the
-        manifest's.
+        """Act with these arrays from now on, without a copy. Names, dtypes and shapes must be those
+        of the manifest.
         """
         self.network.bind(parameters)
 

@@ -1,8 +1,8 @@
-"""Implicit quantile networks: the losses, and the agent that descends them.
+"""Implicit quantile networks: the losses, and the agent that minimises them.
 
-Dabney et al., "Implicit Quantile Networks for Distributional Reinforcement Learning", 2018
-(arXiv:1806.06923), by equation number. Shape names: B batch, N quantiles that learn, M of the
-target (the paper's N'), A actions; everything is float32.
+Equation numbers are those of Dabney et al., "Implicit Quantile Networks for Distributional
+Reinforcement Learning", 2018 (arXiv:1806.06923). Shape names: B batch, N quantiles in training, M
+quantiles of the target (the paper's N'), A actions. Everything is float32.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -41,7 +41,7 @@ from tmrl_like.types import Batch
 def quantile_target(
     rew_B: Tensor, terminated_B: Tensor, next_z_BM: Tensor, gamma: float | Tensor
 ) -> Tensor:
-    """What the quantiles should say, [B, M].
+    """Return the targets of the quantiles, [B, M].
 
     Eq. 2:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*).
 
@@ -54,15 +54,15 @@ def quantile_target(
 def quantile_huber_loss(
     z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: float = 1.0
 ) -> Tensor:
-    """Of each transition, [B]: the sum over the quantiles that learn, the mean over those of the
-    target::
+    """Return the loss of each transition, [B]: the sum over the quantiles in training of the mean
+    over those of the target::
 
         delta_ij = y_j - z_i
         L_kappa(delta) = delta^2 / 2  where |delta| <= kappa,  else kappa (|delta| - kappa / 2)
         loss = sum_i 1/M sum_j |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa   eq. 3
 
-    Its minimum is where z_i is the tau_i-quantile of what the targets are drawn from; for a kappa
-    that is large beside their differences, the expectile.
+    It is smallest where z_i is the tau_i-quantile of the targets' distribution, or its expectile if
+    kappa is large compared with the differences.
     """
     delta_BNM = target_BM[:, None, :] - z_BN[:, :, None]
     huber_BNM = torch.nn.functional.huber_loss(
@@ -74,29 +74,31 @@ def quantile_huber_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class IQNOptions(Options):
-    """How implicit quantiles are learnt.
+    """Options of implicit quantile networks.
 
     Attributes:
-        quantiles: how many are drawn from U(0, 1) for each transition, N.
-        target_quantiles: likewise of the target network, M; and how many the next action is chosen
-            by.
+        quantiles: number of quantiles in training, N, drawn from U(0, 1) for each transition.
+        target_quantiles: number of quantiles of the target network, M, drawn likewise; the next
+            action is chosen by as many.
         gamma: discount per environment step.
-        kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
-        cvar: the share of the worst returns that actions are chosen by; 1: all of them.
-        polyak: share of the target network that stays when it is updated.
-        actor_polyak: share that stays of the moving average of the network that goes to the
-            workers, which acts more steadily than the network in training; 0 uses no average.
-        target_interval: the target network is updated in every so-many-th training step. A periodic
-            one has polyak 0 and an interval of thousands.
+        kappa: differences up to this value, in units of the reward, count squared, larger ones
+            linearly.
+        cvar: share of the worst returns by which actions are chosen; 1 takes all of them.
+        polyak: share of the target network that each update keeps.
+        actor_polyak: share of the network's moving average that each update keeps. The average goes
+            to the workers, since it acts more steadily than the network in training; 0 uses no
+            average.
+        target_interval: number of training steps from one update of the target network to the next.
+            For periodic copies, take a polyak of 0 and an interval of thousands.
         epsilon: share of the steps in which a worker takes a random action.
         epsilon_boltzmann: share of the steps in which it adds noise to the values first.
         boltzmann_noise: standard deviation of this noise, in the values' unit.
         lr: learning rate.
         betas: decay rates of Adam's two moments.
-        eps: what Adam adds to its denominator.
+        eps: constant that Adam adds to its denominator.
         weight_decay: decoupled (AdamW).
         max_gradient_norm: gradients with a larger norm are scaled down to it.
-        acceleration: "auto": whatever makes a step faster here; "off": nothing.
+        acceleration: "auto" replays steps as CUDA graphs on a GPU; "off" does not.
     """
 
     quantiles: Positive = 8
@@ -119,23 +121,23 @@ class IQNOptions(Options):
 
 
 class IQNAgent(TrainingAgent):
-    """Q-learning of whole distributions of returns, for Discrete actions (algorithm 1 of the
-    paper).
+    """Q-learning of whole distributions of returns, for Discrete actions (Dabney et al. 2018,
+    algorithm 1).
 
-    With dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016,
+    It uses dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016,
     arXiv:1509.06461): the network in training chooses the next action, as its policy does, and the
-    target network values it. With `cvar` below 1 actions are chosen by the mean of the worst
-    returns (section 3.2): the agent avoids risk.
+    target network values it. With `cvar` below 1, actions are chosen by the mean of the worst
+    returns (section 3.2), so that the agent avoids risk.
 
-    Exploration is drawn on the workers; see `IQNActor`.
+    The workers draw the exploration; see `IQNActor`.
 
     Attributes:
         actor: the network in training.
         actor_ema: its moving average, which is the policy; without `actor_polyak` the network in
             training itself.
         target: the target network.
-        obs_norm: the statistics by which all of them normalise; None: they do not.
-        updates: training steps done.
+        obs_norm: the running statistics by which all of them normalise, or None if they do not.
+        updates: number of training steps done.
     """
 
     takes_time_left = True
@@ -157,16 +159,15 @@ class IQNAgent(TrainingAgent):
         """Build networks and optimiser.
 
         Args:
-            observation_space: what `actor_cls` accepts.
+            observation_space: a space that `actor_cls` accepts.
             action_space: Discrete.
-            device: where the networks live and batches arrive.
-            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or
-                partial goes to the workers.
+            device: device of the networks and of the batches.
+            actor_cls: called as `actor_cls(observation_space, action_space)`. Give the workers the
+                same class or partial.
             options: see `IQNOptions`.
 
         Raises:
-            ConfigError: an argument out of its range, or a space that the network cannot learn
-                from.
+            ConfigError: an argument is out of its range, or the network cannot learn from a space.
         """
         super().__init__(observation_space, action_space, device)
         o = self.page(**options)
@@ -211,38 +212,40 @@ class IQNAgent(TrainingAgent):
         return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
 
     def train(self, batch: Batch) -> Metrics:
-        """Do one step on a batch; see `TrainingAgent.train`."""
+        """Do one training step on a batch; see `TrainingAgent.train`."""
         self.updates += 1
         return self._step(batch, self.updates % self.target_interval == 0)
 
     def join(self, ranks: Averaging) -> None:
         """See `TrainingAgent.join`."""
         super().join(ranks)
-        self._step = self._update  # without a graph, which the exchange cannot be part of
+        self._step = self._update  # a CUDA graph cannot contain the exchange between ranks
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss of a batch that is not trained on; its quantiles are always the same."""
+        """Return the loss, always with the same quantiles drawn; see `TrainingAgent.evaluate`."""
         z_BN, target_BM, tau_BN = self._quantiles(
             batch, torch.Generator(self.device).manual_seed(0)
         )
         return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
-        """Return the network in training, or its average: its parameters change with each step."""
+        """Return the network's moving average, or the network in training if there is none. Its
+        parameters change with each step.
+        """
         self._explore()
         return self.actor_ema
 
     @torch.no_grad()
     def _explore(self) -> None:
-        """Give the networks what they explore by, which is part of the weights."""
+        """Write the settings of exploration to the networks, where they are part of the weights."""
         behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
         for network in (self.actor, self.actor_ema):
             network.behaviour.copy_(torch.tensor(behaviour))
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: all networks are the policy, whose statistics are gone on
-        with.
+        """See `TrainingAgent.start_from`. All networks take the weights; the running statistics
+        continue from those in the weights.
         """
         for network in (self.actor, self.target, self.actor_ema):
             network.load_weights(weights)
@@ -275,7 +278,7 @@ class IQNAgent(TrainingAgent):
     def _quantiles(
         self, batch: Batch, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the
+        """Return the quantiles of the actions taken [B, N], their targets [B, M], and tau of the
         former [B, N].
         """
         act_B1 = batch.act.reshape(-1, 1) - int(self.action_space.start)  # type: ignore[attr-defined]
@@ -295,7 +298,7 @@ class IQNAgent(TrainingAgent):
         return _of_actions(z_BNA, act_B1), target_BM, tau_BN
 
     def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Tau [B, N], and that of the target [B, M]."""
+        """Draw tau [B, N], and the target's [B, M]."""
         sizes = self.quantiles, self.target_quantiles
         tau_BN, target_tau_BM = (
             torch.rand(rows, n, generator=generator, device=self.device) for n in sizes
@@ -304,5 +307,5 @@ class IQNAgent(TrainingAgent):
 
 
 def _of_actions(z_BNA: Tensor, act_B1: Tensor) -> Tensor:
-    """[B, N]."""
+    """Select the quantiles of the given actions, [B, N]."""
     return z_BNA.gather(2, act_B1.long().unsqueeze(1).expand(-1, z_BNA.shape[1], -1)).squeeze(2)

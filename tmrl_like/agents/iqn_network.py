@@ -1,4 +1,4 @@
-"""The network of implicit quantiles, which is the policy as well.
+"""The implicit quantile network, which is also the policy.
 
 Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C
 cosines, R rows, B times N.
@@ -29,30 +29,30 @@ from tmrl_like.types import Action, Observation
 
 
 class IQNActor(ActorModule):
-    """Quantiles of the return of each action (Dabney et al. 2018, arXiv:1806.06923), and the policy
-    that reads them.
+    """A network of the quantiles of each action's return (Dabney et al. 2018, arXiv:1806.06923),
+    and the policy that acts by them.
 
-    The state psi(s) [D] is made of what is seen and of the time that is left, multiplied by the
+    The state psi(s) [D] is made of the observation and of the time left, multiplied by the
     embedding phi(tau) [D] of each quantile, and valued by two heads (Wang et al. 2016,
     arXiv:1511.06581, eq. 9):
 
         phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1      eq. 4
         Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
 
-    It acts by the mean of the K quantiles tau_k = eta (k + 1/2) / K: by the mean of the returns,
-    or, with eta below 1, by the mean of the worst share eta of them (CVaR, section 3.2). Then,
-    while it explores, in one step it takes
+    Q(s, a) is the mean of the K quantiles tau_k = eta (k + 1/2) / K: the mean of the returns or,
+    with eta below 1, of the worst share eta of them (CVaR, section 3.2). In each step, a policy
+    that explores takes
 
         a uniformly random action, with probability `epsilon`
         argmax_a Q(s, a) + `boltzmann_noise` N(0, 1), with probability `epsilon_boltzmann`
         argmax_a Q(s, a) otherwise.
 
     Attributes:
-        behaviour: float32 [4], `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta: part of
-            the weights, so that what the agent changes travels with the policy. Until then: greedy,
-            by the mean.
-        extras: "greedy": numpy bool, whether the action was that of the largest value, however it
-            was chosen; "values": float32 [A], what it saw.
+        behaviour: float32 [4]: `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta. They are
+            part of the weights, so that what the agent sets travels with the policy. At first, the
+            policy is greedy with an eta of 1.
+        extras: "greedy": numpy bool, whether the action was the one of the largest value, however
+            it was chosen; "values": float32 [A], Q of each action.
     """
 
     behaviour: Tensor
@@ -91,7 +91,8 @@ class IQNActor(ActorModule):
             picture_encoder: see `Encoder`.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name, or a size below 1.
+            ConfigError: this network cannot learn from a space, which the message names; or a size
+                is below 1.
         """
         super().__init__(observation_space, action_space)
         if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
@@ -107,7 +108,7 @@ class IQNActor(ActorModule):
         self.norm = nn.LayerNorm(width) if layer_norm else None
         self.hidden_norm = nn.LayerNorm(2 * hidden_size) if layer_norm else None
         self.embedding = nn.Linear(cosines, width)
-        # of both heads: the value's half, then the advantages'
+        # of both heads: the first half for the value, the second for the advantages
         self.hidden = nn.Linear(width, 2 * hidden_size)
         self.value = nn.Linear(hidden_size, 1)
         self.advantage = nn.Linear(hidden_size, actions)
@@ -116,11 +117,12 @@ class IQNActor(ActorModule):
         self.extras = {"greedy": np.bool_(False), "values": np.zeros(actions, np.float32)}
 
     def features(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
-        """The state, once for all quantiles.
+        """Compute the state, once for all quantiles.
 
         Args:
             obs: structure of [B, ...].
-            time_left: float32 [B], share of the mini-race that is left, 0 to 1; None: all of it.
+            time_left: float32 [B], share of the mini-race that is left, 0 to 1; None stands for all
+                of it.
 
         Returns:
             float32 [B, D].
@@ -133,26 +135,26 @@ class IQNActor(ActorModule):
         return F.relu(x_BD if self.norm is None else self.norm(x_BD), inplace=True)
 
     def quantiles(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
-        """Z_tau of each action, [B, N, A]; tau is [B, N], or [1, N] for all."""
+        """Compute Z_tau of each action, [B, N, A]; tau is [B, N], or [1, N] for all states."""
         return self._heads(self._hidden(state_BD, tau_BN))
 
     def values(self, state_BD: Tensor, quantiles: int) -> Tensor:
-        """What actions are chosen by: Q [B, A], the mean over so many quantiles below eta, always
-        the same.
+        """Compute the values by which actions are chosen, Q [B, A]: the mean of a number of evenly
+        spaced `quantiles` below eta.
         """
         tau_1N = (
             (torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3]
         )[None]
-        # the mean of what is linear is that of the mean
+        # the heads are linear, so the mean may be taken before them
         return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))
 
     def forward(self, obs: Observation, time_left: Tensor | None = None) -> Tensor:
-        """Structure of [B, ...] -> Q [B, A]."""
+        """Map a structure of [B, ...] to Q [B, A]."""
         return self.values(self.features(obs, time_left), self.acting_quantiles)
 
     def act(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action; see `ActorModule.act`. Where values are not finite it is NaN, and the
-        worker's safe one drives.
+        """Choose an action; see `ActorModule.act`. It is NaN if the values are not finite; the
+        worker then takes its safe action.
         """
         values_A = self(obs)[0].cpu()
         best = chosen = int(values_A.argmax())
@@ -169,12 +171,12 @@ class IQNActor(ActorModule):
         return np.int64(self._first + chosen)
 
     def best_actions(self, obs: Observation) -> Tensor:
-        """Those of the largest values, int64 [B]; see `ActorModule.best_actions`."""
+        """Return the actions of the largest values, int64 [B]; see `ActorModule.best_actions`."""
         best: Tensor = self(obs).argmax(dim=1) + self._first
         return best
 
     def _hidden(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
-        """Of both heads, [B, N, 2 H]."""
+        """Compute the hidden layer of both heads, [B, N, 2 H]."""
         phi_RD = F.relu(
             self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True
         )
@@ -186,8 +188,8 @@ class IQNActor(ActorModule):
         return hidden.view(*x_BND.shape[:2], -1)
 
     def _heads(self, hidden: Tensor) -> Tensor:
-        """[..., 2 H] -> [..., A]: eq. 9 of Wang et al. as one product, the mean taken of the
-        weights.
+        """Map [..., 2 H] to [..., A]: eq. 9 of Wang et al. as one product, with the mean taken of
+        the weights.
         """
         value, advantage = self.value, self.advantage
         weight = torch.cat(

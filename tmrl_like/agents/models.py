@@ -27,12 +27,12 @@ from tmrl_like.policies.network import GaussianOptions, GaussianSpec, NetworkOpt
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.types import Action, Observation
 
-_WITHIN = 0.99  # of the bounds: the density of a squashed Gaussian is nothing at them
+_WITHIN = 0.99  # of the bounds, at which the density of a squashed Gaussian is 0
 
 
 class SamplingActor(ActorModule):
-    """A policy that SAC can train: it draws actions with gradients and says how likely they
-    were.
+    """A policy that SAC can train: it draws actions with gradients and gives their
+    log-density.
     """
 
     @abstractmethod
@@ -49,13 +49,13 @@ class SamplingActor(ActorModule):
 
 
 class MLPActor(ActorModule, MLP):
-    """What the actors that ship have in common: an encoder, hidden layers, and what their outputs
-    become.
+    """Base class of `SquashedGaussianActor` and `CategoricalActor`: an encoder, hidden layers, and
+    the conversion of their outputs to actions.
 
     Attributes:
-        options: what it takes beside the spaces.
-        spec: the description that it and its form in numpy are made from.
-        random: draws what `act` explores with.
+        options: the arguments beside the spaces.
+        spec: the description from which this actor and its form in numpy are made.
+        random: draws the noise that `act` explores with.
     """
 
     page: ClassVar[type[NetworkOptions]]
@@ -63,7 +63,7 @@ class MLPActor(ActorModule, MLP):
     spec: NetworkSpec
 
     numpy_form: ClassVar[type[NumpyActor]]
-    """Does the same; not what a subclass does."""
+    """The actor in numpy that does what this class does. A subclass has its own or none."""
 
     def __init__(self, observation_space: Space, action_space: Space, **options: Any) -> None:
         """Build the network.
@@ -74,8 +74,8 @@ class MLPActor(ActorModule, MLP):
             options: see `page`.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; the noise is out of
-                range.
+            ConfigError: this network cannot learn from a space, which the message names; or the
+                noise is out of range.
         """
         super().__init__(observation_space, action_space)
         self.options = self.page(**options)
@@ -89,7 +89,7 @@ class MLPActor(ActorModule, MLP):
 
     @torch.inference_mode()
     def act(self, obs: Observation, test: bool = False) -> Action:
-        """Choose an action by what `forward` gives; see `ActorModule.act` and the spec's
+        """Choose an action by the outputs of `forward`; see `ActorModule.act` and the spec's
         `action`.
         """
         outputs = self(obs)
@@ -98,18 +98,18 @@ class MLPActor(ActorModule, MLP):
             return self.spec.action(outputs[0].cpu().numpy(), None if test else self.random)
 
     def reset(self) -> None:
-        """An episode begins, and with it a new sequence of noise that is correlated over time."""
+        """Begin an episode, with a new sequence of noise if it is correlated over time."""
         if isinstance(self.random, ColouredNoise):
             self.random.reset()
 
     def carry_over(self, previous: ActorModule) -> None:
-        """Go on with the noise of the instance that acted until now."""
+        """Continue the noise of the instance that acted until now."""
         assert isinstance(previous, MLPActor)
         self.random = previous.random
 
     def in_numpy(self) -> NumpyActor | None:
-        """The actor that does the same in numpy, on the same parameters; None: a subclass, another
-        device.
+        """Return the actor that does the same in numpy, on the same parameters. None if the actor
+        is on another device, or of a subclass without `numpy_form`.
         """
         form = vars(type(self)).get("numpy_form")
         if form is None or self.device != "cpu":
@@ -120,16 +120,16 @@ class MLPActor(ActorModule, MLP):
 
 
 class TorchRandom:
-    """Draws from torch's global generator, as the methods of `numpy.random.Generator` do from one
-    of their own.
+    """Draws from torch's global generator, with the methods of `numpy.random.Generator` that actors
+    need.
     """
 
     def standard_normal(self, size: int, dtype: type) -> Floats:
-        """float32 [size]."""
+        """Draw float32 [size]."""
         return torch.randn(size).numpy()
 
     def standard_exponential(self, size: int, dtype: type) -> Floats:
-        """float32 [size]."""
+        """Draw float32 [size]."""
         return torch.empty(size).exponential_().numpy()
 
 
@@ -158,7 +158,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
             self.random = self.spec.noise(random)
 
     def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
+        """Map a structure of [B, ...] to mean and log standard deviation of u, each [B, A]."""
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
@@ -167,15 +167,15 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         return self.draw(*self(obs))
 
     def draw(self, mean_BA: Tensor, log_std_BA: Tensor) -> tuple[Tensor, Tensor]:
-        """As `sample`, of what `forward` gives."""
+        """Draw actions and their log-density, as `sample`, from the outputs of `forward`."""
         noise_BA = torch.randn_like(mean_BA)
         u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
         act_BA = self._squashed(u_BA)
         return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
     def log_prob(self, obs: Observation, act: Tensor) -> Tensor:
-        """As `ActorModule.log_prob`; where the bounds are reached, of an action that is a little
-        within them.
+        """See `ActorModule.log_prob`. Actions at the bounds are taken to be a little within
+        them.
         """
         mean_BA, log_std_BA = self(obs)
         act_BA = (act.reshape(len(act), -1).float() - self.act_center) / self.act_half
@@ -184,11 +184,11 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         return squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
     def best_actions(self, obs: Observation) -> Tensor:
-        """Those of u's mean; see `ActorModule.best_actions`."""
+        """Return the actions of u's mean; see `ActorModule.best_actions`."""
         return self._squashed(self(obs)[0])
 
     def _squashed(self, u_BA: Tensor) -> Tensor:
-        """U -> actions [B, *action shape]."""
+        """Map u to actions [B, *action shape]."""
         act_BA = torch.addcmul(self.act_center, self.act_half, u_BA.tanh())
         return act_BA.view(-1, *self.action_space.shape)  # type: ignore[misc]
 
@@ -197,18 +197,18 @@ class EnsembleCritic(EnsembleMLP):
     """N action values Q_i(s, a), computed together. Images go through one encoder for all N."""
 
     def read_actions(self, action_space: Space) -> tuple[int, int]:
-        """A Box's entries are inputs, scaled to [-1, 1]; one output."""
+        """Return the number of inputs, a Box's entries scaled to [-1, 1], and of outputs, one."""
         center, half = action_bounds(action_space)
         self.rescale_act = Rescale(np.reciprocal(half), np.divide(-center, half))
         return len(center), 1
 
     def forward(self, obs: Observation, act: Tensor, members: Tensor | None = None) -> Tensor:
-        """Value actions.
+        """Compute the values of actions.
 
         Args:
             obs: structure of [B, ...].
             act: [B, *action shape] in the action space's units.
-            members: int64 [M], which critics to ask; None asks all.
+            members: int64 [M], the critics to ask; None asks all.
 
         Returns:
             float32 [N, B] (or [M, B]).
@@ -219,7 +219,7 @@ class EnsembleCritic(EnsembleMLP):
 
 
 def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:
-    """Log-density of tanh(u), u = mean + std * noise; [B].
+    """Return the log-density of tanh(u), u = mean + std * noise, [B].
 
     Haarnoja et al. 2018, appendix C, eq. 21:
 

@@ -1,8 +1,8 @@
-"""What networks see of an observation: numbers scaled by their bounds or normalised, categorical
+"""Encoding of observations for networks: numbers scaled by their bounds or normalised, categorical
 values as one-hot, images by convolutions.
 
 Shape names: B batch, R numbers of an observation as the environment gives them, U of these without
-useful bounds, V entries that stand for them, F features.
+useful bounds, V entries that encode the numbers, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -27,12 +27,12 @@ from tmrl_like.types import Observation
 
 
 class Encoder(nn.Module):
-    """Observation -> features [B, F]: all vectors and one-hot values side by side, then the
-    features of each image.
+    """Encodes observations as features [B, F]: all vectors and one-hot values side by side, then
+    the features of each image.
 
     Attributes:
         images: the encoder of each image.
-        image_paths: where the images are in an observation.
+        image_paths: the place of each image in an observation.
     """
 
     def __init__(
@@ -45,21 +45,21 @@ class Encoder(nn.Module):
         """Read the layout of `space`.
 
         Args:
-            space: Box, Discrete, MultiDiscrete and MultiBinary, or Tuples and Dicts of these. A Box
-                of three or four dimensions, or of two dimensions and uint8, with sides of at least
-                8, is an image: channels first or last, a history of images in front. Each value of
-                a Discrete or MultiDiscrete becomes one-hot here.
+            space: Box, Discrete, MultiDiscrete or MultiBinary, or a Tuple or Dict of these. A Box
+                of three or four dimensions, or a uint8 Box of two, with sides of at least 8, is an
+                image: channels first or last, and a history of images along the first dimension.
+                Each value of a Discrete or MultiDiscrete becomes one-hot.
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they
                 are.
-            normalize_obs: where a number has no useful bounds, how vectors are scaled is part of
-                the weights, so that an agent can normalise such numbers (`RunningNorm`); until it
-                does, they stay as they are.
-            picture_encoder: called with the Box of each image; makes a module with `forward`,
-                images [B, ...] of the Box's dtype -> float32 [B, size], and `size`.
+            normalize_obs: if a number has no useful bounds, the scaling of vectors is part of the
+                weights, so that an agent can normalise such numbers (`RunningNorm`). Until it does,
+                they stay as they are.
+            picture_encoder: called with the Box of each image. Makes a module with `size`, and with
+                a `forward` that maps images [B, ...] of the Box's dtype to float32 [B, size].
 
         Raises:
-            ConfigError: a leaf is none of this; its place in the space is named. Or there is
-                nothing in the space.
+            ConfigError: a leaf is none of these (the message gives its place), or the space is
+                empty.
         """
         super().__init__()
         self.space = space
@@ -78,7 +78,7 @@ class Encoder(nn.Module):
         )
 
     def forward(self, obs: Observation) -> Tensor:
-        """Structure of [B, ...] -> [B, F] float32; also what `see` made of it."""
+        """Map a structure of [B, ...], or what `see` made of it, to [B, F] float32."""
         x = self.see(obs)
         if not self.images:
             return self._features(x)
@@ -87,20 +87,20 @@ class Encoder(nn.Module):
 
     @property
     def picture_encoders(self) -> list[PictureEncoder]:
-        """Those of `images` that are a `PictureEncoder`."""
+        """The encoders in `images` that are a `PictureEncoder`."""
         return [image for image in self.images if isinstance(image, PictureEncoder)]
 
     @property
     def sees_pictures(self) -> bool:
-        """Whether there are images, and each is seen by a `PictureEncoder`."""
+        """Whether there are images, and the encoder of each is a `PictureEncoder`."""
         return 0 < len(self.images) == len(self.picture_encoders)
 
     def see(self, obs: Observation, shift: bool = False) -> Tensor:
-        """Structure of [B, ...] -> the numbers as they are, then the features of each image, [B, R
-        + …] float32.
+        """Map a structure of [B, ...] to the numbers as they are, then the features of each image,
+        [B, R + …] float32.
 
-        What is that already passes through. `shift`: images are augmented, by encoders that do so
-        (`PictureEncoder`).
+        An input that has this form already passes through. `shift` augments the images; their
+        encoders must support this, as `PictureEncoder` does.
         """
         if not self.images or _is_flat(obs):
             return self.flatten(obs)
@@ -111,8 +111,8 @@ class Encoder(nn.Module):
         return torch.cat(parts, dim=1)
 
     def flatten(self, obs: Observation) -> Tensor:
-        """Structure of [B, ...] -> [B, R] float32, in the order of the space; what is flat already
-        passes through.
+        """Map a structure of [B, ...] to its numbers, [B, R] float32, in the order of the space. An
+        input that is flat already passes through.
         """
         if _is_flat(obs):
             return obs.float()  # type: ignore[no-any-return]
@@ -126,21 +126,21 @@ class Encoder(nn.Module):
         return is_equal and self.normalizes == other.normalizes
 
     def _features(self, x: Tensor) -> Tensor:
-        """[..., R] -> [..., V]. `forward` skips the modules' hooks."""
+        """Map [..., R] to [..., V]. Calling `forward` skips the modules' hooks."""
         scaled = self.rescale.forward(x)
         return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
 
 
 def encoders_of(networks: Iterable[nn.Module]) -> list[Encoder]:
-    """The encoders of those networks that have one."""
+    """Return the encoders of those networks that have one."""
     found = [getattr(network, "encoder", None) for network in networks]
     return [encoder for encoder in found if isinstance(encoder, Encoder)]
 
 
 def share_pictures(networks: Sequence[nn.Module]) -> nn.ModuleList | None:
-    """Let networks of one space see images by one encoder, the first one's, and return it.
+    """Let networks of one space share the first one's encoders of images, and return these.
 
-    None: one of them has no `Encoder` that sees pictures of this space; nothing has changed.
+    Return None, and change nothing, if a network has no `Encoder` that sees pictures of this space.
     """
     encoders = [encoder for encoder in encoders_of(networks) if encoder.sees_pictures]
     if len(encoders) < len(networks) or any(
@@ -157,10 +157,10 @@ def _is_flat(obs: Observation) -> bool:
 
 
 class RunningNorm(nn.Module):
-    """Running mean and variance of the numbers without useful bounds, by which all encoders it gets
+    """Running mean and variance of the numbers without useful bounds, by which several encoders
     normalise them.
 
-    Batch n counts with the weight w = 1 / min(n, HORIZON), an average over all of them that becomes
+    Batch n counts with the weight w = 1 / min(n, HORIZON): an average over all batches that becomes
     an exponential one:
 
         mean <- mean + w (E[x] - mean),    mean_square <- mean_square + w (E[x^2] - mean_square)
@@ -174,9 +174,9 @@ class RunningNorm(nn.Module):
 
     Attributes:
         mean, mean_square: float64 [U].
-        count: float64 [], batches seen.
+        count: float64 [], number of batches seen.
         which: int64 [U], places of the numbers in a flat observation.
-        scale, shift: float32 [R], what the encoders share.
+        scale, shift: float32 [R], shared by the encoders.
     """
 
     HORIZON = 10_000
@@ -187,8 +187,8 @@ class RunningNorm(nn.Module):
     which: Tensor
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
-        """The encoders, one or more of one space on one device, share the first one's scale and
-        shift from here on, until one of them is moved to another device.
+        """Let encoders, one or more of one space on one device, share the first one's scale and
+        shift. Moving one of them to another device ends that.
         """
         super().__init__()
         first = encoders[0]
@@ -207,7 +207,7 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def go_on(self, batches: int) -> None:
-        """Take scale and shift, which were loaded, for what so many batches said."""
+        """Continue from the loaded scale and shift, as if they were made from `batches` batches."""
         scale_U, shift_U = (
             values.index_select(0, self.which).double() for values in (self.scale, self.shift)
         )
@@ -217,8 +217,8 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, x_BR: Tensor, ranks: Averaging | None = None) -> None:
-        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads
-        nothing back.
+        """Add a batch of raw numbers, float32 [B, R], to the statistics, and write scale and shift
+        in place. Reads nothing back from the device.
 
         The batches of all `ranks` count as one.
         """
@@ -236,34 +236,36 @@ class RunningNorm(nn.Module):
 
 
 class Rescale(nn.Module):
-    """Each entry of a flat vector times a scale, plus a shift."""
+    """Multiplies each entry of a flat vector by a scale, and adds a shift."""
 
     scale: Tensor  # [R] float32
     shift: Tensor  # [R] float32
 
     def __init__(self, scale: Floats, shift: Floats, in_weights: bool = False) -> None:
-        """Both are float32 [R]; `in_weights`: they are a part of them, and may change."""
+        """Keep scale and shift, float32 [R] each. `in_weights` makes them part of the weights; they
+        may change then.
+        """
         super().__init__()
         self.size = len(scale)
         self.register_buffer("scale", torch.from_numpy(scale), persistent=in_weights)
         self.register_buffer("shift", torch.from_numpy(shift), persistent=in_weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., R] -> [..., R]."""
+        """Map [..., R] to [..., R]."""
         return torch.addcmul(self.shift, x, self.scale)
 
 
 class OneHot(nn.Module):
-    """A flat vector with categorical values in it: each becomes as many entries as it has
+    """Encodes the categorical values of a flat vector: each becomes as many entries as it has
     categories, one of them 1.
     """
 
-    source: Tensor  # [V] int64, which number an entry is made of
-    value: Tensor  # [V] float32, which value an entry stands for
+    source: Tensor  # [V] int64, index of the number that an entry encodes
+    value: Tensor  # [V] float32, the category that an entry stands for
     is_categorical: Tensor  # [V] bool
 
     def __init__(self, numbers: Numbers) -> None:
-        """For these numbers side by side."""
+        """Prepare the entries of these numbers."""
         super().__init__()
         source, value, is_categorical = numbers.entries()
         self.size = len(source)
@@ -275,6 +277,6 @@ class OneHot(nn.Module):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor, scaled: Tensor) -> Tensor:
-        """Categories of `x` and the other numbers of `scaled`, [..., R] each -> [..., V]."""
+        """Combine categories of `x` and other numbers of `scaled`, [..., R] each, to [..., V]."""
         is_chosen = (x.index_select(-1, self.source) == self.value).float()
         return torch.where(self.is_categorical, is_chosen, scaled.index_select(-1, self.source))

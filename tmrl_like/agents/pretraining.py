@@ -1,4 +1,4 @@
-"""An encoder of pictures that is trained before the agent: as one half of an autoencoder of
+"""Training of a picture encoder before the agent's training, as one half of an autoencoder of
 recorded frames.
 """
 
@@ -30,7 +30,9 @@ _HIDDEN = 256
 
 
 def encoder_of(agent: TrainingAgent) -> Encoder:
-    """The encoder that all networks of an agent see pictures by; ConfigError: it has none."""
+    """Return the encoder by which all networks of an agent see pictures. Raise ConfigError if the
+    agent has none.
+    """
     critic = modules_of(agent).get("critic")
     encoders = [] if critic is None else encoders_of([critic])
     if not (encoders and encoders[0].sees_pictures):
@@ -45,13 +47,13 @@ def encoder_of(agent: TrainingAgent) -> Encoder:
 def train_encoder(encoder: Encoder, observations: Iterable[Observation]) -> Iterator[float]:
     """Train the encoder of an observation's pictures, one step per batch of observations.
 
-    A decoder of two layers paints each picture from its features. The loss is the mean squared
-    error of pixels against the picture that the encoder sees, averaged down and shifted by a few
-    pixels, as in the training of an agent.
+    A decoder of two layers reconstructs each picture from its features. The loss is the mean
+    squared error of pixels against the picture that the encoder sees, averaged down and shifted by
+    a few pixels, as in the training of an agent.
 
     Yields:
-        After each step what is missing of the pictures, as a share of their variance over the
-        batch: 1 means that it paints the mean of all pictures.
+        The loss of each step as a share of the pictures' variance over the batch: 1 means that the
+        decoder gives the mean of all pictures.
     """
     images = encoder.picture_encoders
     decoders = nn.ModuleList(_decoder(image) for image in images)
@@ -85,17 +87,17 @@ def _missing(image: PictureEncoder, decoder: nn.Module, picture: Tensor) -> Tens
 
 
 def save_encoder(encoder: Encoder, path: Path) -> None:
-    """Write the encoder of pictures to a safetensors file, for `load_encoder`; OSError: it cannot
-    be written.
+    """Write the encoder of pictures to a safetensors file, for `load_encoder`. Raise OSError if it
+    cannot be written.
     """
     write_weights(path, copied(encoder.images.state_dict()).content)
 
 
 def load_encoder(encoder: Encoder, path: Path) -> None:
-    """Take over what `save_encoder` wrote.
+    """Load the encoder of pictures from a file that `save_encoder` wrote.
 
     Raises:
-        ConfigError: it cannot be read, or is of other pictures.
+        ConfigError: the file cannot be read, or is for other pictures.
     """
     own = encoder.images.state_dict()
     try:

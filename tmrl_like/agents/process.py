@@ -1,4 +1,4 @@
-"""Settings of the whole process that make training faster. Nothing here runs on import."""
+"""Process-wide settings that make training faster. Importing this module changes nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def tune_process(threads: int | None = None) -> None:
     """Set up the calling process for training. Call it once, from the thread that will train.
 
     - Denormal numbers count as zero (`torch.set_flush_denormal`): Adam's moments become denormal
-      where gradients stay zero, and each of them costs a hundred cycles. The setting is the calling
-      thread's and that of threads it starts.
-    - Freed memory is kept (`keep_freed_memory`): the tensors of one step are the next step's, and
-      giving their pages back and faulting them in again costs up to a tenth of a step.
+      where gradients stay zero, and each of them costs a hundred cycles. The setting applies to the
+      calling thread and to threads that it starts.
+    - Freed memory is kept (`keep_freed_memory`): each step needs the same memory as the one before,
+      and returning its pages and faulting them in again costs up to a tenth of a step.
 
     Args:
-        threads: cores for one torch operation; None leaves torch's choice.
+        threads: number of cores for one torch operation; None leaves torch's choice.
     """
     torch.set_flush_denormal(True)
     if threads is not None:

@@ -1,4 +1,4 @@
-"""How large returns are, from batches of transitions. Shape names: B batch."""
+"""An estimate of the size of returns from batches of transitions. Shape names: B batch."""
 
 # Capital suffixes name a tensor's dimensions.
 # ruff: noqa: N803
@@ -20,20 +20,20 @@ class ReturnScale(nn.Module):
 
     Lee et al., "Hyperspherical Normalization for Scalable Deep Reinforcement Learning", 2025
     (SimbaV2, arXiv:2502.15280), section on reward scaling, which follows returns along episodes. A
-    batch has none of these: if its rewards r were independent of each other and of d, the discount
-    of what follows (gamma, of n steps gamma^n; 0 behind a terminal state), the return G = r + d G'
-    would have
+    batch contains no episodes: if its rewards r were independent of each other and of d, the
+    discount of what follows (gamma, or gamma^n for n steps; 0 after a terminal state), the return
+    G = r + d G' would have
 
         E[G] = E[r] / (1 - E[d]),    E[G^2] = (E[r^2] + 2 E[r] E[d] E[G]) / (1 - E[d^2])
         scale = max(sqrt(E[G^2]), max abs(r))
 
-    with the expectations weighted over batches as in `RunningNorm`. So no reward is larger than 1
-    after it, rare ones included.
+    with the expectations weighted over batches as in `RunningNorm`. No reward is larger than 1
+    after the division, rare ones included.
 
     Attributes:
-        means: float64 [4], of r, r^2, d and d^2.
+        means: float64 [4], means of r, r^2, d and d^2.
         largest: float64 [], max abs(r).
-        count: float64 [], batches seen.
+        count: float64 [], number of batches seen.
     """
 
     means: Tensor
@@ -47,8 +47,8 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def update(self, rew_B: Tensor, discount_B: Tensor, ranks: Averaging | None = None) -> Tensor:
-        """Count a batch's rewards and the discounts of what follows them; float32 [], the scale.
-        Reads nothing back.
+        """Add a batch's rewards and the discounts of what follows them to the estimate, and return
+        the scale, float32 []. Reads nothing back from the device.
 
         The batches of all `ranks` count as one.
         """
@@ -64,7 +64,7 @@ class ReturnScale(nn.Module):
         return self.scale()
 
     def scale(self) -> Tensor:
-        """What rewards are divided by; float32 []."""
+        """Return the scale by which rewards are divided, float32 []."""
         rew, square = self.means[:2]
         discount, square_discount = self.means[2:].clamp(max=_LARGEST_DISCOUNT)
         size: Tensor = (square + 2.0 * discount * rew.square() / (1.0 - discount)) / (

@@ -1,9 +1,9 @@
-"""Soft Actor-Critic and its ensemble form REDQ: the losses, and the agent that descends them.
+"""Soft Actor-Critic and its ensemble form REDQ: the losses, and the agent that minimises them.
 
-Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by
-equation number. Shape names: B batch, S both observations of a batch, 2 B, A action dimensions, N
-critics, M critics in the target; everything is float32. On a CPU the gradients of these losses are
-those of `tmrl_like.agents.dense_sac`: a change of a loss is made there, too.
+Equation numbers are those of Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018
+(arXiv:1812.05905). Shape names: B batch, S observations and next observations together (2 B), A
+action dimensions, N critics, M critics in the target. Everything is float32. On a CPU,
+`tmrl_like.agents.dense_sac` computes the gradients of these losses: change a loss in both modules.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tmrl_like.agents.dense_sac import CompiledSAC
 
 Share = Annotated[float, Meta(ge=0, le=1)]
-Kept = Annotated[float, Meta(ge=0, lt=1)]  # a share that stays of a moving average
+Kept = Annotated[float, Meta(ge=0, lt=1)]  # share of a moving average that an update keeps
 
 
 def td_target(
@@ -62,13 +62,13 @@ def td_target(
     entropy_coef: Tensor,
     gamma: float | Tensor,
 ) -> Tensor:
-    """What the critics should say; [B].
+    """Return the targets of the critics, [B].
 
     Eq. 3 and the sampled form of eq. 6:
 
         y = r + gamma (1 - terminated) (min_i Q_i(s', a') - alpha log pi(a'|s')).
 
-    A terminal state has no value beyond it; a truncated episode has, so `truncated` does not
+    A terminal state has no value beyond it. A truncated episode does, so `truncated` does not
     appear. With the M critics drawn out of N, this is line 8 of algorithm 1 in Chen et al.,
     "Randomized Ensembled Double Q-Learning", 2021 (REDQ). A `gamma` [B] discounts each transition
     by its own factor (n-step returns).
@@ -78,7 +78,7 @@ def td_target(
 
 
 def critic_loss(q_NB: Tensor, target_B: Tensor) -> Tensor:
-    """Squared TD error, mean over the batch, summed over the critics; [].
+    """Return the squared TD error, averaged over the batch and summed over the critics, [].
 
     Eq. 5:  J_Q = sum_i E[ 1/2 (Q_i(s, a) - y)^2 ].
     """
@@ -86,7 +86,7 @@ def critic_loss(q_NB: Tensor, target_B: Tensor) -> Tensor:
 
 
 def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
-    """Expected soft loss of the policy's own actions; [].
+    """Return the expected soft loss of the policy's own actions, [].
 
     Eq. 7:  J_pi = E[ alpha log pi(a|s) - Q(s, a) ],  a drawn by reparameterisation.
     """
@@ -94,11 +94,11 @@ def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
 
 
 def smoothness_loss(mean_BA: Tensor, next_mean_BA: Tensor) -> Tensor:
-    """How far the policy's mean actions, in [-1, 1], of an observation and the next one are apart;
-    [].
+    """Return how far the policy's mean actions for an observation and for the next one are apart,
+    [], with actions scaled to [-1, 1].
 
     The temporal term of Mysore et al., "Regularizing Action Policies for Smooth Control with
-    Reinforcement Learning", 2021 (CAPS, arXiv:2012.06644), by the square of the
+    Reinforcement Learning", 2021 (CAPS, arXiv:2012.06644), with the squared
     distance:  L_T = E[ |mu(s) - mu(s')|^2 ].
     """
     return (mean_BA - next_mean_BA).square().sum(dim=1).mean()
@@ -107,19 +107,19 @@ def smoothness_loss(mean_BA: Tensor, next_mean_BA: Tensor) -> Tensor:
 def temperature_loss(
     log_entropy_coef: float | Tensor, entropy: float | Tensor, target_entropy: float
 ) -> float | Tensor:
-    """Moves alpha up while the policy's entropy is below the target (nats), down while it is above;
-    [].
+    """Return the loss that raises alpha while the policy's entropy (nats) is below the target, and
+    lowers it while the entropy is above, [].
 
-    Eq. 18: J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place,
-    as implementations have it: the same fixed point, and steps whose size does not shrink with
-    alpha. The entropy is E[ -log pi(a|s) ].
+    Eq. 18: J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in place of alpha,
+    as implementations have it: the fixed point is the same, and the size of the steps does not
+    shrink with alpha. The entropy is E[ -log pi(a|s) ].
     """
     return log_entropy_coef * (entropy - target_entropy)
 
 
 @torch.no_grad()
 def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
-    """Exponential moving average (EMA), in place.
+    """Update an exponential moving average (EMA) in place.
 
     average <- polyak * average + (1 - polyak) * parameter:  the target's update in algorithm 1,
     with tau = 1 - polyak.
@@ -129,38 +129,39 @@ def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SACOptions(Options):
-    """How Soft Actor-Critic learns.
+    """Options of Soft Actor-Critic.
 
     Attributes:
-        n_critics: how many critics, N.
-        critics_in_target: how many critics, drawn afresh in each step, make the target's minimum;
-            None: all.
+        n_critics: number of critics, N.
+        critics_in_target: number of critics in the target's minimum, drawn afresh in each step;
+            None takes all of them.
         gamma: discount per environment step.
-        polyak: share of the target critics that stays in one step.
-        actor_polyak: share that stays of the moving average of the actor that goes to the workers,
-            which acts more steadily than the actor in training; 0 uses no average.
+        polyak: share of the target critics that each update keeps.
+        actor_polyak: share of the actor's moving average that each update keeps. The average goes
+            to the workers, since it acts more steadily than the actor in training; 0 uses no
+            average.
         lr_actor: learning rate of the actor.
         lr_critic: learning rate of the critics.
         lr_entropy: learning rate of the logarithm of the entropy coefficient.
         scale_rewards: divide rewards by a running estimate of the returns' size (`ReturnScale`).
-            Values, their errors and alpha are in that unit then.
-        learn_entropy_coef: False keeps `entropy_coef` as it is.
-        entropy_coef: alpha, or its initial value when it is learned; None: 0.2, with
-            `scale_rewards` 0.01.
-        target_entropy: nats, of the policy over actions scaled to [-1, 1]; None: minus the number
-            of action dimensions (Haarnoja et al. 2018, appendix D).
-        policy_delay: the actor is trained in every `policy_delay`-th step.
+            Values, TD errors and alpha are then in that unit.
+        learn_entropy_coef: learn alpha; False keeps it at `entropy_coef`.
+        entropy_coef: alpha, or its initial value if it is learnt; None takes 0.2, or 0.01 with
+            `scale_rewards`.
+        target_entropy: in nats, of the policy over actions scaled to [-1, 1]; None takes minus the
+            number of action dimensions (Haarnoja et al. 2018, appendix D).
+        policy_delay: train the actor in every `policy_delay`-th step.
         smoothness: weight of `smoothness_loss` in the actor's loss, for a `SquashedGaussianActor`;
-            0: actions may jerk.
+            0 leaves the loss out.
         optimizer: "adam" or "adamw", for actor and critics.
         betas: decay rates of Adam's two moments, for actor and critics.
-        eps: what Adam adds to its denominator, for actor and critics.
+        eps: constant that Adam adds to its denominator, for actor and critics.
         weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
         amsgrad: divide by the largest second moment so far, for actor and critics.
-        picture_encoder: the encoder of pictures to begin with, a file that `tmrl-like trainer
-            --encoder` wrote.
-        acceleration: "auto": the fastest step that this machine can do; "off": the losses of this
-            module, by autograd.
+        picture_encoder: path of a file with initial weights of the picture encoder, as written by
+            `tmrl-like trainer --encoder`.
+        acceleration: "auto" takes the fastest training step that this machine can do; "off" takes
+            the losses of this module and autograd.
     """
 
     n_critics: Positive = 2
@@ -198,7 +199,7 @@ class SACOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class REDQOptions(SACOptions):
-    """Those of SAC, with the defaults of Chen et al. 2021."""
+    """SAC's options, with the defaults of Chen et al. 2021."""
 
     n_critics: Positive = 10
     critics_in_target: Positive | None = 2
@@ -208,18 +209,18 @@ class REDQOptions(SACOptions):
 class SACAgent(TrainingAgent):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905) over an ensemble of critics.
 
-    Two critics, both in the target, are SAC. Ten critics, two drawn at random for each target, and
-    their mean for the actor, are REDQ (Chen et al. 2021, arXiv:2101.05982), see `REDQAgent`.
-    Critics with dropout and layer normalisation are DroQ (Hiraoka et al. 2022):
+    Two critics, both in the target, make SAC. Ten critics, two of them drawn at random for each
+    target, with the mean of all ten for the actor, make REDQ (Chen et al. 2021, arXiv:2101.05982),
+    see `REDQAgent`. Critics with dropout and layer normalisation make DroQ (Hiraoka et al. 2022):
     `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
-    The defaults are to learn more per step than the papers' SAC. What is beside it, each part with
-    a switch of its own: observed numbers without bounds normalised by running statistics that are
-    part of the weights (`normalize_obs` of the actor and the critics), layer normalisation
-    (`layer_norm` of the critics), and a moving average of the actor that acts (`actor_polyak`);
-    further rewards divided by the size of returns (`scale_rewards`), and n-step returns (`n_steps`
-    of `ReplayMemory`; targets leave out the entropy of the steps in between). Plain SAC has
-    `actor_polyak=0.0`, and False for the other three.
+    The defaults aim to learn more per step than the papers' SAC. Each addition has a switch of its
+    own. On by default: observed numbers without bounds are normalised by running statistics that
+    are part of the weights (`normalize_obs` of the actor and the critics), the critics have layer
+    normalisation (their `layer_norm`), and a moving average of the actor acts (`actor_polyak`). Off
+    by default: rewards are divided by the size of returns (`scale_rewards`), and targets use n-step
+    returns (`n_steps` of `ReplayMemory`), without the entropy of the steps in between. Plain SAC
+    has `actor_polyak=0.0`, and False for `normalize_obs`, `layer_norm` and `scale_rewards`.
 
     Attributes:
         actor: the policy in training.
@@ -227,11 +228,12 @@ class SACAgent(TrainingAgent):
             itself.
         critic: the N critics in training.
         critic_target: their moving average.
-        return_scale: what rewards are divided by; None: by nothing.
-        obs_norm: the statistics by which the networks that ship normalise; None: none of them does.
-        target_entropy: nats, of the policy over actions scaled to [-1, 1].
-        compiled: what computes in the page's place, where it can; else None.
-        updates: training steps done.
+        return_scale: the estimate by which rewards are divided, or None if they are not.
+        obs_norm: the running statistics by which the built-in networks normalise, or None if none
+            of them does.
+        target_entropy: in nats, of the policy over actions scaled to [-1, 1].
+        compiled: computes the gradients faster than autograd, or None if autograd computes them.
+        updates: number of training steps done.
     """
 
     page: ClassVar[type[SACOptions]] = SACOptions
@@ -253,19 +255,19 @@ class SACAgent(TrainingAgent):
         """Build networks and optimisers.
 
         Args:
-            observation_space: what the actor and critic classes accept.
+            observation_space: a space that the actor and critic classes accept.
             action_space: a Box with finite bounds.
-            device: where the networks live and batches arrive.
-            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or
-                partial goes to the workers. See `SamplingActor`. None: the actor that ships.
-            critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
-                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics
-                that ship. Where it takes `hidden_sizes` and has none, they are the actor's.
+            device: device of the networks and of the batches.
+            actor_cls: called as `actor_cls(observation_space, action_space)`. Give the workers the
+                same class or partial. See `SamplingActor`. None takes the built-in actor.
+            critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Makes
+                a module with `forward(obs, act, members=None) -> [N, B]`, as `EnsembleCritic` has
+                it. If it takes `hidden_sizes` and is not given them, it gets the actor's. None
+                takes the built-in critics.
             options: see `SACOptions`.
 
         Raises:
-            ConfigError: an argument out of its range, or a space that the networks cannot learn
-                from.
+            ConfigError: an argument is out of its range, or the networks cannot learn from a space.
         """
         super().__init__(observation_space, action_space, device)
         o = self.page(**options)
@@ -309,7 +311,7 @@ class SACAgent(TrainingAgent):
             self._step = accelerate(self._update, device, optimizers, self._numbers)
 
     def train(self, batch: Batch) -> Metrics:
-        """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or
+        """Do one training step on a batch; see `TrainingAgent.train`. The metrics are numbers or
         0-dimensional tensors.
         """
         self.updates += 1
@@ -326,13 +328,13 @@ class SACAgent(TrainingAgent):
         return metrics
 
     def _see(self, batch: Batch, shift: bool = False) -> Batch:
-        """With features in place of pictures, once for all networks; gradients reach the encoder
-        through `obs` alone.
+        """Return the batch with features in place of pictures, computed once for all networks.
+        Gradients reach the encoder only through `obs`.
 
         As in Yarats et al., "Mastering Visual Continuous Control: Improved Data-Augmented
         Reinforcement Learning", 2021 (DrQ-v2, arXiv:2107.09645): the critics' loss trains the
-        encoder, the actor takes `obs` without gradients, and the target takes `next_obs` by the
-        same encoder, not an average of it. `shift` augments the pictures.
+        encoder, the actor sees `obs` without gradients, and the target sees `next_obs` through the
+        same encoder, not a moving average of it. `shift` augments the pictures.
         """
         if not self._shares_pictures:
             return batch
@@ -344,8 +346,8 @@ class SACAgent(TrainingAgent):
         return batch._replace(obs=see(batch.obs, shift), next_obs=next_obs)
 
     def _normalize(self, batch: Batch) -> Batch:
-        """Count a batch in the running statistics, which the networks normalise by; with its
-        rewards scaled.
+        """Add a batch to the running statistics by which the networks normalise, and return it
+        with its rewards scaled.
         """
         if self.obs_norm is not None:
             obs_BR = self.obs_norm.flatten(batch.obs)
@@ -369,7 +371,7 @@ class SACAgent(TrainingAgent):
         return metrics
 
     def _critic_gradients(self, batch: Batch) -> Metrics:
-        """Of the critics' loss, by their parameters; returns the metrics."""
+        """Compute the gradients of the critics' loss, and return the metrics."""
         if self.compiled is not None:
             return self.compiled.of_critics(
                 batch, self._draw_critics, self.entropy_coef, self._gamma_of(batch)
@@ -384,7 +386,7 @@ class SACAgent(TrainingAgent):
         }
 
     def _values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the critics say, [N, B], and what they should say, [B]."""
+        """Return the critics' values [N, B] and their targets [B]."""
         target_B = self._td_target(batch)
         return self.critic(batch.obs, batch.act), target_B
 
@@ -405,7 +407,7 @@ class SACAgent(TrainingAgent):
         return self.critics_in_target < self.n_critics
 
     def _draw_critics(self) -> Tensor | None:
-        """Which critics make the target: int64 [M] without repetition, or None for all."""
+        """Draw the critics that make the target: int64 [M] without repetition, or None for all."""
         if not self._draws_critics:
             return None
         return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
@@ -418,14 +420,14 @@ class SACAgent(TrainingAgent):
                 log_coef.detach(), entropy, self.target_entropy
             )
             assert log_coef.grad is not None
-            # the derivative of what is linear
+            # the loss is linear in log alpha, so this is its derivative
             log_coef.grad.fill_(temperature_loss(1.0, entropy, self.target_entropy))
             learned.append(self.temperature_optimizer)
         self._descend(*learned)
         return metrics
 
     def _actor_gradients(self, batch: Batch) -> Metrics:
-        """Of the actor's loss, by its parameters; returns the metrics."""
+        """Compute the gradients of the actor's loss, and return the metrics."""
         if self.compiled is not None:
             alpha = self.entropy_coef
             metrics = self.compiled.of_actor(batch, alpha, self._draws_critics, self.smoothness)
@@ -437,8 +439,8 @@ class SACAgent(TrainingAgent):
         return {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
 
     def _actor_loss(self, batch: Batch, entropy_coef: Tensor) -> tuple[Tensor, Tensor]:
-        """With the smoothness that is asked for; and the log-density [B] of the policy's
-        actions.
+        """Return the actor's loss, with its smoothness term, and the log-density [B] of the
+        policy's actions.
         """
         change: float | Tensor = 0.0
         if self.smoothness:
@@ -450,8 +452,8 @@ class SACAgent(TrainingAgent):
         return actor_loss(log_prob_B, q_B, entropy_coef) + self.smoothness * change, log_prob_B
 
     def _sample_smoothly(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_sample`, and `smoothness_loss`, of one pass: batch normalisation sees all that is
-        compared.
+        """Return what `_sample` returns, and `smoothness_loss`, both from one pass, so that batch
+        normalisation sees the observations and the next ones together.
         """
         policy, num_rows = self._policy, len(batch.rew)
         assert isinstance(policy, SquashedGaussianActor)
@@ -460,12 +462,12 @@ class SACAgent(TrainingAgent):
         return act_BA, log_prob_B + self._log_half_sum, smoothness_loss(*mean_SA.tanh().chunk(2))
 
     def _sample(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """Actions in the action space's units, and their log-density [B] over actions scaled to
-        [-1, 1].
+        """Draw actions in the action space's units, and return them with their log-density [B] over
+        actions scaled to [-1, 1].
 
-        So entropy, its target and its coefficient mean the same whatever the units of the actions:
-        a density in those units differs by a constant, which would pay (or cost) the agent for
-        every step it stays alive.
+        The entropy, its target and its coefficient then mean the same whatever the units of the
+        actions. A density in those units differs by a constant, which would reward (or punish) the
+        agent for every step that it stays alive.
         """
         policy = self._policy
         if not isinstance(policy, SamplingActor):
@@ -478,7 +480,7 @@ class SACAgent(TrainingAgent):
 
     @property
     def _policy(self) -> ActorModule:
-        """What draws actions."""
+        """The actor from which `_sample` draws."""
         return self.actor
 
     _log_half_sum = cached_property(
@@ -492,17 +494,17 @@ class SACAgent(TrainingAgent):
             step(optimizer)
 
     def average(self, with_actor: bool) -> None:
-        """Move the averages: the target critics, and, where there is one, the actor that acts."""
+        """Update the target critics and, if `with_actor`, the actor's moving average, if any."""
         move = soft_update if self.compiled is None else self.compiled.soft_update
         if with_actor and self.actor_ema is not self.actor:
             move(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
         target, critic = self._flat_critic_target.parameter, self._flat_critic.parameter
-        # pictures are first
+        # the parameters of the shared picture encoder come first
         move(self.polyak, target, critic[-len(target) :] if self._shares_pictures else critic)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
-        """As `TrainingAgent.evaluate`: the losses of critics and actor."""
+        """Return the losses of critics and actor; see `TrainingAgent.evaluate`."""
         batch = self._see(batch)
         if self.return_scale is not None:
             batch = batch._replace(rew=batch.rew / self.return_scale.scale())
@@ -514,8 +516,8 @@ class SACAgent(TrainingAgent):
         }
 
     def start_from(self, weights: Weights, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are
-        gone on with.
+        """See `TrainingAgent.start_from`. The actor and its moving average take the weights; the
+        running statistics continue from those in the weights.
         """
         self.actor.load_weights(weights)
         self.actor_ema.load_weights(weights)
@@ -523,15 +525,15 @@ class SACAgent(TrainingAgent):
             self.obs_norm.go_on(training_steps)
 
     def get_actor(self) -> ActorModule:
-        """Return the actor in training, or its moving average: its parameters change with each
-        step.
+        """Return the actor's moving average, or the actor in training if there is none. Its
+        parameters change with each step.
         """
         return self.actor_ema
 
     def join(self, ranks: Averaging) -> None:
         """See `TrainingAgent.join`."""
         super().join(ranks)
-        self._step = self._update  # without a graph, which the exchange cannot be part of
+        self._step = self._update  # a CUDA graph cannot contain the exchange between ranks
 
     lr_actor = learning_rate_of("actor_optimizer")
     lr_critic = learning_rate_of("critic_optimizer")
@@ -539,7 +541,7 @@ class SACAgent(TrainingAgent):
 
     @property
     def entropy_coef(self) -> float:
-        """Alpha."""
+        """The entropy coefficient alpha."""
         return math.exp(self.temperature.log_coef.item())
 
     @entropy_coef.setter
@@ -575,7 +577,7 @@ class SACAgent(TrainingAgent):
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
-    _shares_pictures = False  # one encoder of pictures is that of all networks
+    _shares_pictures = False  # whether all networks share one picture encoder
 
     def _build_networks(
         self, actor_cls: Callable[..., ActorModule], critic_cls: Callable[..., nn.Module]
@@ -606,16 +608,16 @@ class SACAgent(TrainingAgent):
         self.obs_norm = RunningNorm(normalizing) if normalizing else None
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
-    """The critics in training, seen without gradients for their parameters."""
+    """The critics in training, as modules whose parameters get no gradients."""
 
     def _usual_entropy(self) -> float:
-        """The target where none is given, in nats; raises ConfigError for an action space it cannot
-        learn.
+        """Return the default target entropy in nats; raise ConfigError for an action space that
+        the agent cannot learn.
         """
         return -float(action_bounds(self.action_space)[1].size)
 
     def _is_compilable(self) -> bool:
-        """Whether the compiled step does what this agent does."""
+        """Whether the compiled step computes what this agent does."""
         page = "_td_target", "_actor_loss", "_sample"
         return (
             self.device == "cpu"
@@ -642,8 +644,8 @@ class SACAgent(TrainingAgent):
 
 
 class REDQAgent(SACAgent):
-    """`SACAgent` as in Chen et al. 2021: ten critics, two drawn for each target, their mean for the
-    actor.
+    """`SACAgent` as in Chen et al. 2021: ten critics, two of them drawn for each target, and the
+    mean of all ten for the actor.
 
     The actor is trained once per `policy_delay` critic steps (the paper's G); let the trainer do
     about that many steps per environment step.
@@ -653,7 +655,7 @@ class REDQAgent(SACAgent):
 
 
 class Temperature(nn.Module):
-    """The entropy coefficient alpha, kept as its logarithm; calling it gives alpha []."""
+    """The entropy coefficient alpha, stored as its logarithm; calling it returns alpha, []."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
@@ -668,7 +670,7 @@ class Temperature(nn.Module):
 
 
 def joint_obs(batch: Batch) -> Observation:
-    """Observations and the next ones in one batch, [2 B, …]."""
+    """Return observations and next observations in one batch, [2 B, …]."""
     return tree.map_leaves(lambda *both: torch.cat(both), batch.obs, batch.next_obs)
 
 

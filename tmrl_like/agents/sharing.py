@@ -1,4 +1,4 @@
-"""Helpers on torch modules that users' agents are written with."""
+"""Helpers on torch modules, for writing your own agents."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def no_grad(model: M) -> M:
 def copy_shared(model: M) -> M:
     """Copy a module so that the copy shares the original's parameters and buffers.
 
-    An optimiser step on the original is seen by the copy at once. Combined with `no_grad` this
-    gives an inference view of a model that is being trained.
+    The copy sees an optimiser step on the original at once. Combined with `no_grad` this gives an
+    inference view of a model that is being trained.
     """
     twin = deepcopy(model)
     originals = model.state_dict(keep_vars=True)

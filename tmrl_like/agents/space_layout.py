@@ -1,8 +1,7 @@
-"""What networks read of spaces: which numbers and images an observation has, and what actions there
-are.
+"""The layout of spaces for networks: the numbers and images of an observation, and the actions.
 
-Shape names: R numbers of an observation as the environment gives them, A flat action, K categorical
-variables.
+Shape names: R numbers of an observation as the environment gives them, A numbers of a flat action,
+K categorical variables.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ Integers: TypeAlias = NDArray[np.int64]
 class ObservationLayout(NamedTuple):
     """The leaves of an observation space, in its order."""
 
-    paths: list[tree.Path]  # of those that hold numbers
-    numbers: Numbers  # of all of them, side by side
+    paths: list[tree.Path]  # of the leaves that hold numbers
+    numbers: Numbers  # of all these leaves, side by side
     images: list[tuple[tree.Path, spaces.Box]]
 
 
 def read_observations(space: Space) -> ObservationLayout:
-    """The layout of an observation space.
+    """Return the layout of an observation space.
 
     Raises:
-        ConfigError: a leaf that the networks that ship do not take; its place in the space is
-            named. Or there is none.
+        ConfigError: the built-in networks do not take a leaf (the message gives its place), or the
+            space is empty.
     """
     images: list[tuple[tree.Path, spaces.Box]] = []
     paths: list[tree.Path] = []
@@ -74,8 +73,8 @@ def read_observations(space: Space) -> ObservationLayout:
 
 
 def _numbers_of(path: tree.Path, space: Space) -> list[tuple[float, float, int]]:
-    """Of each number in a leaf: low, high, and how many categories it has (0: it is not
-    categorical).
+    """Return low, high and the number of categories (0 if it is not categorical) of each number in
+    a leaf.
     """
     if is_categorical(space):
         sizes, first = categories_of(space)
@@ -99,13 +98,13 @@ def _numbers_of(path: tree.Path, space: Space) -> list[tuple[float, float, int]]
 
 
 def _bounds(space: spaces.Box) -> tuple[Floats, Floats]:
-    """Low and high, flat."""
+    """Return low and high as flat arrays."""
     return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
 
 
 def is_categorical(space: Space) -> TypeGuard[spaces.Discrete | spaces.MultiDiscrete]:
-    """Whether a space is Discrete or MultiDiscrete, with not too many categories and none too
-    large.
+    """Whether a space is Discrete or MultiDiscrete, with at most `MAX_CATEGORIES` categories, which
+    are exact in float32.
     """
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return False
@@ -116,13 +115,13 @@ def is_categorical(space: Space) -> TypeGuard[spaces.Discrete | spaces.MultiDisc
 
 
 def categories_of(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[Integers, Integers]:
-    """How many categories each of K values has, and the smallest of them; [K] each."""
+    """Return the number of categories of each of K values, and its smallest category, [K] each."""
     sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
     return np.array(sizes, np.int64).ravel(), np.array(space.start, np.int64).ravel()
 
 
 def is_image(space: Space) -> TypeGuard[spaces.Box]:
-    """Whether a leaf goes through convolutions: the other Boxes are vectors and short histories of
+    """Whether a leaf is an image, for convolutions. Other Boxes are vectors and short histories of
     vectors.
     """
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= _MAX_IMAGE_DIMS:
@@ -141,7 +140,7 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
 
 
 def picture_spec(box: spaces.Box) -> PictureSpec:
-    """The description of a picture's encoder, from which it is made in torch and in numpy."""
+    """Return the description from which a picture's encoder is made, in torch and in numpy."""
     return PictureSpec(
         box.shape, channels_are_last(box.shape), float(box.low.min()), float(box.high.max())
     )
@@ -150,10 +149,10 @@ def picture_spec(box: spaces.Box) -> PictureSpec:
 def actor_spec(
     layout: ObservationLayout, action_space: Space, options: NetworkOptions
 ) -> NetworkSpec:
-    """The description of an actor, from which it is made in torch and in numpy.
+    """Return the description from which an actor is made, in torch and in numpy.
 
     Raises:
-        ConfigError: the action space is not one that `options` are for.
+        ConfigError: the action space is not of the kind that `options` are for.
     """
     shape = action_space.shape or ()
     pictures = tuple(picture_spec(box) for _, box in layout.images)
@@ -181,8 +180,8 @@ def actor_spec(
 
 
 def action_bounds(space: Space) -> tuple[Floats, Floats]:
-    """Center and half width, [A] each, of a float Box with finite bounds; raises ConfigError for
-    others.
+    """Return centre and half width, [A] each, of a float Box with finite bounds; raise ConfigError
+    for any other space.
     """
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         raise ConfigError(
@@ -203,11 +202,11 @@ def action_bounds(space: Space) -> tuple[Floats, Floats]:
 
 
 def action_categories(space: Space) -> tuple[Integers, Integers]:
-    """How many categories each variable of a Discrete or MultiDiscrete action has, and the
-    smallest; [K] each.
+    """Return the number of categories of each variable of a Discrete or MultiDiscrete action, and
+    its smallest category, [K] each.
 
     Raises:
-        ConfigError: another space, or too many categories.
+        ConfigError: it is another space, or has too many categories.
     """
     if not is_categorical(space):
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""A network that learns from labelled pictures what success looks like.
+"""Training of a network that recognises success, on labelled pictures.
 
-Singh et al., "End-to-End Robotic Reinforcement Learning without Reward Engineering", 2019
-(arXiv:1904.07854), begin so: a classifier of pictures, trained by cross-entropy on as many examples
-of success as of anything else, is the reward. The largest answer of each channel counts, wherever
-it is: so what success looks like is learnt for all places at once.
+This is the first step of Singh et al., "End-to-End Robotic Reinforcement Learning without Reward
+Engineering", 2019 (arXiv:1904.07854): a classifier of pictures, trained by cross-entropy on as many
+examples of success as of anything else, gives the reward. Only the maximum of each channel over all
+places counts, so that success is learnt for all places at once.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tmrl_like.agents.space_layout import picture_spec
 from tmrl_like.errors import expect
 from tmrl_like.policies.success_model import SuccessSpec
 
-_EACH = 64  # pictures of a batch, of success and of anything else
+_EACH = 64  # pictures of success in a batch, and as many of anything else
 _LEARNING_RATE = 3e-3
-_AT_ONCE = 1024  # pictures to judge
+_AT_ONCE = 1024  # pictures judged in one pass
 
 
 class JudgedEpisode(NamedTuple):
-    """What an episode showed, and whether it succeeded in its end.
+    """The pictures of an episode, and whether it ended in success.
 
     Attributes:
         pictures: uint8 [T, *shape].
-        success: what its label says.
+        success: the episode's label.
     """
 
     pictures: NDArray[np.uint8]
@@ -41,12 +41,12 @@ class JudgedEpisode(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """How so many episodes are judged.
+    """The errors in judging a number of episodes.
 
     Attributes:
-        episodes: how many there were.
-        false_positives: success was seen where there was none, or long before it.
-        false_negatives: it was not seen where it was.
+        episodes: number of episodes.
+        false_positives: episodes in which success was seen where there was none, or long before it.
+        false_negatives: episodes whose success was not seen.
     """
 
     episodes: int
@@ -55,7 +55,7 @@ class Errors(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Share that is judged right."""
+        """Share of the episodes that are judged right."""
         return 1.0 - (self.false_positives + self.false_negatives) / self.episodes
 
 
@@ -63,7 +63,7 @@ class SuccessNetwork(nn.Module):
     """`SuccessModel` in torch.
 
     Attributes:
-        spec: the description that both are made from.
+        spec: the description from which both are made.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -74,8 +74,8 @@ class SuccessNetwork(nn.Module):
         self.head = nn.Linear(self.spec.layers[-1].channels, 1)
 
     def forward(self, pictures: Tensor, shift: bool = False) -> Tensor:
-        """uint8 [B, *shape] -> logits of success [B]; `shift`: each picture by a few pixels, see
-        `shifted`.
+        """Map uint8 [B, *shape] to logits of success [B]. `shift` moves each picture by a few
+        pixels, see `shifted`.
         """
         x = channels_first(pictures, self.spec.picture)
         if shift:
@@ -88,7 +88,7 @@ class SuccessNetwork(nn.Module):
 
     @torch.no_grad()
     def probabilities(self, pictures: NDArray[np.uint8]) -> Tensor:
-        """uint8 [T, *shape] -> [T]."""
+        """Map uint8 [T, *shape] to probabilities of success [T]."""
         parts = torch.split(torch.from_numpy(pictures), _AT_ONCE)
         return torch.cat([self(part) for part in parts]).sigmoid()
 
@@ -96,8 +96,8 @@ class SuccessNetwork(nn.Module):
 def split(
     episodes: Sequence[JudgedEpisode], share: float
 ) -> tuple[list[JudgedEpisode], list[JudgedEpisode]]:
-    """What is learnt from, and a share of the episodes of either kind, drawn at random, that is
-    held out.
+    """Split at random into episodes to learn from, and a share of the successes and of the
+    failures, one at least of each, to hold out.
 
     Raises:
         ConfigError: there are fewer than two successes, or than two failures.
@@ -121,13 +121,13 @@ def split(
 
 
 def train_success(episodes: Sequence[JudgedEpisode], steps: int, last: int) -> SuccessNetwork:
-    """Train by cross-entropy, with shifted pictures.
+    """Train a network by cross-entropy, with shifted pictures.
 
     Args:
-        episodes: of both kinds. The last pictures of a success show it, as many before them may or
-            may not and are left out; all others show none.
-        steps: of Adam.
-        last: how many pictures that is.
+        episodes: successes and failures. The last pictures of a success show it. As many before
+            them may or may not, and are left out. No other picture shows success.
+        steps: number of steps of Adam.
+        last: number of these last pictures.
     """
     ends = [episode.pictures[-last:] for episode in episodes if episode.success]
     others = [
@@ -154,7 +154,7 @@ def errors_of(
     frames: int,
     last: int,
 ) -> Errors:
-    """How whole episodes are judged, as a `SuccessEnv` judges them."""
+    """Return the errors in judging whole episodes, judged as by a `SuccessEnv`."""
     positives = negatives = 0
     for pictures, success in episodes:
         step = _first_seen((network.probabilities(pictures) >= threshold).tolist(), frames)
@@ -166,7 +166,7 @@ def errors_of(
 
 
 def _first_seen(shows: Sequence[bool], frames: int) -> int | None:
-    """The first step at which so many in a row, of [T], show it."""
+    """Return the first step at which `frames` in a row show success, or None."""
     in_a_row = 0
     for step, one in enumerate(shows):
         in_a_row = in_a_row + 1 if one else 0

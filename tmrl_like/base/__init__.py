@@ -1,3 +1,3 @@
-"""What every room may use: walks over values, atomic files, child processes, budgets, the end of a
-script, helpers.
+"""Utilities that every other package may use: walks over nested values, atomic files, child
+processes, budgets, exit handlers, helpers.
 """

@@ -1,5 +1,5 @@
-"""What one peer may take of those that it shares a server and a trainer with: tokens, turns, lines
-of log.
+"""Budgets that keep peers of one server and trainer from crowding out each other: tokens, turns,
+log lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_NAMES = 10_000
 
 
 class Newest(dict[str, T]):
-    """Values by name; of very many names those that were set longest ago are forgotten."""
+    """Values by name. Beyond 10,000 names, the one that was set longest ago is forgotten."""
 
     def __setitem__(self, name: str, value: T) -> None:
         self.pop(name, None)
@@ -27,7 +27,9 @@ class Newest(dict[str, T]):
 
 
 class Bucket:
-    """Tokens: `burst` at first, and `per_s` more each second up to that."""
+    """A token bucket: it starts with `burst` tokens and gains `per_s` each second, up to
+    `burst`.
+    """
 
     def __init__(self, burst: float, per_s: float) -> None:
         self._burst = burst
@@ -36,7 +38,7 @@ class Bucket:
         self._at = 0.0
 
     def take(self, amount: float, now: float) -> bool:
-        """Take tokens; False, and none are taken, where there are not enough."""
+        """Take tokens; if there are not enough, take none and return False."""
         self._left = min(self._burst, self._left + self._per_s * max(0.0, now - self._at))
         self._at = now
         if amount > self._left:
@@ -46,7 +48,7 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each name; of very many names the oldest are forgotten."""
+    """A token bucket for each name; of very many names, the oldest are forgotten."""
 
     def __init__(self, burst: float, per_s: float) -> None:
         """Start with no names; see `Bucket`."""
@@ -63,8 +65,8 @@ class Buckets:
 
 
 class Lines:
-    """Lines of log that peers cause: of each name a burst, then a few; those left out are counted
-    and said later.
+    """Limits the log lines about each name to a burst and then a rate; counts those left out, and
+    logs their number later.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Lines:
         self._clock = clock
 
     def __call__(self, name: str, level: int, message: str, *args: object) -> None:
-        """Write a line about a name, or count it."""
+        """Log a line about a name, or count it as left out."""
         if not self._buckets.take(name, 1, self._clock()):
             self._left_out[name] = self._left_out.get(name, 0) + 1
             return
@@ -91,33 +93,36 @@ class Lines:
 
 
 class Turns(Generic[T]):
-    """Work of several peers, done in the order of how much time each has taken: who took least
-    comes next.
+    """Shares processing time fairly: the next work is that of the peer that has taken least time.
 
-    A peer's own work keeps its order. A peer that comes (back) starts level with the one that is
-    next.
+    A peer's own work is done in order. A peer that is new or returns starts level with the one
+    whose turn is next.
     """
 
     def __init__(
         self, peer_bytes: int, total_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start with no work; so much of a peer may wait, and of all. Where they are many, each has
-        its equal share.
+        """Start with no work.
+
+        Args:
+            peer_bytes: maximum size of the work of one peer that may wait.
+            total_bytes: maximum for all peers with waiting work, in equal shares.
+            clock: in seconds.
         """
         self._peer_bytes = peer_bytes
         self._total_bytes = total_bytes
         self._clock = clock
         self._waiting: dict[str, deque[tuple[Iterator[T], int]]] = {}
         self._bytes: dict[str, int] = {}
-        self._next: list[tuple[float, str]] = []  # a heap: (time taken, peer) of all with work
+        self._next: list[tuple[float, str]] = []  # heap: (time taken, peer) of all with work
         self._taken = Newest[float]()
 
     def __bool__(self) -> bool:
         return bool(self._next)
 
     def add(self, name: str, items: Iterator[T], size_bytes: int) -> bool:
-        """Append work, done item by item; False, and it is dropped, where too much of that peer
-        waits.
+        """Append work, to be done item by item; if too much of this peer waits, drop it and return
+        False.
         """
         waiting = self._bytes.get(name, 0)
         share = min(
@@ -134,7 +139,7 @@ class Turns(Generic[T]):
         return True
 
     def work(self, do: Callable[[T], None], for_s: float) -> float:
-        """Do what waits for about `for_s`, at least one item; returns the time it took."""
+        """Work for about `for_s`, on at least one item; return the time that it took."""
         started = now = self._clock()
         while self._next and now - started <= for_s:
             taken, name = self._next[0]
@@ -152,5 +157,5 @@ class Turns(Generic[T]):
             else:
                 heapq.heappop(self._next)
                 del self._waiting[name], self._bytes[name]
-                self._taken[name] = taken  # a peer does not get ahead by leaving for a moment
+                self._taken[name] = taken  # so that a peer cannot get ahead by pausing
         return now - started

@@ -1,4 +1,4 @@
-"""Small files of JSON with a checksum: a byte that has changed on the disk is found."""
+"""Small JSON files with a checksum, which detects damage on the disk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _BEFORE = b',"crc32":"'
 
 
 def checked_json(content: msgspec.Struct) -> bytes:
-    """An object whose last member is the CRC-32 of what comes before it."""
+    """Encode a struct as a JSON object whose last member is the CRC-32 of everything before it."""
     text = msgspec.json.encode(content).removesuffix(b"}")
     return text + _BEFORE + _end(text)
 
 
 def read_checked(data: bytes, kind: type[T]) -> T:
-    """What `checked_json` made an object of; one without a checksum was written by an earlier
-    version.
+    """Decode what `checked_json` wrote; an object without a checksum, from an earlier version, is
+    accepted, too.
 
     Raises:
-        ValueError: it is damaged, or something else.
+        ValueError: the data is damaged, or is something else.
     """
     text, checksum_follows, end = data.rpartition(_BEFORE)
     try:
@@ -33,11 +33,11 @@ def read_checked(data: bytes, kind: type[T]) -> T:
             if isinstance(members, dict) and len(members) > len(
                 getattr(kind, "__struct_fields__", members)
             ):
-                # a checksum whose name is damaged
+                # one of them may be a checksum whose name is damaged
                 raise ValueError("it has members that are not known")
             return content
         if end != _end(text):
-            raise ValueError("its checksum does not match; who edits it takes out the member crc32")
+            raise ValueError("its checksum does not match; if you edit it, remove the member crc32")
         return msgspec.json.decode(text + b"}", type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None

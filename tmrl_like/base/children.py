@@ -1,4 +1,4 @@
-"""How each child process is started."""
+"""Functions that start child processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 def start_child(
     command: Sequence[str], environment: Mapping[str, str] | None = None, **streams: Any
 ) -> subprocess.Popen[Any]:
-    """Start a program that Ctrl-C does not reach: it has a session, on Windows a process group, of
-    its own.
+    """Start a program in a session of its own (on Windows a process group), so that Ctrl-C does not
+    reach it.
 
-    `environment`: variables beside those of this process. `streams`: those of `subprocess.Popen`,
-    and its `encoding`.
+    `environment`: variables added to those of this process. `streams`: the stream arguments of
+    `subprocess.Popen`, and its `encoding`.
     """
     group: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     variables = os.environ | dict(environment or {})
@@ -27,9 +27,10 @@ def start_child(
 
 
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
-    """Start a Python file, which must call `end_with_parent`, with this process's import path.
+    """Start a Python file with this process's import path; it must call `end_with_parent`.
 
-    Its pipes have no buffers. The packages that it is in are not imported. Else as `start_child`.
+    Its pipes are unbuffered, and the packages that contain it are not imported. Otherwise like
+    `start_child`.
     """
     path = os.pathsep.join(map(str, sys.path))
     command = [sys.executable, "-P", str(script), str(os.getpid())]

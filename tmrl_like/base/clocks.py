@@ -1,4 +1,4 @@
-"""Time that does not jump when somebody sets the machine's clock."""
+"""Clocks that do not jump when the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import time
 
 
 def up_s() -> float:
-    """Seconds since some moment before this machine's programs began, the same in all of them;
-    sleep counts.
+    """Return the seconds since a fixed moment, such as the machine's start.
+
+    The moment is the same for all processes of this machine. Time during which the machine sleeps
+    counts.
     """
     if hasattr(time, "clock_gettime"):
         return time.clock_gettime(_CLOCK)
@@ -16,9 +18,11 @@ def up_s() -> float:
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
 EPOCH_S = time.time() - up_s()
-"""Unix time at which `up_s` was 0, by this machine's clock when this process began."""
+"""The Unix time at which `up_s` was 0, by this machine's clock when this process started."""
 
 
 def unix_s() -> float:
-    """Unix time by this machine's clock when this process began, and from there on by `up_s`."""
+    """Return the Unix time, by this machine's clock when this process started and by `up_s` since
+    then.
+    """
     return EPOCH_S + up_s()

@@ -1,8 +1,8 @@
-"""A device on its own clock, a simulated robot or a game, in a process of its own.
+"""A simulated device, such as a robot or a game, that runs on its own clock in its own process.
 
-It runs whether or not anybody looks. A command stays in effect until the next one, and what is
-known of the device is its newest state. Both travel through shared memory, where the newest
-replaces the one before: nobody waits.
+The device keeps running whether or not its states are read. A command stays in effect until the
+next one, and only the newest state of the device is available. Both are exchanged through shared
+memory, where each new one replaces the previous one, so that neither side ever waits.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tmrl_like.base.children import start_script
 from tmrl_like.base.processes import end_with_parent
 from tmrl_like.errors import EnvironmentFaultError
 
-_SLOTS = 4  # a message that is being read is written over this many messages later
+_SLOTS = 4  # a message is overwritten this many messages later
 _LOOK_S = 0.005
-_ENDS_WITHIN_S = 0.2  # a process that was killed falls silent a moment before it has ended
-_SHARED_MEMORY = Path("/dev/shm")  # where there is none, a file: its pages are shared as well
+_ENDS_WITHIN_S = 0.2  # a killed process falls silent a moment before it has ended
+_SHARED_MEMORY = Path("/dev/shm")  # if missing, an ordinary file, whose pages are shared as well
 
 
 class Mail(NamedTuple):
-    """The newest one of a mailbox."""
+    """The newest message of a mailbox."""
 
-    number: int  # 1, 2, 3 …; 0: there is none yet
+    number: int  # 1, 2, 3, …; 0: there is no message yet
     put_at: float  # `time.perf_counter()`, which is the same in all processes
     data: bytes
 
 
 class _Mailbox:
-    """The newest message, of a fixed size, that one process puts and another one reads."""
+    """Shared memory for the newest message of a fixed size; one process writes, another reads."""
 
     def __init__(self, box: Any) -> None:
-        """`box` is an array [1] of `_box`."""
+        """Use `box`, an array [1] with the dtype `_box`."""
         self._count, self._put_at, self._data = box["count"], box["put_at"][0], box["data"][0]
 
     def put(self, data: bytes) -> None:
@@ -71,7 +71,7 @@ def _box(size: int) -> np.dtype[Any]:
 def _mailboxes(
     path: str, mode: Literal["w+", "r+"], command_size: int, state_size: int
 ) -> list[_Mailbox]:
-    """Those of commands and of states, in a file; "w+" makes it."""
+    """Map the mailboxes for commands and for states, in a file; the mode "w+" creates it."""
     layout = np.dtype([("commands", _box(command_size)), ("states", _box(state_size))])
     shared = np.memmap(path, layout, mode, shape=1)
     return [_Mailbox(shared["commands"]), _Mailbox(shared["states"])]
@@ -80,8 +80,8 @@ def _mailboxes(
 class DeviceProcess:
     """A running device. It ends with `close`, or with the process that started it.
 
-    What asks it raises EnvironmentFaultError, with the device's last words, where its process has
-    ended.
+    If its process has ended, methods that use it raise EnvironmentFaultError with the last line
+    that the device wrote to standard error.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class DeviceProcess:
         state_size: int,
         within_s: float,
     ) -> None:
-        """Start it, and wait for its first state.
+        """Start the device, and wait for its first state.
 
         Args:
-            name: of the device, "the arm", for what goes wrong with it.
-            script: a Python file that makes a `DeviceProgram`.
-            options: what that finds as its `options`, through JSON.
-            command_size: of each command, in bytes.
-            state_size: of each state, in bytes.
-            within_s: the first state is there so long after the start.
+            name: name of the device for error messages, for example "the arm".
+            script: a Python file that creates a `DeviceProgram`.
+            options: JSON-compatible value, passed to the program as its `options`.
+            command_size: size of a command, in bytes.
+            state_size: size of a state, in bytes.
+            within_s: maximum time until the first state, in seconds.
 
         Raises:
-            EnvironmentFaultError: it is not.
+            EnvironmentFaultError: there is no state within that time.
         """
         self._name, self._ended = name, False
         folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
@@ -124,28 +124,30 @@ class DeviceProcess:
         }
         try:
             assert self._process.stdin is not None
-            # it has ended: `_check` says so
+            # the process has ended: `_check` raises that
             with contextlib.suppress(OSError), self._process.stdin as stdin:
                 stdin.write(json.dumps(job).encode())
             self.wait_for(lambda state: state.number > 0, "start", within_s)
-            self._forget_path()  # its process has the memory open
+            self._forget_path()  # the device's process has the memory open by now
         except BaseException:
             self.close()
             raise
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The id of the device's process."""
         return self._process.pid
 
     def command(self, data: bytes) -> None:
-        """Let the device do this from now on; does not wait for the effect."""
+        """Set the command that is in effect from now on, without waiting for its effect."""
         self._check()
         self._commands.put(data)
 
     def look(self, stale_s: float, within_s: float = 0.0) -> bytes:
-        """The newest state, waited for where it is older than `stale_s`; EnvironmentFaultError:
-        none comes in time.
+        """Return the newest state; if it is older than `stale_s`, wait up to `within_s` for one.
+
+        Raises:
+            EnvironmentFaultError: no such state comes in time.
         """
         problem = f"has sent no state for {max(stale_s, within_s):g} s: its process hangs"
         return self._await(
@@ -153,7 +155,7 @@ class DeviceProcess:
         )
 
     def wait_for(self, is_it: Callable[[Mail], bool], request: str, within_s: float) -> None:
-        """Wait for a state of which `is_it` is true; EnvironmentFaultError: there is none in
+        """Wait for a state for which `is_it` is true; raise EnvironmentFaultError if none comes in
         time.
         """
         self._await(is_it, f"did not {request} within {within_s:g} s", within_s)
@@ -185,11 +187,11 @@ class DeviceProcess:
             )
 
     def _forget_path(self) -> None:
-        with contextlib.suppress(OSError):  # Windows, where somebody has it open
+        with contextlib.suppress(OSError):  # Windows, where the file is open
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End it. From any thread; twice is fine."""
+        """End the device. Any thread; calling it twice is fine."""
         if self._ended:
             return
         self._ended = True
@@ -200,14 +202,14 @@ class DeviceProcess:
 
 
 class DeviceProgram:
-    """The program's side of a `DeviceProcess`.
+    """The device's side of a `DeviceProcess`.
 
     Attributes:
-        options: what the other side gave.
+        options: the options that the `DeviceProcess` was given.
     """
 
     def __init__(self) -> None:
-        """Find the other side, with whose process this one ends."""
+        """Connect to the `DeviceProcess`; from now on this process ends with its process."""
         end_with_parent()
         job = json.load(sys.stdin)
         self.options = job["options"]
@@ -215,20 +217,19 @@ class DeviceProgram:
         self._commands, self._states = _mailboxes(job["path"], "r+", *sizes)
 
     def newest_command(self) -> Mail:
-        """What it shall do."""
+        """Return the newest command."""
         return self._commands.newest()
 
     def publish(self, state: bytes) -> None:
-        """Let this be the newest state."""
+        """Make this the newest state."""
         self._states.put(state)
 
 
 def cycles(period_s: float, max_behind_s: float) -> Iterator[float]:
-    """When each cycle of a clock is due, in seconds of `time.perf_counter`; comes back then, or as
-    soon as it can.
+    """Wait for each cycle of a clock, and yield when it was due, in seconds of `time.perf_counter`.
 
-    When a cycle is due does not depend on when the one before came. A process that was held up for
-    longer than `max_behind_s` has lost the time: it does not catch up.
+    Due times do not drift: they do not depend on when earlier cycles actually came. After a delay
+    of more than `max_behind_s`, the clock starts anew instead of catching up.
     """
     due_s = time.perf_counter()
     while True:

@@ -1,5 +1,5 @@
-"""Factories, that is, classes, functions and partials of them: what they take, and what one knows
-from another.
+"""Factories (classes, functions and partials of them): which arguments they take, and which of them
+can be derived from other factories.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _FOR_COMPRESSOR = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
 def said_to_memory(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an environment's arguments that a memory has under the same names, for its
-    `memory_arguments`.
+    """Return those of an environment's arguments that a memory takes under the same names.
+
+    For use in the environment's `memory_arguments`.
     """
     return {name: arguments[name] for name in _FOR_MEMORY if name in arguments}
 
 
 def said_by_rtgym(config: Any) -> dict[str, Any]:
-    """The same of rtgym's dictionary, which says nothing where it has a default."""
+    """Return the same from rtgym's configuration dictionary, in which defaults are left out."""
     if not isinstance(config, dict) or "interface" not in config:
         return {}
     said = {"act_buf_len": 1, "reset_act_buf": True} | said_to_memory(config)
@@ -35,29 +36,29 @@ def said_by_rtgym(config: Any) -> dict[str, Any]:
 
 
 class Elsewhere:
-    """In the place of an environment that this machine does not have, and of all that a memory must
-    know of it.
+    """Placeholder for an environment that is not installed on this machine, and for all that a
+    memory must know about it.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing is known; the memory must be told."""
+        """Return placeholders: these arguments must be given to the memory itself."""
         return dict.fromkeys(_FOR_COMPRESSOR, Elsewhere)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
+    """The parameters of a class or function; `open_ended`: it also takes unknown keywords."""
 
     parameters: dict[str, inspect.Parameter]
     open_ended: bool
 
 
 def signature_of(target: Callable[..., Any]) -> Signature:
-    """What `target` takes by keyword; a class's `**kwargs` are those of its base class and of its
-    `page` of options.
+    """Return what `target` takes by keyword.
 
-    A page is a dataclass (see `base.options`) that the class names in its attribute `page`.
+    The `**kwargs` of a class stand for the parameters of its base class and of its options page: a
+    dataclass (see `base.options`) that the class names in its attribute `page`.
     """
     parameters: dict[str, inspect.Parameter] = {}
     is_open = True
@@ -82,8 +83,8 @@ def signature_of(target: Callable[..., Any]) -> Signature:
 
 
 def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The functions that see a call's keywords: the constructors up the bases, or the function
-    itself.
+    """Yield the functions that receive a call's keywords: the constructors of a class and its
+    bases, or the function itself.
     """
     if not isinstance(target, type):
         yield target
@@ -95,18 +96,18 @@ def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         yield target
 
 
-_evaluated = functools.lru_cache(512)(typing.get_type_hints)  # which compiles each annotation
+_evaluated = functools.lru_cache(512)(typing.get_type_hints)  # slow: it compiles each annotation
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return _evaluated(target)
     except Exception:
-        return {}  # names that exist for type checkers only: the value is then not checked
+        return {}  # names that exist only for type checkers; values are then not checked
 
 
 def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What a factory calls, and the arguments that it has for that, by name."""
+    """Return what a factory calls, and the arguments that it already has for it, by name."""
     if not isinstance(factory, functools.partial):
         return factory, {}
     return factory.func, dict(
@@ -115,14 +116,16 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
 
 
 def argument_of(factory: Callable[..., Any], name: str) -> Any:
-    """The argument that a factory calls with: given, or the default; `MISSING`: neither."""
+    """Return the argument that a factory calls with: the given one, else the default, else
+    `MISSING`.
+    """
     target, given = taken_apart(factory)
     parameter = signature_of(target).parameters.get(name)
     return given.get(name, MISSING if parameter is None else parameter.default)
 
 
 def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
-    """The factory with those of `known` that it takes and was not given."""
+    """Return the factory with those arguments of `known` that it takes and does not have yet."""
     target, given = taken_apart(factory)
     taken = signature_of(target).parameters
     new = {
@@ -134,18 +137,18 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 
 
 def instance_or_function(given: Callable[..., Any], **known: Any) -> Callable[..., Any]:
-    """Of a class, or a `partial` of one, an instance, made with those of `known` that it takes; a
-    function as it is.
+    """Return an instance of a class or of a `partial` of one, made with those arguments of `known`
+    that it takes; return a function as it is.
     """
     return completed(given, **known)() if isinstance(taken_apart(given)[0], type) else given
 
 
 def known_from_env(env_cls: Any) -> dict[str, Any]:
-    """What a memory must know of an environment, by the names of its arguments.
+    """Return what a memory must know about an environment, by the names of the memory's arguments.
 
-    The environment's class says it in a static method `memory_arguments`, which is called with the
-    arguments that the factory has for the class, defaults included; a class without one says
-    nothing.
+    The environment's class provides it in a static method `memory_arguments`, which is called with
+    the factory's arguments for the class, including defaults. For a class without this method the
+    result is empty.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
@@ -162,16 +165,16 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
 def fitted(
     memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None
 ) -> Any:
-    """A memory's factory with what environment and agent know and it was not given.
+    """Return a memory's factory, completed with what the environment and the agent provide.
 
-    That is what `known_from_env` finds, and the agent's `gamma`. So has a memory that it makes from
-    its argument `memory`; and a `sample_preprocessor` with a method `with_inputs` is replaced by
-    what that makes of the environment's `inputs`. Do so before you ask for
-    `compressor_of(memory_cls)`.
+    These are the arguments that `known_from_env` finds, and the agent's `gamma`; arguments already
+    given stay. If the memory makes another memory from its argument `memory`, that one is completed
+    as well. A `sample_preprocessor` with a method `with_inputs` is replaced by the result of this
+    method for the environment's `inputs`. Call this before `compressor_of(memory_cls)`.
 
     Raises:
-        ConfigError: what it was given contradicts the environment, or it needs what nobody here can
-            know.
+        ConfigError: an argument contradicts the environment, or a required one is unknown because
+            the environment is not installed here.
     """
     known = known_from_env(env_cls)
     if agent_cls is not None:

@@ -1,5 +1,5 @@
-"""Files that a kill, a power cut, a full disk or a reader at the wrong moment never leaves half
-written.
+"""Atomic files: no kill, power cut or full disk leaves them half written, and no reader ever sees
+them so.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     import filelock
 
 _PIECE = bytes(1 << 20)
-_NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # by a file system
+_NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # unsupported by the file system
 _STALE_S = 60.0
 _FORGOTTEN_S = 86_400.0
-_ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file that is open
+_ATTEMPTS = 50 if os.name == "nt" else 1  # Windows cannot replace an open file
 
 
 class Disk:
-    """Each change to what is to outlive a power cut: all of them come through `disk`, where tests
-    see their order.
+    """Changes to files that must survive a power cut. All go through `disk`, where tests can
+    observe their order.
 
-    The system may put changes on the disk in any order, or never, until `sync` has returned for
-    what is in a file, and `sync_folder` for the names in a folder. All raise OSError.
+    The system may write changes to the disk in any order, or never, until `sync` has returned for
+    the content of a file, or `sync_folder` for the names in a folder. All methods raise OSError.
     """
 
     def open(self, path: Path, new: bool = False, private: bool = False) -> io.FileIO:
-        """A file to be written without a buffer; `private`: a new one is readable by its owner only
+        """Open a file for unbuffered writing.
+
+        `new`: create it, and fail if it exists. `private`: a new file is readable by its owner only
         (0600).
         """
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_EXCL if new else 0)
@@ -42,21 +44,22 @@ class Disk:
         return io.FileIO(path, "r+b", opener=lambda name, _: os.open(name, flags, mode))
 
     def write(self, file: io.FileIO, data: bytes | memoryview) -> None:
-        """Write all of it, where the file is at."""
+        """Write all data at the file's current position."""
         write_whole(file, data)
 
     def truncate(self, file: io.FileIO, size: int) -> None:
-        """Cut a file off, and go on there."""
+        """Truncate a file, and continue at its new end."""
         file.seek(size)
         file.truncate()
 
     def sync(self, file: io.FileIO) -> None:
-        """Return when what is in the file is on the disk."""
+        """Return once the file's content is on the disk."""
         _sync(file.fileno())
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk. Nothing on Windows, or where no folder
-        can be synced.
+        """Return once the names in a folder are on the disk.
+
+        Does nothing on Windows, or where folders cannot be synced.
         """
         if sys.platform == "win32":
             return
@@ -70,8 +73,8 @@ class Disk:
             os.close(descriptor)
 
     def make_folder(self, path: Path, mode: int = 0o777) -> None:
-        """Make a folder, and those above it, where they are not there; from then on their names are
-        on the disk.
+        """Create a folder and its parents where they are missing, and sync their names to the
+        disk.
         """
         if not path.is_dir():
             self.make_folder(path.parent)
@@ -79,15 +82,15 @@ class Disk:
             self.sync_folder(path.parent)
 
     def rename(self, source: Path, path: Path) -> None:
-        """Put a file, or a folder, in the place of what is at `path`, in one step."""
+        """Move a file or folder to `path`, replacing what is there, in one step."""
         os.replace(source, path)
 
     def link(self, source: Path, path: Path) -> None:
-        """Give a file one more name."""
+        """Give a file an additional name."""
         os.link(source, path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         path.unlink(missing_ok=True)
 
 
@@ -95,7 +98,7 @@ disk = Disk()
 
 
 def _sync(descriptor: int) -> None:
-    if sys.platform == "darwin":  # whose fsync leaves it in the cache of the drive
+    if sys.platform == "darwin":  # its fsync leaves data in the cache of the drive
         import fcntl
 
         try:
@@ -111,15 +114,19 @@ def _sync(descriptor: int) -> None:
 def write_atomically(
     path: Path, *content: bytes | memoryview, private: bool = False, synced: bool = True
 ) -> None:
-    """Write `content` beside `path`, flush it to the disk, then put it in place in one step;
-    missing folders are made.
+    """Write `content` to a temporary file, flush it to the disk, and move it to `path` in one step.
 
-    A power cut leaves the old file or the new one; `disk.sync_folder` makes sure that it is the new
-    one. `private`: readable by its owner only (0600, where the system knows modes). Not `synced`:
-    it survives kills, and no power cut.
+    Missing folders are created. A power cut leaves the old file or the new one; `disk.sync_folder`
+    ensures that it is the new one.
+
+    Args:
+        path: the file to write or replace.
+        content: pieces of the file, in order.
+        private: make it readable by its owner only (0600, where the system has modes).
+        synced: flush it to the disk; otherwise the file survives kills, but no power cut.
 
     Raises:
-        OSError: disk full, no permission; the old file, if any, is untouched.
+        OSError: the disk is full, or permission is denied; the old file, if any, is untouched.
     """
     disk.make_folder(path.parent)
     draft = _draft_of(path)
@@ -137,11 +144,11 @@ def write_atomically(
 
 
 def link_atomically(source: Path, path: Path) -> None:
-    """Give a file another name in one step, which whatever has that name loses; a copy where there
-    are no links.
+    """Give a file another name in one step, replacing any file of that name; where links are not
+    supported, copy the file.
 
     Raises:
-        OSError: disk full, no permission, or there is no such file.
+        OSError: the disk is full, permission is denied, or there is no such file.
     """
     draft = _draft_of(path)
     try:
@@ -151,14 +158,14 @@ def link_atomically(source: Path, path: Path) -> None:
         write_atomically(path, source.read_bytes())
     else:
         _put_in_place(draft, path)
-        disk.remove(draft)  # it is still there where the two were one file already
+        disk.remove(draft)  # it is still there if both names were the same file already
 
 
 def _put_in_place(draft: Path, path: Path) -> None:
     for _ in range(_ATTEMPTS - 1):
         try:
             disk.rename(draft, path)
-        except PermissionError:  # somebody reads what is there
+        except PermissionError:  # another process is reading the old file
             time.sleep(0.01)
         else:
             return
@@ -170,9 +177,7 @@ def _draft_of(path: Path) -> Path:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder beside what they were about to
-    write.
-    """
+    """Remove the temporary files that killed processes have left in a folder."""
     for draft in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if is_left(draft, draft.name.split(".")[-3]):
@@ -180,10 +185,11 @@ def remove_drafts(folder: Path) -> None:
 
 
 def is_left(draft: Path, pid: str) -> bool:
-    """Whether the process with this number has left a draft for good; OSError: the draft is gone.
+    """Whether the process with this id has abandoned a draft; raise OSError if the draft is gone.
 
-    It is older than a minute, and the process is dead: the clock may have jumped. Or it is older
-    than a day: another process may have the number.
+    A draft is abandoned if it is older than a minute and its process is dead (the age alone could
+    come from a clock that jumped), or if it is older than a day, when another process may have the
+    id.
     """
     import psutil
 
@@ -193,11 +199,11 @@ def is_left(draft: Path, pid: str) -> bool:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Make a file of `size` zeros whose blocks on the disk are its own: writing into it needs no
-    more space.
+    """Create a file of `size` zeros whose disk blocks are allocated: writing to it needs no more
+    space.
 
     Raises:
-        OSError: it does not fit, or it exists already; nothing is left behind.
+        OSError: it does not fit, or the file exists already; nothing is left behind.
     """
     with path.open("xb", buffering=0) as file:
         try:
@@ -209,7 +215,7 @@ def reserve(path: Path, size: int) -> None:
 
 
 def allocate(file: Any, size: int) -> None:
-    """As `reserve`, in an empty file that is open."""
+    """Allocate zeros as `reserve` does, in an open empty file."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:
@@ -218,21 +224,20 @@ def allocate(file: Any, size: int) -> None:
 
 
 def write_whole(file: Any, data: bytes | memoryview) -> None:
-    """Write all of the data to a file without a buffer, which may take it in parts."""
+    """Write all data to an unbuffered file, which may accept it in parts."""
     left = memoryview(data).cast("B")
     while left:
         left = left[file.write(left) :]
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """A whole file as memory: what is written to it outlives this process, however it ends.
+    """Map a whole file into memory: what is written to it outlives this process, however it ends.
 
-    Its pages are there from the start, where the system can do that: the first write to each does
-    not wait for it.
+    Where the system supports it, all pages are loaded at once, so that no first write waits.
 
     Raises:
-        OSError: it cannot be opened.
-        ValueError: it is empty.
+        OSError: the file cannot be opened.
+        ValueError: the file is empty.
     """
     with path.open("r+b", buffering=0) as file:
         if hasattr(mmap, "MAP_POPULATE"):
@@ -243,10 +248,14 @@ def map_file(path: Path) -> mmap.mmap:
 def lock_folder(
     folder: Path, within_s: float = 0.0, name: str = "lock"
 ) -> filelock.BaseFileLock | None:
-    """Lock a folder for this process; None where another has it, OSError where it cannot be
-    made.
+    """Lock a folder, which is created if missing, for this process.
+
+    Returns None if another process still holds the lock after `within_s`.
+
+    Raises:
+        OSError: the folder cannot be created.
     """
-    import filelock  # a server locks nothing
+    import filelock  # not needed by a server
 
     disk.make_folder(folder)
     lock = filelock.FileLock(folder / name, thread_local=False)

@@ -1,4 +1,4 @@
-"""Where this machine keeps what belongs to tmrl_like."""
+"""The folder in which tmrl_like keeps its files."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ROOT_VARIABLE = "TMRL_LIKE_HOME"
 
 
 def data_folder() -> Path:
-    """Everything tmrl_like keeps: $TMRL_LIKE_HOME, else ~/.tmrl_like."""
+    """Return the folder of all files that tmrl_like keeps: $TMRL_LIKE_HOME, else ~/.tmrl_like."""
     return Path(os.environ.get(ROOT_VARIABLE) or Path.home() / ".tmrl_like")

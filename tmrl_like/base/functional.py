@@ -1,4 +1,4 @@
-"""Small helpers that users' agents and scripts are written with."""
+"""Small helpers for users' agents and scripts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ __all__ = ["cached_property", "fitted", "partial", "prod"]
 
 
 def prod(iterable: Iterable[Any]) -> Any:
-    """Product of all elements; 1 for an empty iterable. Keeps the elements' type."""
+    """Return the product of all elements, of the elements' type; 1 for an empty iterable."""
     return functools.reduce(operator.mul, iterable, 1)
 
 
 def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.partial[T]:
-    """Defer a call: like `functools.partial`, but a misspelt keyword fails here and not an hour
-    later.
+    """Defer a call, like `functools.partial`, but raise immediately if a keyword is misspelt.
 
-    Partials nest, and missing keywords are supplied by whoever makes the final call.
+    Partials can be nested; missing keywords are supplied in the final call.
 
     Raises:
-        TypeError: `func` has no parameter of that name (the message lists those it has).
+        TypeError: `func` has no parameter of this name; the message lists its parameters.
     """
     signature = signature_of(func)
     for name in kwargs:
@@ -42,11 +41,11 @@ def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.part
 
 
 class cached_property:  # noqa: N801 - the field's standard name
-    """A property computed once per instance and left out of copies, state and checkpoints.
+    """A property that is computed once per instance and left out of copies, state and checkpoints.
 
     `model_nograd = cached_property(lambda self: no_grad(copy_shared(self.model)))` gives each agent
-    one parameter-sharing copy that `deepcopy` and `state_dict` do not see: the value lives in a
-    weak table beside the instance, not in its `__dict__`.
+    one parameter-sharing copy that `deepcopy` and `state_dict` do not see: the value is kept in a
+    table of the property, not in the instance's `__dict__`, until the instance is deleted.
     """
 
     def __init__(self, init: Callable[[Any], Any]) -> None:
@@ -70,7 +69,7 @@ class cached_property:  # noqa: N801 - the field's standard name
 
 
 def place_of(error: BaseException) -> str:
-    """Where an exception was raised, `" (file:line)"`; empty where nobody knows."""
+    """Return where an exception was raised as `" (file:line)"`, or an empty string if unknown."""
     places = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)

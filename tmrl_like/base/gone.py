@@ -1,6 +1,4 @@
-"""Names that earlier versions knew: options, flags, commands, classes; what serves in the place of
-each.
-"""
+"""Options, flags, commands and classes of earlier versions, and what to use instead of each."""
 
 from __future__ import annotations
 
@@ -73,4 +71,4 @@ GONE: dict[str, str] = {
     "video_every_minutes": "use `test EXPERIMENT --video FILE` while it trains",
     "wandb_offline": "use `wandb: true` and the variable WANDB_MODE=offline",
 }
-"""Of a name as a user writes it, one line that says what to use instead."""
+"""Maps each name, as a user writes it, to a line that says what to use instead."""

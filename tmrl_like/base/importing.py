@@ -1,4 +1,4 @@
-"""Code by its import path."""
+"""Import of objects by their import path."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tmrl_like.errors import ConfigError, TmrlLikeError
 
 
 def import_object(path: str) -> Any:
-    """What an import path ("package.module.Class") names; ConfigError: nothing, or its module
-    cannot be imported.
+    """Return the object with this import path ("package.module.Class").
+
+    Raises:
+        ConfigError: there is no such object, or its module cannot be imported.
     """
     names = path.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
@@ -34,7 +36,7 @@ def import_object(path: str) -> Any:
 
 
 def _import_longest(names: list[str]) -> tuple[Any, int]:
-    """Import as many of `names` as are modules; returns the module and their number."""
+    """Import as many of `names` as are modules; return the innermost module and their number."""
     for depth in range(len(names) - 1, 0, -1):
         module = ".".join(names[:depth])
         try:

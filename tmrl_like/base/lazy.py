@@ -1,4 +1,4 @@
-"""Names that a package has without importing their modules."""
+"""Names of a package whose modules are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def names_from(package: str, home_of: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: each name is loaded from its module, `home_of` it, when first
-    used.
+    """Return a package's `__getattr__`, which imports the module of a name, `home_of[name]`, when
+    it is used.
     """
 
     def load(name: str) -> Any:

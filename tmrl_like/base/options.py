@@ -1,9 +1,9 @@
-"""What pages of options have in common: dataclasses, beside their owner, whose fields are written
+"""Common code of options pages: dataclasses, next to their owner, in which each option is written
 once.
 
-A page has a field, its default, and a sentence under `Attributes:` for each option; a field's range
-stands in its annotation. Constructors, the experiment's YAML and the command line all derive from
-it.
+A page has, for each option, a field with its default, and a sentence under `Attributes:`. A field's
+range is in its annotation. Constructors, the experiment's YAML and the command line are all derived
+from the page.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 class Options:
-    """A dataclass of options whose values are in the ranges of their annotations; ConfigError: one
-    is not.
+    """Base class for dataclasses of options; raises ConfigError if a value is outside its range.
 
-    None is in every range. A field that is a Literal is one of its choices.
+    Ranges are in the annotations of the fields. None is in every range. A field with a Literal
+    annotation must be one of its choices.
     """
 
     def __post_init__(self) -> None:
@@ -43,8 +43,8 @@ class Options:
 
 
 def in_ranges(init: _Init) -> _Init:
-    """Decorate a constructor whose arguments must be in the ranges of their annotations, as those
-    of `Options`.
+    """Decorate a constructor so that it checks its arguments against the ranges in their
+    annotations, as `Options` does.
     """
     signature = inspect.signature(init)
 
@@ -73,7 +73,7 @@ def _expect_in_ranges(annotated: Callable[..., Any], values: Mapping[str, Any]) 
 
 
 def expect_in_range(name: str, value: Any, kind: type, limits: Meta) -> None:
-    """Raise ConfigError where a value is not in the range of an `Annotated[kind, limits]`."""
+    """Raise ConfigError if a value is outside the range of an `Annotated[kind, limits]`."""
     low, high = (
         limits.ge if limits.gt is None else limits.gt,
         limits.le if limits.lt is None else limits.lt,
@@ -94,8 +94,10 @@ def _hints(page: Callable[..., Any]) -> dict[str, Any]:
 
 
 def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
-    """The options, or the page's defaults, with those of the arguments that are not None;
-    ConfigError: out of range.
+    """Return the options, or the page's defaults, with the given arguments that are not None.
+
+    Raises:
+        ConfigError: a value is out of range, or the options are of another page.
     """
     options = page() if options is None else options
     expect(isinstance(options, page), "the type of options", type(options).__name__, page.__name__)
@@ -104,16 +106,14 @@ def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
 
 
 def refuse_unknown(what: str, given: Mapping[str, object], page: type) -> None:
-    """Raise ConfigError where arguments by name are none that a TypedDict, the `page`, has."""
+    """Raise ConfigError if a given name is not one of the TypedDict `page`."""
     known = page.__annotations__
     for name in given:
         expect(name in known, f"an argument of {what}", name, f"one of {', '.join(known)}")
 
 
 def sentences(page: type) -> dict[str, str]:
-    """What each field means, from the `Attributes:` of the class and of those that it is made
-    of.
-    """
+    """Return the sentence for each field, from the `Attributes:` of a class and its bases."""
     found: dict[str, str] = {}
     for cls in reversed(page.__mro__):
         for entry in re.split(

@@ -1,8 +1,9 @@
-"""Child processes: they end when their parent has ended, however that came, and their end is not
-waited for for ever.
+"""Child processes that end when their parent has ended, in whatever way, and ways to end them in
+limited time.
 
-The same on Linux, macOS and Windows: a process looks whether its parent lives. Beside that, how
-many cores a process that trains takes, and what becomes of memory that a process has freed.
+This works the same on Linux, macOS and Windows: a process checks whether its parent is alive. The
+module also sets how many cores a training process uses, and what happens to memory that a process
+has freed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ log = logging.getLogger("tmrl_like")
 _LOOK_S = 0.03
 _WAIT_S = 0.02
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-_OLD_MAX_BYTES = 32 << 20  # an older glibc takes no larger threshold
+_OLD_MAX_BYTES = 32 << 20  # the largest threshold that an older glibc accepts
 
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
-    """Call `then`, in a thread of its own, right after the end of who started this by
-    `start_script`.
+    """Call `then`, in a thread of its own, as soon as the process that started this one has ended.
+
+    This process must have been started by `start_script`.
     """
 
     def watch() -> None:
@@ -49,10 +51,10 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
 
 
 def keep_freed_memory(max_bytes: int) -> None:
-    """Have this process use again what it has freed, up to so many bytes of it.
+    """Let this process reuse memory that it has freed, up to `max_bytes`.
 
-    Else glibc gives large pieces back to the system, and to have their pages again takes longer
-    than to copy what is written there. Elsewhere than on glibc: no effect.
+    By default glibc returns large blocks to the system, and getting their pages again takes longer
+    than copying data into them. Without glibc this has no effect.
     """
     import ctypes
 
@@ -64,23 +66,23 @@ def keep_freed_memory(max_bytes: int) -> None:
 
 
 def cores_to_train_with() -> int:
-    """All cores but one, which the other threads and processes have; of several trainers on this
-    machine, its share.
+    """Return the number of cores for training: all but one, which is left to other threads and
+    processes.
+
+    If several trainers run on this machine, this is the number for one of them.
     """
     return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process has not ended. One that has, and that its parent has not taken note of,
-    has.
-    """
+    """Whether a process is still running; a zombie is not."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def family_of(pid: int) -> list[psutil.Process]:
-    """A process and its descendants; those that are gone are left out."""
+    """Return a process and its descendants, without those that are gone."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -90,7 +92,10 @@ def family_of(pid: int) -> list[psutil.Process]:
 def end_processes(
     alive: Sequence[psutil.Process], term_within_s: float, kill_within_s: float
 ) -> list[psutil.Process]:
-    """End processes: ask first, then kill. Returns those that cannot be ended."""
+    """Terminate processes, and kill those that do not end; return those that could not be ended.
+
+    `term_within_s` and `kill_within_s` are the seconds to wait after each step.
+    """
     for ask, within_s in (
         (psutil.Process.terminate, term_within_s),
         (psutil.Process.kill, kill_within_s),
@@ -109,11 +114,10 @@ def end_processes(
 
 
 class ProcessGuard:
-    """Ends processes, and makes a call, when this one ends without having done so itself, killed
-    for instance.
+    """Ends processes and makes a call if this process ends without doing so itself, for example
+    because it is killed.
 
-    Costs nothing before it is told of the first; then a small process waits for the end of this
-    one.
+    A small process, started when first needed, waits for the end of this one.
     """
 
     def __init__(self) -> None:
@@ -122,18 +126,20 @@ class ProcessGuard:
 
     @property
     def pid(self) -> int:
-        """Process that waits for this one's end; 0: none."""
+        """The id of the process that waits for this one's end; 0: there is none."""
         return self._reaper.pid if self._reaper is not None else 0
 
     def add(self, pid: int) -> None:
-        """End this process and its descendants, too: they are asked to, and killed if they do
-        not.
+        """Guard a process: it and its descendants will be terminated, and killed if they do not
+        end.
         """
         self._tell({"end": pid})
 
     def call_at_end(self, call: Sequence[str | float] | None) -> None:
-        """Make this call then, in the guard's process, and no other: a function's import path, and
-        its arguments.
+        """Set the call to make then, in the guard's process: a function's import path and its
+        arguments.
+
+        It replaces the previous call; None: no call.
         """
         if call or self._has_call:
             self._has_call = bool(call)
@@ -158,7 +164,7 @@ class ProcessGuard:
             )
 
     def close(self) -> None:
-        """End nothing any more. Twice is fine."""
+        """Stop guarding: nothing is ended or called any more. Calling it twice is fine."""
         if self._reaper is not None:
             self._reaper.communicate(b"{}\n")
             self._reaper = None

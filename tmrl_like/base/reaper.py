@@ -1,9 +1,8 @@
-"""Run by `processes.ProcessGuard`: ends processes, and makes a call, when the one that started this
-one is gone.
+"""Program of `processes.ProcessGuard`: makes a call and ends processes once its parent is gone.
 
-Each line of standard input is a JSON object: a process to `end`, the `call` to make, or nothing,
-which ends this process alone. The end of standard input says nothing: children that the parent
-forked may hold it open, or outlive it.
+Each line of standard input is a JSON object: a process to `end`, the `call` to make, or an empty
+object, which ends only this process. The end of standard input is not used as a signal: children
+that the parent forked may hold it open, or outlive it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import psutil
 from tmrl_like.base.importing import import_object
 from tmrl_like.base.processes import end_processes, end_with_parent, family_of
 
-_CALL_READ_WITHIN_S = 0.01  # what the parent wrote last
+_CALL_READ_WITHIN_S = 0.01  # to read what the parent wrote last
 _ALL_READ_WITHIN_S = 1.0
 _TERM_WITHIN_S = 0.2
 _KILL_WITHIN_S = 1.0
 
 
 def main() -> None:
-    """Collect what is to be done until the parent is gone, then do it."""
+    """Collect instructions until the parent is gone, then carry them out."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     guarded: list[psutil.Process] = []
     call: Callable[[], object] = int
@@ -41,7 +40,7 @@ def main() -> None:
             call()
         finally:
             all_read.wait(_ALL_READ_WITHIN_S)
-            # the number may be another's by now
+            # another process may have the same id by now
             alive = [process for process in guarded if process.is_running()]
             families = [member for process in alive for member in family_of(process.pid)]
             end_processes(families, _TERM_WITHIN_S, _KILL_WITHIN_S)

@@ -1,10 +1,10 @@
-"""What the parts of one script know of each other: which are still open at its end, and whether the
+"""State that the parts of one script share: which parts are still open at its end, and whether a
 worker has failed.
 
-Servers, workers and trainers that a script leaves open are closed before the interpreter ends.
-Finalisation stops daemon threads wherever they are, and one that is inside torch takes the process
-with it (SIGABRT). Exit handlers run before that, when all threads still work; new ones cannot be
-started any more (Python 3.12 and later).
+Servers, workers and trainers that a script leaves open are closed before the interpreter exits.
+Finalisation stops daemon threads wherever they are, and a thread that is inside torch then aborts
+the process (SIGABRT). Exit handlers run before that, when all threads still work, although new ones
+can no longer be started (Python 3.12 and later).
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ log = logging.getLogger("tmrl_like")
 
 
 class Part(Protocol):
-    """What has threads of its own."""
+    """An object with threads of its own."""
 
     def close(self) -> None:
-        """End them. Twice is fine."""
+        """End its threads. Calling it twice is fine."""
 
 
 failures: dict[str, str] = {}
-"""What the newest run that sends to a server (its address) has raised; empty: nothing, or it has
-just begun.
+"""Maps a server's address to what the newest run of a worker there has raised; empty: nothing, or
+the run has just begun.
 """
 
 _open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
 
 
 def close_at_exit(part: Part, turn: int) -> None:
-    """Close a part at the interpreter's exit, if it still exists then; lower turns are closed
+    """Close a part when the interpreter exits, if it still exists then; lower turns are closed
     first.
     """
     _open[part] = turn
     atexit.unregister(_close_all)
-    atexit.register(_close_all)  # handlers run in reverse order: before those of what it uses
+    # handlers run in reverse order: this one before those of the packages that a part uses
+    atexit.register(_close_all)
 
 
 def _close_all() -> None:
-    # the script's own last line stays the last one
+    # only errors: the script's own last line should stay the last one
     log.setLevel(max(log.getEffectiveLevel(), logging.ERROR))
     for part, _ in sorted(_open.items(), key=lambda item: item[1]):
         try:

@@ -1,4 +1,4 @@
-"""Text for people: one line, the nearest word, numbers with their units."""
+"""Text for people: single lines, the closest word, numbers with units."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from tmrl_like.base.gone import GONE
 
 CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-"""Line ends, escapes and marks of writing direction, as in a regular expression's brackets."""
+"""Line ends, escapes and marks of writing direction, for the brackets of a regular expression."""
 
 _control = re.compile(f"[{CONTROLS}]")
 
 
 def one_line(value: Any, at_most: int | None = None) -> str:
-    """The value as text without line ends and other control characters, cut after `at_most`
+    """Return a value as text without control characters such as line ends, of at most `at_most`
     characters.
 
-    Where there are any, each run of white space becomes one space, and the others `?`. An exception
-    stands behind its type.
+    If there are control characters, each run of white space becomes one space, and each remaining
+    one a `?`. The text of an exception begins with its type.
     """
     text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value)
     return (_control.sub("?", " ".join(text.split())) if _control.search(text) else text)[:at_most]
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
-    """The known word that is most like `word`; empty where none is."""
+    """Return the known word closest to `word`, or an empty string if none is close."""
     return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.55)), "")
 
 
 def suggestion(word: Any, known: Iterable[str]) -> str:
-    """Finish a sentence about an unknown word: what serves in its place, the nearest known one, or
-    all of them.
+    """Return the end of a message about an unknown word: its replacement, the closest known word,
+    or all known words.
     """
     if str(word) in GONE:
         return f"an earlier version had it: {GONE[str(word)]}"
@@ -44,24 +44,24 @@ def suggestion(word: Any, known: Iterable[str]) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number with its noun: "1 step", "2,000 steps"."""
+    """Return a number with its noun: "1 step", "2,000 steps"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A short time: "35 ms", "1.5 s"."""
+    """Format a short time: "35 ms", "1.5 s"."""
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def clock(seconds: float) -> str:
-    """A long one: 1:02:03 or 2:03."""
+    """Format a long time: 1:02:03 or 2:03."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def name_of(target: Any) -> str:
-    """What a class or function is called; anything else as its `repr`."""
+    """Return the name of a class or function, or the `repr` of anything else."""
     return (
         getattr(target, "__qualname__", None)
         or getattr(target, "__name__", None)

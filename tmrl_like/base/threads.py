@@ -1,4 +1,4 @@
-"""Threads and processes, of which a system gives a user, or a container, so many and no more."""
+"""Threads and processes, whose number the system limits for each user or container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CURE = (
 
 
 def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
-    """A daemon thread that has begun; ShortageError: the system gives no more."""
+    """Start a daemon thread and return it; raise ShortageError if the system has none left."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()
@@ -25,9 +25,7 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
 
 
 def thread_beside(name: str) -> ThreadPoolExecutor:
-    """An executor whose one thread is there from the start: none has to be started later; raises as
-    `start_thread`.
-    """
+    """Return an executor whose only thread has already been started; raises like `start_thread`."""
     executor = ThreadPoolExecutor(1, name)
     try:
         executor.submit(int)
@@ -37,8 +35,8 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
 
 
 def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
-    """Have an executor make a call; where the interpreter exits, and executors take none any more,
-    it is made here.
+    """Submit a call to an executor; make it here if the interpreter is exiting, when executors
+    accept none.
     """
     try:
         return executor.submit(call)
@@ -50,8 +48,8 @@ def call_beside(executor: Executor, call: Callable[[], None]) -> Future[None]:
 
 
 def expect_threads(number: int, name: str) -> None:
-    """Make sure that so many can be started, by a library that ends the process otherwise; raises
-    as `start_thread`.
+    """Check that a number of threads can be started, for a library that would otherwise end the
+    process; raises like `start_thread`.
     """
     done = threading.Event()
     try:
@@ -63,19 +61,19 @@ def expect_threads(number: int, name: str) -> None:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the system gave no thread, to us or, in Python's own words, to anybody."""
+    """Whether an error says that no thread could be started, by tmrl_like or by other code."""
     return isinstance(error, ShortageError) or (
         isinstance(error, RuntimeError) and "can't start new" in str(error)
     )
 
 
 def no_thread(name: str, error: RuntimeError) -> ShortageError:
-    """The error of a thread that cannot be started."""
+    """Return the error for a thread that cannot be started."""
     return ShortageError(f"the thread {name} cannot be started: {error}; {_CURE}")
 
 
 def no_process(name: str, error: OSError) -> ShortageError:
-    """The error of a process that cannot be started."""
+    """Return the error for a process that cannot be started."""
     return ShortageError(
         f"the process {name} cannot be started: {error.strerror or error}; {_CURE}"
     )

@@ -1,9 +1,9 @@
-"""Walks over nested values: tuples, lists and dicts of leaves. Spaces made of spaces (gymnasium's
-Tuple and Dict) too.
+"""Walks over nested values: tuples, lists and dicts of leaves, and gymnasium's Tuple and Dict
+spaces.
 
-Several values are walked together, down to where one of them is a leaf or they differ in their
-keys. The first one's order and containers count, so that a space may lead an action that is
-configured as a list.
+Several values can be walked together, down to where one of them is a leaf or their keys differ. The
+order and containers are those of the first value, so that, for example, an action space can be
+walked together with an action that is configured as a list.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Path = tuple[Any, ...]
 
 
 def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """Call with the parts at each place, and put the results into containers like the first value's
-    (never spaces).
+    """Call a function with the parts at each place, and return the results in containers like those
+    of the first value (but never in spaces).
 
-    Parts that differ in their keys are handed over whole.
+    Parts whose keys differ are passed as a whole.
     """
     if (keys := _kind_of(type(first)) and _common_keys(first, others)) is None:
         return call(first, *others)
     if others:
         items = [map_leaves(call, *parts) for parts in _parts(keys, (first, *others))]
-    else:  # the control loop's: no call of this function per leaf
+    else:  # fast path of the control loop: no call of this function per leaf
         parts = first.values() if isinstance(first, Mapping) else first
         items = [
             call(part) if _kind_of(type(part)) is None else map_leaves(call, part) for part in parts
@@ -39,7 +39,7 @@ def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def walk(first: Any, *others: Any, path: Path = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield (path, part of the first, part of the second, …) of each place, left to right; see
+    """Yield (path, part of the first, part of the second, …) for each place, left to right; see
     `map_leaves`.
     """
     keys = _common_keys(first, others)
@@ -51,34 +51,34 @@ def walk(first: Any, *others: Any, path: Path = ()) -> Iterator[tuple[Any, ...]]
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All leaves, left to right."""
+    """Iterate over all leaves, left to right."""
     return (leaf for _, leaf in walk(value))
 
 
 def fill(like: Any, values: Iterator[Any]) -> Any:
-    """Put values, left to right, in the places of the leaves of `like`."""
+    """Return a structure like `like` with its leaves replaced by the values, left to right."""
     return map_leaves(lambda _: next(values), like)
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value is anything but a tuple, list, dict, or space of spaces."""
+    """Whether a value is a leaf: not a tuple, list, dict or space of spaces."""
     return _kind_of(type(value)) is None
 
 
 def name_of(path: Path) -> str:
-    """How a place is written behind the name of the whole: `[0]['camera']`."""
+    """Return a place as it is written after the name of the whole value: `[0]['camera']`."""
     return "".join(f"[{key!r}]" for key in path)
 
 
 def part_at(value: Any, path: Path) -> Any:
-    """What is at a place."""
+    """Return the part of a value at a place."""
     for key in path:
         value = value[key]
     return value
 
 
 def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:
-    """Keys or positions; None: one value is a leaf, or they differ."""
+    """Return the common keys or positions; None if a value is a leaf, or if they differ."""
     kind = _kind_of(type(first))
     if kind is None or any(_kind_of(other) is not kind for other in set(map(type, others))):
         return None
@@ -88,7 +88,7 @@ def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:
 
 
 def _parts(keys: Collection[Any], values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """What each key, common to all values, stands for in them."""
+    """Return, for each of the common keys, the parts of all values."""
     if isinstance(keys, range):
         return zip(*values, strict=True)
     return ([value[key] for value in values] for key in keys)

@@ -1,4 +1,4 @@
-"""What has numbers that may change while training."""
+"""Base class for objects whose numbers may change during training."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from tmrl_like.errors import ConfigError
 
 
 class Tunable:
-    """Agents and memories whose hyper-parameters may change between two training steps.
+    """Base class of agents and memories whose hyper-parameters may change between two training
+    steps.
 
     Attributes:
-        tunable: names of the constructor's arguments that may; an attribute of each name holds the
-            value in force.
+        tunable: names of the constructor's arguments that may change; the attribute of the same
+            name holds the current value.
     """
 
     tunable: ClassVar[tuple[str, ...]] = ()
 
     def tune(self, **values: float) -> None:
-        """Change values: here the attributes of these names. The next training step goes by them.
+        """Change hyper-parameters; the next training step uses the new values.
 
-        A class whose values have a range, or are kept elsewhere as well, checks them before it
-        calls this.
+        This method sets the attributes of these names. A class whose values have a range, or are
+        also kept elsewhere, overrides it, checks the values, and then calls this method.
 
         Raises:
-            ConfigError: a name that is not in `tunable`, or a value out of its range; nothing has
+            ConfigError: a name is not in `tunable`, or a value is out of its range; nothing has
                 changed.
         """
         for name in values:

@@ -1,7 +1,7 @@
-"""The command `tmrl-like`: the only place that sees every room.
+"""The command `tmrl-like`, which brings all parts of the package together.
 
-Each command has its module and is imported when it is used: a server starts without torch. Exit
-codes:
+Each command has its own module, imported only when the command is used: a server starts without
+torch. Exit codes:
 
 ====  ===========================================================================
 0     done

@@ -1,4 +1,6 @@
-"""From the command line to a command, and from an exception to one line and an exit code."""
+"""Dispatches the command line to a command, and turns an exception into one line and an exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ _MODULES = {
     "config": "print_config",
     "signal": "give_signal",
     "success-model": "learn_success",
-}  # the others: their names
+}  # all other commands have the module of their name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see the package's docstring). None: the process's own
-    arguments.
+    """Run one command and return its exit code (see the package's docstring). With None, the
+    arguments are the process's own.
     """
     arguments: Arguments | int = 0
     try:
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL and not str(error.filename or "").startswith(
             str(data_folder())
         ):
-            raise  # of code of the user's
+            raise  # raised by the user's code
         where = "" if error.filename is None else f" ({error.filename})"
         cure = (
             f"give the data folder {data_folder()} room, and this user the right to write there, "
@@ -81,10 +83,10 @@ def _say(error: BaseException, text: str, exit_code: int) -> int:
 
 
 def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
-    """The error: where the value that it is about was written, or what may have changed that
-    something fits no more.
+    """Return the error's text, with where its value was written, or with what may have changed if
+    something no longer fits.
     """
-    if isinstance(arguments, int) or "experiment" not in vars(arguments):  # none was read
+    if isinstance(arguments, int) or "experiment" not in vars(arguments):  # no experiment was read
         return str(error)
     if isinstance(error, ConfigError):
         from tmrl_like.config.loading import with_place
@@ -93,6 +95,6 @@ def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
     if isinstance(error, CheckpointError | PolicyError) and " fit " in str(error):
         from tmrl_like.cli.changes import changes_since
 
-        with contextlib.suppress(ConfigError):  # of an experiment whose code cannot be imported
+        with contextlib.suppress(ConfigError):  # if the experiment's code cannot be imported
             return f"{error}{changes_since(arguments)}"
     return str(error)

@@ -1,4 +1,4 @@
-"""What can be written behind `tmrl-like`."""
+"""The arguments and options of `tmrl-like`."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ An experiment is one YAML file that every command reads:
   tmrl-like trainer my_arm.yaml
   tmrl-like worker my_arm.yaml
 
-`tmrl-like init my_arm --kind robot` writes one of your own, beside its environment. These ship, and
-are found by name:
+`tmrl-like init my_arm --kind robot` writes one of your own and its environment. These ship with the
+package and are found by name:
 
   {shipped}
 
-EXPERIMENT and RUN are one of these, in all commands:
+EXPERIMENT and RUN are one of these in all commands:
 
   my_arm.yaml      a file
-  my_arm           my_arm.yaml of the working folder, an experiment that ships, or a run
+  my_arm           my_arm.yaml in the working folder, an experiment that ships, or a run
   my_arm@best      a run, with one of its policies: a version (1200), a tag (best), or newest
 
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
 _VALUES = (
-    "Each key of the experiment is an option, too: --trainer.epochs 3. `tmrl-like config` lists "
+    "Each key of the experiment is also an option: --trainer.epochs 3. `tmrl-like config` lists "
     "them all."
 )
 _EXITS = (
@@ -66,14 +66,14 @@ _EXITS = (
 
 
 class Arguments(argparse.Namespace):
-    """What was typed.
+    """The parsed command line.
 
     Attributes:
         command: the command.
         reads: whether the command reads an experiment.
-        place: the first argument, as it was typed; None: a command that can do without has none.
+        place: the first argument as it was typed; None if it is optional and was left out.
         overrides: keys and values (as text) that replace the experiment's.
-        supervised: a `tmrl-like run` has started this process.
+        supervised: this process was started by a `tmrl-like run`.
     """
 
     command: str
@@ -84,7 +84,7 @@ class Arguments(argparse.Namespace):
 
     @functools.cached_property
     def found(self) -> Place:
-        """What `place` names; ConfigError: nothing."""
+        """The file, experiment or run that `place` names. Raises ConfigError if there is none."""
         from tmrl_like.cli.places import find_place
 
         assert self.place is not None
@@ -92,11 +92,10 @@ class Arguments(argparse.Namespace):
 
     @functools.cached_property
     def experiment(self) -> Experiment:
-        """The experiment that `place` names, without its code; it is read once.
+        """The experiment that `place` names, without its code; read once.
 
         Raises:
-            ConfigError: it cannot be read, or has a key or value that cannot be; one line with file
-                and line.
+            ConfigError: it cannot be read, or a key or value is wrong; one line with file and line.
         """
         from tmrl_like.experiment import experiment_of
 
@@ -108,10 +107,10 @@ class Arguments(argparse.Namespace):
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:
-    """Take the command line apart; an exit code where help was asked for and given.
+    """Parse the command line. Returns an exit code instead if it asked for help and got it.
 
     Raises:
-        ConfigError: what was asked for cannot be understood; one line.
+        ConfigError: the command line cannot be understood; one line.
     """
     overrides, others = split_overrides(argv, _KEYS)
     parser, commands = parsers()
@@ -119,7 +118,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         arguments, unknown = parser.parse_known_args(others, Arguments())
     except SystemExit as finished:  # --help, --version
         return int(finished.code or 0)
-    if unknown:  # the value of an unknown option is one more
+    if unknown:  # the value of an unknown option appears here too
         typed = next((word for word in unknown if word.startswith("-")), unknown[0])
         _refuse_unknown(typed, commands[arguments.command])
     if overrides:
@@ -135,7 +134,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
 
 
 def as_typed(arguments: Arguments) -> list[str]:
-    """The experiment as a command line names it: its place, and what was given instead of the
+    """Return the experiment as on a command line: its place, then the options that replace the
     file's values.
     """
     overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in arguments.overrides]
@@ -143,13 +142,13 @@ def as_typed(arguments: Arguments) -> list[str]:
 
 
 def how_to_test(arguments: Arguments) -> str:
-    """The command that drives the policy of the run that these arguments name."""
+    """Return the command that tests the policy of the run that these arguments name."""
     command = ["tmrl-like", "test", *as_typed(arguments)]
     return shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line."""
+    """An argparse parser whose error messages are one line."""
 
     def __init__(self, **options: Any) -> None:
         formatter: Any = functools.partial(
@@ -161,11 +160,11 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{_shorter(message)}; see {self.prog} --help")
 
     def flag(self, name: str, about: str) -> None:
-        """An option without a value."""
+        """Add an option without a value."""
         self.add_argument(name, action="store_true", help=about)
 
     def number(self, name: str, default: float | None, about: str, kind: Any = Positive) -> None:
-        """An option whose value is a number, in the range of its annotation."""
+        """Add an option whose value is a number in the range of the annotation `kind`."""
         number, limits = typing.get_args(kind)
 
         def read(text: str) -> float:
@@ -173,13 +172,13 @@ class _Parser(argparse.ArgumentParser):
             expect_in_range(name, value, number, limits)
             return value
 
-        read.__name__ = number.__name__  # which a complaint names
+        read.__name__ = number.__name__  # named in argparse's error messages
         shown = "" if default is None else f" ({default:g})"
         self.add_argument(name, type=read, default=default, metavar="N", help=f"{about}{shown}")
 
 
 def parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    """What reads the whole line, and what reads each command's part of it."""
+    """Return the parser of the whole command line, and those of the commands by name."""
     parser = _Parser(
         prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS
     )
@@ -226,21 +225,23 @@ def _add_roles(command: Callable[..., _Parser]) -> None:
     run.number("--workers", 1, "number of workers")
     run.number("--trainers", 1, "number of trainers, which learn as one")
     about = (
-        "everything in one thread, for a debugger and for equal results; the environment stands "
-        "still meanwhile"
+        "everything in one thread, for a debugger and for reproducible results; the environment "
+        "pauses while the policy trains"
     )
     run.flag("--in-process", about)
     run.flag("--fresh", "start over; an earlier run of this name is kept aside")
-    run.flag("--page", "show it in a browser, see `tmrl-like page`")
+    run.flag("--page", "show the run in a browser, see `tmrl-like page`")
     about = (
         "start over, and at the end compare the policy with an untrained one: exit code 0 only if "
         "it is better"
     )
     run.flag("--proof", f"{about} (section proof)")
-    command("server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
-    worker = command("worker", "run the environment with the newest policy and send what happens")
-    worker.add_argument("--name", help="unique among workers (made from host and process)")
-    _add_policy(worker, "drive this policy for good, whatever is published")
+    command(
+        "server", "the relay that workers and trainer connect to; needs neither torch nor a GPU"
+    )
+    worker = command("worker", "run the environment with the newest policy and send the samples")
+    worker.add_argument("--name", help="a name, unique among workers (made from host and process)")
+    _add_policy(worker, "always drive with this policy, whatever is published")
     worker.flag("--expert", "send samples, ignore weights, run no test episodes")
     trainer = command(
         "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY."
@@ -261,13 +262,10 @@ def _add_policy(parser: Any, about: str) -> None:
 
 
 def _add_trials(command: Callable[..., _Parser]) -> None:
-    about = (
-        "print the whole experiment, defaults included; without one, the keys that each can have"
-    )
+    about = "print the whole experiment, defaults included; without one, the keys that it can have"
     command("config", about, place="?")
     about = (
-        "look for what stands in an experiment's way on this machine; without one, at the machine "
-        "alone"
+        "find problems that an experiment has on this machine; without one, check the machine alone"
     )
     more = "A line for each finding, with its cure; exit code 1 if one is a problem."
     command("doctor", about, more, place="?")
@@ -277,29 +275,28 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
     )
     check = command("check", about, "A difference is shown with field, element and both values.")
     check.number("--episodes", 3, "episodes to run")
-    about = "steps of random actions to measure delays from; 0: do not measure"
+    about = "steps with random actions from which delays are measured; 0: do not measure"
     check.number("--delay-steps", 400, about, Natural)
-    about = "how far these go from the default action, as a part of half their range"
+    about = "how far random actions go from the default one, as a share of half the action range"
     check.number("--excitation", 0.3, about, Annotated[float, Meta(gt=0, le=1)])
-    about = "measure the time of so many steps with the policy in the loop, and nothing else"
+    about = "only measure how long this many steps take, with the policy in the loop"
     check.number("--timing", None, about)
-    test = command(
-        "test", "drive the stored policy, without server and trainer, and show how it does"
-    )
+    test = command("test", "run test episodes with the stored policy, without server and trainer")
     test.number(
         "--episodes",
         None,
         "test episodes (10; with --interval 100; with --window until it is closed)",
     )
     test.flag(
-        "--interval", "show how sure the mean return is, and the lowest, the median and the highest"
+        "--interval",
+        "show a confidence interval of the mean return, and the lowest, median and highest return",
     )
-    test.flag("--window", "draw the environment in a window meanwhile")
+    test.flag("--window", "show the environment in a window")
     test.add_argument(
         "--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file"
     )
     policy = test.add_mutually_exclusive_group()
-    _add_policy(policy, "what to drive with")
+    _add_policy(policy, "the policy to drive with")
     policy.add_argument(
         "--untrained", action="store_true", help="drive an untrained policy, for comparison"
     )
@@ -307,50 +304,54 @@ def _add_trials(command: Callable[..., _Parser]) -> None:
 
 def _add_data(command: Callable[..., _Parser]) -> None:
     about = (
-        "write a data set that a run can start from (--memory.dataset_path), or a lap, without "
+        "record a data set that a run can start from (--memory.dataset_path), or a lap, without "
         "server and trainer"
     )
     record = command("record", about)
     record.add_argument(
-        "--out", required=True, metavar="PATH", help="folder of the data set; .npz file of the lap"
+        "--out",
+        required=True,
+        metavar="PATH",
+        help="folder of the data set, or .npz file of the lap",
     )
     record.number("--episodes", 10, "episodes to record")
     policy = record.add_mutually_exclusive_group()
-    _add_policy(policy, "what to drive with")
+    _add_policy(policy, "the policy to drive with")
     policy.add_argument("--random", action="store_true", help="draw actions from the action space")
-    about = "the experiment's actor as it is, without weights; marked as demonstrations"
+    about = "drive with the experiment's actor, without weights; samples are demonstrations"
     policy.add_argument("--expert", action="store_true", help=about)
     about = (
-        "drive once around the environment's track instead, and write the way for its reward; who "
-        "drives"
+        "drive once around the environment's track instead, and record the path for its reward; "
+        "the value names the driver"
     )
     policy.add_argument("--lap", choices=("script", "keyboard"), help=about)
-    about = "between two points of a lap, in the environment's unit"
+    about = "distance between two points of a lap, in the environment's unit"
     record.number("--spacing", 1.0, about, AboveZero)
     about = (
-        "train the actor alone to do what a data set shows, and write a policy that a run can "
-        "start from"
+        "train the actor alone to imitate a data set, and write a policy that a run can start from"
     )
-    clone = command("clone", about, "Demonstrations in it are learnt alone, where there are any.")
+    clone = command("clone", about, "If there are demonstrations in it, only they are imitated.")
     clone.add_argument(
-        "data", metavar="DATA", help="what `record` or a trainer has written, or a Minari data set"
+        "data", metavar="DATA", help="a data set from `record` or a trainer, or from Minari"
     )
-    clone.add_argument("--out", required=True, metavar="FILE", help="the policy, .safetensors")
+    clone.add_argument(
+        "--out", required=True, metavar="FILE", help="file for the policy, .safetensors"
+    )
     clone.number("--steps", 2000, "training steps")
-    about = "share of the episodes that it does not learn from, which show how well it has learnt"
+    about = "share of the episodes kept out of training, to show how well it has learnt"
     clone.number("--held-out", 0.1, about, Annotated[float, Meta(gt=0, lt=1)])
 
 
 def _add_success(command: Callable[..., _Parser]) -> None:
-    about = "say which episodes of a data set have succeeded, by what its camera saw last"
+    about = "label which episodes of a data set succeeded, from the last pictures of its camera"
     more = (
-        "\nA window shows the last pictures of each episode that has no label: s is success, f "
-        "failure, space skips, q ends.\nLabels are kept as text beside the data set, in "
-        "DATA.labels.csv."
+        "\nA window shows the last pictures of each episode that has no label yet: press s for "
+        "success, f for failure,\nspace to skip, q to quit. Labels are kept as text beside the "
+        "data set, in DATA.labels.csv."
     )
     data = (
-        "what `record` or a trainer has written, or a Minari data set, with pictures (uint8) in "
-        "its observations"
+        "a data set from `record` or a trainer, or from Minari, with pictures (uint8) in its "
+        "observations"
     )
     label = command("label", about, more, reads=False)
     label.add_argument("data", metavar="DATA", help=data)
@@ -362,97 +363,108 @@ def _add_success(command: Callable[..., _Parser]) -> None:
         help="take the labels from a text file: `episode,success`, then `0,true`",
     )
     given.add_argument(
-        "--terminated", action="store_true", help="success is what ended in a terminal state"
+        "--terminated",
+        action="store_true",
+        help="an episode succeeded if it ended in a terminal state",
     )
     about = (
         "learn from labelled episodes what success looks like, for a SuccessEnv, and show its "
         "errors"
     )
     model = command("success-model", about, reads=False)
-    model.add_argument("data", metavar="DATA", help=f"{data}, and labels of `label`")
-    model.add_argument("--out", required=True, metavar="FILE", help="the model, .safetensors")
-    model.number("--steps", 1000, "training steps")
-    about = (
-        "share of the episodes of either label that it does not learn from, which show its errors"
+    model.add_argument("data", metavar="DATA", help=f"{data}, labelled by `label`")
+    model.add_argument(
+        "--out", required=True, metavar="FILE", help="file for the model, .safetensors"
     )
+    model.number("--steps", 1000, "training steps")
+    about = "share of the episodes of either label kept out of training, to show its error rates"
     model.number("--held-out", 0.25, about, Annotated[float, Meta(gt=0, lt=1)])
     model.number(
         "--last",
         3,
-        "pictures at the end of a success that show it; as many before them count for nothing",
+        "pictures at the end of a success that show it; as many before them are ignored",
     )
-    model.number("--frames", 2, "pictures in a row that must show it, as in the SuccessEnv")
+    model.number("--frames", 2, "consecutive pictures that must show success, as in the SuccessEnv")
 
 
 def _add_kept(command: Callable[..., _Parser]) -> None:
-    about = "show the samples of a data set, or those that a trainer has kept"
+    about = "summarise the samples of a data set, or those that a trainer has kept"
     log = command("log", about, reads=False)
-    log.add_argument("place", metavar="PATH", help="its folder, one of its files, or a run")
     log.add_argument(
-        "--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead"
+        "place", metavar="PATH", help="folder of a data set, one of its files, or a run"
     )
-    about = "what has been trained on this machine: task, minutes, return, state"
+    log.add_argument(
+        "--minari", metavar="DIR", help="instead write its complete episodes as a Minari data set"
+    )
+    about = "list the runs on this machine: task, minutes, return, state"
     more = (
-        "Runs of one experiment that differ in run_name, seed and server are one line in a band of "
-        "the picture."
+        "In the picture, runs that differ only in run_name, seed and server are drawn as one line "
+        "with a band."
     )
     runs = command("runs", about, more, reads=False)
     runs.add_argument(
         "places", metavar="RUN", nargs="*", help="a run, or its experiment (all runs)"
     )
-    runs.flag("--plot", "draw returns over time and over samples (the extra plot)")
+    runs.flag("--plot", "plot returns over time and over samples (needs the extra plot)")
     runs.add_argument(
-        "--out", metavar="FILE", default="returns.png", help="where the picture goes (returns.png)"
+        "--out", metavar="FILE", default="returns.png", help="file for the picture (returns.png)"
     )
-    policies = command("policies", "the policies that runs keep on this machine", reads=False)
+    policies = command(
+        "policies",
+        "list, tag, export or prune the policies that runs keep on this machine",
+        reads=False,
+    )
     actions = policies.add_subparsers(
         dest="action", metavar="ACTION", required=True, parser_class=_Parser
     )
-    shown = actions.add_parser("list", help="show what a run keeps, or all runs")
-    tag = actions.add_parser("tag", help="keep a policy for good, under a name of its own")
+    shown = actions.add_parser("list", help="list the policies of a run, or of all runs")
+    tag = actions.add_parser("tag", help="keep a policy permanently, under a name")
     export = actions.add_parser(
-        "export", help="write a policy to a file, which is all that another machine needs"
+        "export", help="write a policy to one file, which is all that another machine needs"
     )
     prune = actions.add_parser("prune", help="remove versions without a tag")
     for action in (shown, tag, export, prune):
         action.add_argument("place", metavar="RUN", nargs="?" if action is shown else None)
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")
-    about = "as ONNX instead, for machines without tmrl_like: from raw numbers to the best action"
+    about = "write ONNX instead, for machines without tmrl_like: raw numbers in, best action out"
     export.add_argument("--onnx", action="store_true", help=about)
-    about = "with --onnx: a package of yours that the policy may name code of"
+    about = "with --onnx: a package of yours that the policy may import code from"
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
-    prune.number("--keep", 1, "how many of the newest stay")
+    prune.number("--keep", 1, "how many of the newest versions to keep")
     prune.add_argument(
         "--untag", metavar="TAG", action="append", default=[], help="remove a tag as well"
     )
     about = (
-        "say to the workers of a run on this machine how it goes, in place of a key (worker.person)"
+        "tell a run's workers on this machine how an episode went, in place of a key "
+        "(worker.person)"
     )
     signal = command("signal", about, reads=False)
     signal.add_argument("place", metavar="RUN", help="a run, or its experiment")
     signal.add_argument(
-        "said", metavar="WHAT", help="success, failure, reset-done, or a number, which is a reward"
+        "said", metavar="WHAT", help="success, failure, reset-done, or a number: a reward"
     )
-    about = "show the run in a browser, and its figures to Prometheus"
-    page = command("page", about, "It looks with this machine's key, and changes nothing.")
-    about = "where a browser finds it; 0: a free one (7791, or a free one)"
+    about = "show the run in a browser, and provide its metrics for Prometheus"
+    page = command("page", about, "It connects with this machine's key, and changes nothing.")
+    about = "port of the page; 0: a free one (7791, or a free one if that is taken)"
     page.number("--port", None, about, Port)
     about = (
-        "local address to listen on; another one lets others look, without a key (127.0.0.1: this "
-        "machine only)"
+        "local address to listen on; any other lets other machines look, without a key (127.0.0.1: "
+        "this machine only)"
     )
     page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
 
 
 def _add_machine(command: Callable[..., _Parser]) -> None:
-    about = "write an environment, an experiment and a test of your own, which run as they are"
+    about = "write an environment, an experiment and a test of your own, ready to run"
     more = (
         "The folder NAME then holds NAME.py, NAME.yaml and test_NAME.py, with a simulated device "
         "in place of yours."
     )
     init = command("init", about, more, reads=False)
-    init.add_argument("name", metavar="NAME", help="of the folder, and of what is in it: my_arm")
+    init.add_argument(
+        "name", metavar="NAME", help="name of the folder and of the files in it: my_arm"
+    )
     about = (
         "robot: a device behind a driver, in real time; game: pictures, in real time; gym: a "
         "simulator that waits"
@@ -463,7 +475,7 @@ def _add_machine(command: Callable[..., _Parser]) -> None:
         "  on the server's machine   tmrl-like keys invite robot1\n"
         "  on robot1                 tmrl-like keys join -        (then paste the line)"
     )
-    keys = command("keys", "who may connect to this machine's server", more, reads=False)
+    keys = command("keys", "manage who may connect to this machine's server", more, reads=False)
     folder = _Parser(add_help=False)
     folder.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
     actions = keys.add_subparsers(
@@ -471,18 +483,18 @@ def _add_machine(command: Callable[..., _Parser]) -> None:
     )
     about = "make a key for another machine; prints one line to paste there"
     invite = actions.add_parser("invite", help=about, parents=[folder])
-    invite.add_argument("name", metavar="NAME", help="what to call that machine")
+    invite.add_argument("name", metavar="NAME", help="a name for that machine")
     roles = ("worker", "trainer", "both", "watcher")
-    about = "what it may be (worker); a watcher only looks"
+    about = "what that machine may do (worker); a watcher only looks"
     invite.add_argument("--role", choices=roles, default="worker", help=about)
-    join = actions.add_parser("join", help="take over a key that `invite` made", parents=[folder])
+    join = actions.add_parser("join", help="use a key that `invite` made", parents=[folder])
     about = (
-        "- reads the line that `invite` printed from standard input; an argument would stay in the "
-        "history"
+        "the line that `invite` printed; - reads it from standard input, an argument would stay in "
+        "the shell's history"
     )
     join.add_argument("line", metavar="LINE", help=about)
     actions.add_parser("list", help="show the keys that may connect", parents=[folder])
-    about = "refuse a key from now on; what it has open is closed"
+    about = "refuse a key from now on; parts that use it end"
     revoke = actions.add_parser("revoke", help=about, parents=[folder])
     revoke.add_argument("name", metavar="NAME")
 
@@ -508,7 +520,7 @@ def _refuse_unknown(argument: str, parser: _Parser) -> NoReturn:
 
 
 def _shorter(message: str) -> str:
-    """Argparse's sentence about a wrong choice, with the nearest one."""
+    """Shorten argparse's message about a wrong choice, and suggest the nearest one."""
     wrong = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
     if wrong is None:
         return message

@@ -1,4 +1,4 @@
-"""The best run that a machine's workers have driven: kept when a record falls."""
+"""Keeps the best episode that this machine's workers have driven."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ log = logging.getLogger("tmrl_like.cli")
 
 
 def hooks_of(experiment: Experiment) -> list[Hook]:
-    """What a command's worker calls with each episode: what keeps the best run, and the user's
-    hook.
+    """Return what a command's worker calls with each episode: the keeper of the best run, and the
+    user's hook.
     """
     hooks: list[Hook] = []
     if experiment.worker.keep_best:
@@ -31,25 +31,30 @@ def hooks_of(experiment: Experiment) -> list[Hook]:
 
 
 class BestRun:
-    """Keeps a rollout that is better than the one that is kept; several processes may share one. A
-    worker's hook.
+    """A worker's hook that saves a rollout if it is better than the saved one. Several processes
+    may share a file.
 
-    Episodes that ended in a fault, in which somebody took over, and demonstrations, do not count.
+    Episodes that ended in a fault, that were taken over, or that are demonstrations do not count.
     """
 
     def __init__(self, file: Path, experiment: str) -> None:
-        """Nothing is made until there is something to keep.
+        """Take the file's name; nothing is created until there is something to save.
 
         Args:
             file: where the best run is kept.
-            experiment: goes into the file: the experiment, as YAML.
+            experiment: the experiment as YAML, saved in the file.
         """
         self._file = file
         self._experiment = experiment
-        self._known: tuple[float, ...] = ()  # a rank that the best run has at least
+        self._known: tuple[float, ...] = ()  # a rank that the saved run is known to reach
 
     def __call__(self, rollout: Rollout) -> None:
-        """Take a rollout; OSError: it cannot be kept."""
+        """Save a rollout if it is the best.
+
+        Raises:
+            OSError: it cannot be saved.
+            ValueError: the environment's `progress` is not a number.
+        """
         if (
             rollout.fault
             or np.isin(rollout.sources, (ActionSource.EXPERT, *TAKEN_OVER)).any()

@@ -1,4 +1,4 @@
-"""What has changed in an experiment since its run began."""
+"""Finds what has changed in an experiment since its run began."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _LISTED = 4
 
 
 def changes_since(arguments: Arguments) -> str:
-    """Which values of the run's experiment.yaml are others now, in words; empty: none is.
+    """Return a text with the values of the run's experiment.yaml that have changed; empty if none
+    has.
 
-    For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of
+    It covers the parts in `_SHAPES_A_POLICY` for a command that needs no agent, else those in
     `_SHAPES_A_TRAINING`.
 
     Raises:
@@ -41,7 +42,7 @@ def changes_since(arguments: Arguments) -> str:
 
 
 def flat(document: Document) -> dict[str, Any]:
-    """What is written there, by names as the command line has them: "agent.lr_actor",
+    """Return the values of a document under their names on the command line: "agent.lr_actor",
     "trainer.steps".
     """
     found: dict[str, Any] = {}

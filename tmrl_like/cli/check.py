@@ -1,9 +1,9 @@
-"""`tmrl-like check`: the whole way of a sample in one process, and every transition compared bit
-for bit.
+"""`tmrl-like check`: sends samples through the whole pipeline in one process, and compares every
+transition bit for bit.
 
-Environment, actor, compressor, wire encoding, wire decoding, memory, batch, one training step. What
-the environment produced travels beside each sample (CRC debugging) and is compared with what the
-memory rebuilds.
+The pipeline: environment, actor, compressor, wire encoding, wire decoding, memory, batch, one
+training step. What the environment produced travels beside each sample (CRC debugging) and is
+compared with what the memory rebuilds.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _TAKEN_EVERY_S = 0.01
 
 @dataclass
 class Traffic:
-    """What crossed the (imagined) wire.
+    """What would have been sent over the network.
 
     Attributes:
         blocks: the samples.
-        packets: (header, message) of each that they came in.
-        reset_s: how long the reset took, of an episode's.
+        packets: (header, message) of each packet with these samples.
+        reset_s: how long the reset took, if this is the traffic of one episode.
     """
 
     blocks: list[SampleBlock] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Traffic:
 
 
 def main(arguments: Arguments) -> int:
-    """Run some episodes through everything, and report."""
+    """Run some episodes through all parts, and report."""
     Stopper(arguments.supervised)
     if arguments.timing:
         return _measure(arguments)
@@ -105,7 +105,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _measure(arguments: Arguments) -> int:
-    """Measure time-steps, collecting nothing, and show percentiles."""
+    """Measure time-steps without collecting samples, and show percentiles."""
     with prepare(arguments, "check", TO_DRIVE).make_standalone() as worker:
         env = worker.loop.env
         times = worker.measure(arguments.timing)
@@ -119,7 +119,7 @@ def _measure(arguments: Arguments) -> int:
 
 
 def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int) -> None:
-    """Print percentiles, and how often the time-step that was asked for was missed."""
+    """Print percentiles, and how often the nominal time-step was missed."""
     rows = []
     for name, values_s in durations.items():
         rows.append(
@@ -143,8 +143,8 @@ def _show_times(env: SupervisedEnv, durations: dict[str, Seconds], overruns: int
 
 
 class WatchedEnv:
-    """An environment whose every return value is compared with what it must be; `finite`: finite
-    observations, too.
+    """Wraps an environment and checks each of its return values; with `finite`, also that
+    observations are finite.
     """
 
     def __init__(self, make_env: Callable[[], Any], finite: bool) -> None:
@@ -193,13 +193,13 @@ class WatchedEnv:
 def taken(
     worker: RolloutWorker, options: OutboxOptions | None = None
 ) -> Iterator[Callable[[], Traffic]]:
-    """Take the samples of a standalone worker; what it yields gives those since its last call,
-    between episodes.
+    """Take the samples of a standalone worker. Yields a function that returns those since its last
+    call; call it between episodes.
 
-    `options` say when a packet leaves; there is no limit to what waits.
+    `options` determine when a packet is sent; the number of waiting packets is not limited.
     """
     tap, over, packets = SampleTap(worker, options), threading.Event(), list[Taken]()
-    order = threading.Lock()  # of packets
+    order = threading.Lock()  # so that packets stay in order
 
     def take_on() -> None:
         while not over.wait(_TAKEN_EVERY_S):
@@ -230,10 +230,10 @@ def taken(
 def traffic_of_episodes(
     worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None
 ) -> Iterator[Traffic]:
-    """Run episodes, and yield what each sent as soon as it has ended.
+    """Run episodes, and yield the traffic of each as soon as it has ended.
 
     Raises:
-        EnvironmentFaultError: the environment broke an episode off.
+        EnvironmentFaultError: a fault of the environment cut an episode.
     """
     with taken(worker, outbox) as take:
         for number in range(1, episodes + 1):
@@ -255,14 +255,14 @@ def traffic_of_episodes(
 
 
 def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
-    """Time from observation to observation, of a block's steps."""
+    """Return the time from observation to observation, of each of a block's steps except resets."""
     periods: np.ndarray[Any, Any] = block.timing.period_error_s[~block.is_reset] + time_step_s
     return periods
 
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
-    """Put everything into the experiment's memory, and have it rebuild and compare every
-    transition.
+    """Put all samples into the experiment's memory, and let it rebuild and compare the
+    transitions.
     """
     memory: MemoryDataloading = experiment.memory_cls(nb_steps=1, device="cpu")
     for block in traffic.blocks:
@@ -298,7 +298,7 @@ def _report_training(
 
 
 def _report_sensors(env: SupervisedEnv) -> None:
-    """How often each sensor gives a value; a note where observations repeat one."""
+    """Report how often each sensor gives a value, with a note if observations repeat values."""
     for sensor in env.sensors:
         print(f"sensor: {sensor.name} gives a value every {sensor.period_s * 1e3:.1f} ms")
         if sensor.period_s > 2.0 * env.time_step_s > 0.0:

@@ -1,4 +1,4 @@
-"""`tmrl-like clone`: a policy that does what a data set shows, for a training to start from."""
+"""`tmrl-like clone`: trains a policy that imitates a data set, from which a training can start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 
 def main(arguments: Arguments) -> int:
-    """Learn what was recorded, and write the policy."""
+    """Learn from the data set, and write the policy."""
     file = Path(arguments.out)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     spaces = "spaces" if arguments.experiment.document.data.get("spaces") else "env"
@@ -37,7 +37,7 @@ def main(arguments: Arguments) -> int:
     learnt, held_out = _shown(arguments.data, training).split(arguments.held_out)
     untrained, *_, trained = clone(actor, learnt, held_out, arguments.steps)
     card = describe(actor, training.memory.obs_preprocessor, experiment.run_name)
-    # the weight of its statistics
+    # the number of steps becomes the weight of its running statistics
     card = msgspec.structs.replace(card, training_steps=arguments.steps)
     try:
         write_policy(file, actor.weights(), card)

@@ -1,5 +1,5 @@
-"""`tmrl-like doctor`: what stands in the way of an experiment on this machine, and its cure. It
-changes nothing.
+"""`tmrl-like doctor`: finds problems that an experiment would have on this machine, and names their
+cures. It changes nothing.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
 from tmrl_like.wire import messages as m
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-Finding: TypeAlias = tuple[str, str]  # state, and one line
+Finding: TypeAlias = tuple[str, str]  # (state, one line of text)
 
-_WAIT_S = 2.0  # for an answer; for what is measured
-_HANGS_AFTER_S = 60.0  # a check, which may load torch, or the user's code
+_WAIT_S = 2.0  # longest wait for an answer, and longest measurement of the environment
+_HANGS_AFTER_S = 60.0  # for one check, which may load torch or the user's code
 _STEPS, _PINGS = 300, 5
 _LATE_SHARE, _CLOCK_S = 0.01, 1.0
 _LISTENS = OK, "the port is open"
@@ -48,7 +48,7 @@ _LISTENS = OK, "the port is open"
 
 @dataclass
 class Load:
-    """What an experiment asks of disk and network; 0: not known."""
+    """The load that an experiment puts on disk and network; 0: not known."""
 
     sample_bytes: int = 0
     kept_bytes: int = 0
@@ -56,7 +56,7 @@ class Load:
 
 
 def main(arguments: Arguments) -> int:
-    """Print a line for each finding; 1 if there is a problem."""
+    """Print a line for each finding; return 1 if there is a problem, else 0."""
     if arguments.log_level == "info":
         arguments.log_level = "error"
     load = Load()
@@ -79,7 +79,9 @@ def main(arguments: Arguments) -> int:
 
 
 def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
-    """Look for findings in a thread, which may hang, and print them; returns their states."""
+    """Run one check in a thread, because it may hang, and print its findings; return their
+    states.
+    """
     states: list[str] = []
 
     def say(state: str, line: str) -> None:
@@ -90,7 +92,7 @@ def _examine(about: str, findings: Iterator[Finding]) -> list[str]:
         try:
             for finding in findings:
                 say(*finding)
-        except Exception as error:  # the user's code, too
+        except Exception as error:  # the user's code may raise anything
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
 
     thread = start_thread(look, "tmrl-doctor")
@@ -218,7 +220,7 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
                 "time-steps",
             )
             return
-        worker.measure(1)  # the first reset and step load what they need
+        worker.measure(1)  # a first reset and step, in which code loads what it needs
         timer = threading.Timer(_WAIT_S, worker.stop)
         timer.start()
         times = worker.measure(_STEPS)
@@ -238,7 +240,7 @@ def _engine(node: str) -> Iterator[Finding]:
 
 
 def _knock(host: str, port: int, command: str) -> Finding:
-    """Look the host up and see whether somebody listens there: `_LISTENS`."""
+    """Look up the host and try to connect; return `_LISTENS` if the port is open."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         socket.create_connection((host, port), _WAIT_S).close()
@@ -300,12 +302,13 @@ def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
 
 
 def _ask(link: PeerLink, size: int) -> tuple[float, float, m.Probe]:
-    """Send a probe of so many bytes: seconds there and back, how far the server's clock is ahead,
-    its answer.
+    """Send a probe of `size` bytes; return the round-trip time in seconds, how far the server's
+    clock is ahead in seconds, and the answer.
 
     Raises:
-        CredentialsError: the server refuses the key, or there is no answer.
-        RefusedError: the server says why it gives none, or speaks another version.
+        CredentialsError: the server refuses the key, or does not answer.
+        RefusedError: the server says why it does not answer, or uses another version of the wire
+            format.
     """
     until, probe, started = time.monotonic() + _WAIT_S, m.encode(m.Probe(), bytes(size)), 0.0
     while (left_s := until - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""`tmrl-like signal`: what a person says to the workers of a run, where they read no keyboard."""
+"""`tmrl-like signal`: passes what a person says to the workers of a run that read no keyboard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tmrl_like.worker.options import to_said
 
 
 def main(arguments: Arguments) -> int:
-    """Append it to the file that they read."""
+    """Append the signal to the file that the workers read."""
     said, paths = to_said(arguments.said), RunPaths.of(arguments.found.folder())
     if not paths.signals.exists():
         raise ConfigError(

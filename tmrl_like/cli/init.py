@@ -1,4 +1,4 @@
-"""`tmrl-like init`: an environment, an experiment and a test of your own, which run as they are."""
+"""`tmrl-like init`: writes an environment, an experiment and a test of your own, ready to run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tmrl_like
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.errors import ConfigError, expect
 
-_FILES = {  # what each is made of
+_FILES = {  # each file, and the templates that it is made of
     "{}.py": ("{}/my_task.py",),
     "{}.yaml": ("{}/my_task.yaml", "my_task.yaml"),
     "test_{}.py": ("test_my_task.py",),

@@ -1,4 +1,4 @@
-"""`tmrl-like keys`: who may connect."""
+"""`tmrl-like keys`: manages who may connect."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder, Pe
 
 
 def main(arguments: Arguments) -> int:
-    """Do one action on this machine's keys."""
+    """Carry out one action on this machine's keys."""
     folder = KeyFolder(keys_folder(arguments.keys_dir))
     actions = {"invite": _invite, "join": _join, "revoke": _revoke, "list": _list}
     try:
         return actions[arguments.action](arguments, folder)
-    except CredentialsError as error:  # here always something that the user asked for
+    except CredentialsError as error:  # here always caused by what the user asked for
         raise ConfigError(str(error)) from None
 
 
@@ -51,7 +51,7 @@ def _key_of(folder: KeyFolder) -> PeerKeys | None:
 
 
 def _pasted_line() -> str:
-    """Standard input's first line; a terminal does not show it."""
+    """Read the first line of standard input; a terminal does not echo it."""
     if sys.stdin.isatty():
         return getpass.getpass("paste the line, which is not shown, and press Enter: ")
     return sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""`tmrl-like label`: somebody says which recorded episodes have succeeded."""
+"""`tmrl-like label`: a person says which recorded episodes succeeded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _WAIT_MS = 100
 
 
 def main(arguments: Arguments) -> int:
-    """Ask for the labels, or take them from a file or from the episodes' ends, and keep them."""
+    """Ask for the labels, or take them from a file or from how the episodes ended, and save
+    them.
+    """
     data = Path(arguments.data)
     file = labels_beside(data)
     episodes = pictured_episodes(read_data_set(data))
@@ -46,7 +48,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _summary(labels: dict[int, bool], num_episodes: int) -> str:
-    """How many episodes have which label, in words."""
+    """Return a text that says how many episodes have which label."""
     successes = sum(labels.values())
     return (
         f"success: {successes}, failure: {len(labels) - successes}, no label: "
@@ -55,7 +57,7 @@ def _summary(labels: dict[int, bool], num_episodes: int) -> str:
 
 
 def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:
-    """Show the end of each episode that has no label; what is answered is kept at once."""
+    """Show the end of each episode that has no label, and save each answer at once."""
     if not has_display():
         raise ConfigError(
             "there is no display to show episodes on; --file FILE takes labels from a text file, "
@@ -84,8 +86,8 @@ def _ask(file: Path, episodes: Sequence[Pictured], last: int) -> None:
 
 
 def as_rgb(picture: Frame) -> Frame:
-    """A picture of any form that a data set may hold -> uint8 [H, W, 3]; of a history the
-    newest.
+    """Convert a picture of any form that a data set may hold to uint8 [H, W, 3]; from a history,
+    take the newest picture.
     """
     if picture.ndim == 4:
         picture = picture[-1]

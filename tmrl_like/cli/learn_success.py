@@ -1,4 +1,4 @@
-"""`tmrl-like success-model`: what success looks like, learnt from labelled episodes."""
+"""`tmrl-like success-model`: learns from labelled episodes what success looks like."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tmrl_like.policies.weights import copied
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.labels import labels_beside, pictured_episodes, read_labels
 
-_THRESHOLDS = (0.5, 0.9, 0.99)  # 0.9 is that of a SuccessEnv
+_THRESHOLDS = (0.5, 0.9, 0.99)  # 0.9 is the default of a SuccessEnv
 
 
 def main(arguments: Arguments) -> int:
-    """Learn, judge what was held out, and write the model."""
+    """Learn, judge the held-out episodes, and write the model."""
     file, data = Path(arguments.out), Path(arguments.data)
     expect(file.suffix == ".safetensors", "--out", str(file), "a name that ends in .safetensors")
     episodes = pictured_episodes(read_data_set(data))

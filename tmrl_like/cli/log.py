@@ -1,5 +1,5 @@
-"""`tmrl-like log`: what a trainer has stored, a worker has left or a data set holds, and the same
-for Minari.
+"""`tmrl-like log`: summarises what a trainer has stored, a worker has left or a data set holds, or
+converts it for Minari.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tmrl_like.wire.packet import samples_up_to
 
 @dataclass
 class _Contents:
-    """The packets of one worker process."""
+    """A summary of the packets of one worker process."""
 
     packets: int = 0
     samples: int = 0
-    missing: int = 0  # entries
+    missing: int = 0  # in entries
     newest: int = 0
     started_at_s: float = 0.0
     returns: list[float] = field(default_factory=list)
     size_bytes: int = 0
 
     def add(self, packet: SamplePacket, size_bytes: int) -> None:
-        """Count what is new in a packet: some of its entries may be in an earlier one."""
+        """Count the new part of a packet; some of its entries may have been in an earlier one."""
         if packet.last <= self.newest:
             return
         if self.packets:
@@ -81,7 +81,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _stored(arguments: Arguments) -> Path:
-    """The samples that are meant; of a run those that its trainer has kept."""
+    """Return the path of the samples; for a run, of those that its trainer has kept."""
     path = Path(arguments.place or "")
     try:
         run = path if path.exists() else arguments.found.folder()

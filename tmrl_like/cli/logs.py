@@ -1,4 +1,4 @@
-"""Log lines of one part, with its name in front."""
+"""Log lines of one part, which begin with its name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tmrl_like.base.text import one_line
 
 
 def set_up_logging(role: str, level: str, plain: bool = False) -> None:
-    """Show log lines of `level` and above on standard error, `role` in front; `plain`: no colours
-    on a terminal.
+    """Show log lines of `level` and above on standard error, with `role` in front. With `plain`,
+    use no colours on a terminal.
     """
-    # which a small board may lack
+    # rich may be missing on a small board
     if sys.stderr.isatty() and not plain and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.logging import RichHandler
@@ -38,6 +38,6 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     warnings.formatwarning = lambda message, category, *_, **__: (
         f"{category.__name__}: {one_line(str(message))}"
     )
-    # rtgym's, of what the worker reports as an overrun
+    # rtgym warns of what the worker already reports as an overrun
     warnings.filterwarnings("ignore", "Time-step timed out")
     logging.captureWarnings(True)

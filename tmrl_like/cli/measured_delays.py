@@ -1,4 +1,6 @@
-"""What `tmrl-like check` says of delays: random actions go in, and it looks when they show."""
+"""Delays in `tmrl-like check`: sends random actions, and measures when they show in
+observations.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from tmrl_like.worker.worker import RolloutWorker
 
 @dataclass
 class RandomDrive:
-    """What happened under random actions.
+    """A record of driving with random actions.
 
     Attributes:
-        episodes: of each, its actions as vectors, and its observations, one more.
+        episodes: for each, its actions as vectors, and its observations, which are one more.
         periods_s: time from observation to observation.
     """
 
@@ -33,7 +35,7 @@ class RandomDrive:
 
 
 def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
-    """Say that it will drive, drive, and print what was found."""
+    """Announce the drive, drive, and print the delays that were found."""
     env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
     takes = (
         f", about {steps * worker.loop.env.time_step_s:.0f} s"
@@ -63,11 +65,11 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
 def random_action(
     space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator
 ) -> Any:
-    """An action near the default one, independent of all others.
+    """Return an action near the default one, independent of all others.
 
-    `excitation`, 0 to 1, is in a Box that part of half its range (where that is infinite: of 1) up
-    to which each number differs from the default's, in other spaces the probability of a draw from
-    the space.
+    `excitation` is 0 to 1. In a Box, each number differs from the default's by at most this share
+    of half its range (of 1, if the range is infinite). In other spaces, it is the probability of a
+    draw from the space.
     """
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):
@@ -88,8 +90,8 @@ def random_action(
 def drive_at_random(
     env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator
 ) -> RandomDrive:
-    """Do `steps` steps with random actions, and one with the default action at the end; in the
-    control thread.
+    """Take `steps` steps with random actions, then one with the default action; in the control
+    thread.
     """
     drive, space, default = RandomDrive(), env.env.action_space, env.default_action
     ended = True
@@ -118,11 +120,12 @@ def drive_at_random(
 def measure(
     drive: RandomDrive, held: int, seed: int = 0
 ) -> tuple[Response | None, Response | None]:
-    """Find when actions show; the `held` past actions at the end of each observation are left out.
+    """Measure when actions show; the `held` past actions at the end of each observation are left
+    out.
 
     Returns:
-        What shows in numbers; None: there is too little to measure from.
-        What shows in pictures and long arrays, which are reduced first; None: there are none.
+        The response in numbers; None if there are too few steps to measure it.
+        The response in pictures and long arrays, which are reduced first; None if there are none.
     """
     seen = [
         obs[: len(obs) - held] if held else obs
@@ -143,10 +146,10 @@ def measure(
 def describe_response(
     numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
 ) -> list[str]:
-    """Lines about what `measure` found, and about the action buffer that it asks for.
+    """Return lines about the response that `measure` found, and the action buffer that it requires.
 
-    `held` past actions are in each observation. `period_s` was measured; None: the environment is
-    not in real time.
+    `held` past actions are in each observation. `period_s` is the measured time-step; None if the
+    environment is not in real time.
     """
     if numbers is None:
         return [
@@ -163,12 +166,12 @@ def describe_response(
     if not lines:
         return [
             f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise "
-            "--excitation, or --delay-steps; if there should be one, look whether actions arrive"
+            "--excitation, or --delay-steps; if there should be one, check whether actions arrive"
         ]
     if numbers.hidden_state and pictures is None:
         lines.append(
-            "note: older actions tell more of what comes next than the observation does: it seems "
-            "to lack something that moves, a speed say; add it, or the last observations"
+            "note: older actions predict what comes next better than the observation does: it "
+            "seems to lack something that moves, such as a speed; add it, or the last observations"
         )
     decisive = numbers if numbers.lags or pictures is None else pictures
     return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
@@ -193,7 +196,7 @@ def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
     not_markov = (
         "warning: the state is not Markov"
         if is_sure
-        else "unless pictures tell, the state is not Markov"
+        else "unless the pictures show it, the state is not Markov"
     )
     if response.never_ends:
         return (

@@ -1,4 +1,4 @@
-"""`tmrl-like page`: the run in a browser, and its figures for Prometheus."""
+"""`tmrl-like page`: shows the run in a browser, and provides its metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first argument of a command names: an experiment, a run, or a policy of a run."""
+"""Resolves the first argument of a command: an experiment, a run, or a policy of a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TO_DRIVE = ("env", "actor", "obs_preprocessor", "action_chain")
 
 @dataclass(frozen=True)
 class Place:
-    """What was found.
+    """What the first argument of a command refers to.
 
     Attributes:
-        typed: what was typed.
-        version: of a policy: a version, a tag or `newest`; empty: none was named.
-        file: the experiment's; None: it is a run that is named.
-        run: the run's folder; None: it is an experiment that is named.
+        typed: the argument as it was typed.
+        version: a policy's version, its tag, or `newest`; empty if none was given.
+        file: the experiment's file; None if the argument names a run.
+        run: the run's folder; None if the argument names an experiment.
     """
 
     typed: str
@@ -32,11 +32,11 @@ class Place:
     run: Path | None = None
 
     def open(self, overrides: Overrides = ()) -> Document:
-        """The experiment, from its file or as the run's newest start has kept it; `overrides`
+        """Read the experiment, from its file or as the run's newest start has saved it; `overrides`
         replace its values.
 
         Raises:
-            ConfigError: it cannot be read, or the run has kept none; one line.
+            ConfigError: it cannot be read, or the run has saved none; one line.
         """
         if self.file is not None:
             return open_experiment(self.file, overrides)
@@ -53,20 +53,21 @@ class Place:
         return open_kept(start.experiment, start.experiment_file, overrides)
 
     def folder(self) -> Path:
-        """The run's folder; of an experiment that of its `run_name`."""
+        """Return the run's folder; for an experiment, that of its `run_name`."""
         if self.run is not None:
             return self.run
         return settings_of(self.open()).paths.folder
 
 
 def find_place(typed: str) -> Place:
-    """Find what a text means: a file; else NAME.yaml of the working folder, an experiment that
+    """Find what a text refers to: a file; else NAME.yaml in the working folder, an experiment that
     ships, or a run.
 
-    With a version behind an @, a run comes before an experiment, whose run is meant otherwise.
+    With a version after an @, a run takes precedence over an experiment. If there is no such run,
+    the experiment's run is meant.
 
     Raises:
-        ConfigError: there is nothing of that name; one line with the nearest one.
+        ConfigError: there is nothing of that name; one line that suggests the nearest one.
     """
     name, at, version = typed.rpartition("@")
     if Path(typed).exists() or not at:

@@ -1,4 +1,4 @@
-"""`tmrl-like policies`: what runs keep on this machine."""
+"""`tmrl-like policies`: the policies that runs keep on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = ["version", "tags", "published", "training steps", "return", "test ep
 
 
 def main(arguments: Arguments) -> int:
-    """Do one action."""
+    """Carry out one action."""
     set_up_logging("policies", arguments.log_level)
     try:
         if arguments.place is None:
@@ -70,7 +70,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _list_all() -> int:
-    """Show what each run of this machine keeps, if anything."""
+    """Show the policies of each run on this machine that has any."""
     runs = data_folder() / "runs"
     kept = [run for run in sorted(runs.glob("*/")) if PolicyStore(run / FOLDER).versions()]
     for run in kept:
@@ -91,7 +91,9 @@ def _what_is_not_in_it(policy: Policy) -> str:
 
 
 def _rows(store: PolicyStore) -> list[list[str]]:
-    """One per version; what was tagged earlier says what was known then."""
+    """Return one row per version. A version that was tagged shows what was known when it was
+    tagged.
+    """
     found: dict[int, tuple[PolicyCard, str, list[str]]] = {}
     for name, card in store.cards():
         _, _, tags = found.setdefault(card.version, (card, name, []))

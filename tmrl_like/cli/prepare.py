@@ -1,4 +1,4 @@
-"""What commands do first: set up this process, find the policy to drive."""
+"""What commands do first: set up this process, and find the policy to drive with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TO_COLLECT = (*TO_DRIVE, "sample_compressor")
 
 
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experiment:
-    """Set up log lines, threads and seeds, and import these parts of the experiment."""
+    """Set up logging, threads and seeds, and import these parts of the experiment."""
     experiment = arguments.experiment
     set_up_logging(
         getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised
@@ -36,8 +36,10 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...]) -> Experime
 
 
 def find_policy(arguments: Arguments) -> Path:
-    """The policy that --policy or the version behind the @ names, else the newest of the run;
-    ConfigError: none.
+    """Return the policy that --policy or the version after the @ names, else the newest of the run.
+
+    Raises:
+        ConfigError: there is none.
     """
     from tmrl_like.policies.policy_store import FOLDER, NEWEST, PolicyStore, find_policy
 

@@ -1,5 +1,5 @@
-"""Run as a script, by its path: a window that shows the pictures it reads, until they end or the
-user closes it.
+"""Shows the pictures that it reads from standard input in a window, until they end or the user
+closes it. Run as a script, by its path.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from tmrl_like.base.processes import end_with_parent
 if TYPE_CHECKING:
     from tmrl_like.envs.vision import Frame
 
-SIZE = struct.Struct("<HH")  # height and width, before each picture
+SIZE = struct.Struct("<HH")  # height and width, sent before each picture
 _TITLE = "tmrl_like"
 _SMALLEST_PX = 384  # smaller pictures are enlarged
-_KEYS = (ord("q"), 27)  # close it, as the window's own button does
+_KEYS = (ord("q"), 27)  # close the window, as its own button does
 
 
 def enlarged(picture: Frame) -> Frame:
-    """A small picture whole times as large, so that it can be seen."""
+    """Enlarge a small picture by a whole factor, so that it can be seen."""
     times = -(-_SMALLEST_PX // min(picture.shape[:2]))
     return picture.repeat(times, 0).repeat(times, 1)
 
 
 def main() -> None:
-    """Show what comes; ends well where the user wants no more."""
+    """Show pictures as they come. Exits with 0 if the user closed the window, else with 1."""
     import cv2
     import numpy as np
 

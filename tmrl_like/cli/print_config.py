@@ -1,4 +1,6 @@
-"""`tmrl-like config`: an experiment with all its defaults, or the keys that each can have."""
+"""`tmrl-like config`: prints an experiment with all its defaults, or the keys that any experiment
+can have.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _rows(prefix: str, page: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
-    """Each key's type, default and meaning."""
+    """Yield two lines for each key: its type, default and meaning."""
     hints, meanings = typing.get_type_hints(page), sentences(page)
     for field in dataclasses.fields(page):
         if dataclasses.is_dataclass(hints[field.name]) and field.name not in skip:

@@ -1,4 +1,4 @@
-"""How a run goes, from the trainer's metrics: collected here, drawn by `views`."""
+"""The progress of a run, collected here from the trainer's metrics and drawn by `views`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Progress:
     """The state of a run.
 
     Attributes:
-        settings: what was asked for.
+        settings: the settings of the run.
         tests: return of each test episode so far, and whether it reached a terminal state.
         train_returns: returns of all training episodes so far.
         last_round: the newest round's record.
-        warm_up: the newest of those before the first training step.
+        warm_up: the newest record from before the first training step.
         now: a clock, in seconds.
     """
 
@@ -36,10 +36,10 @@ class Progress:
     last_round: Record = field(default_factory=dict)
     warm_up: Record = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic
-    _rounds_s: float = 0.0  # all rounds so far: how long they took, …
-    _busy_s: float = 0.0  # … how long of it training did not wait, …
+    _rounds_s: float = 0.0  # duration of all rounds so far, …
+    _busy_s: float = 0.0  # … the part in which training did not wait, …
     _steps: float = 0.0  # … and the training steps and …
-    _samples: float = 0.0  # … samples of that time
+    _samples: float = 0.0  # … samples in that time
     _heard_at: float = 0.0
     _heard_time_s: float = 0.0
     _finished_after_s: float | None = None
@@ -63,18 +63,18 @@ class Progress:
                 self.train_returns.append(record["return"])
 
     def finish(self) -> None:
-        """Training is over: the clock stands still."""
+        """Stop the clock, because training is over."""
         self._finished_after_s = self.elapsed_s()
 
     def elapsed_s(self) -> float:
-        """Time since the trainer started; 0 before its first record."""
+        """Return the time since the trainer started; 0 before its first record."""
         if self._finished_after_s is not None:
             return self._finished_after_s
         return self._heard_time_s + self.now() - self._heard_at if self._heard_at else 0.0
 
     def left_s(self) -> float | None:
-        """Time left, by the clock or by the training steps, whichever is less; None while nothing
-        is known.
+        """Return the time left until the time limit or the last training step, whichever comes
+        first; None while it is unknown.
         """
         if not self._heard_at or self._finished_after_s is not None:
             return None
@@ -84,10 +84,10 @@ class Progress:
         return max(0.0, left_s) if math.isfinite(left_s) else None
 
     def _steps_take_s(self) -> float:
-        """How long the training steps that are left take, at the pace of the whole run so far.
+        """Estimate how long the remaining training steps take, at the pace of the whole run so far.
 
-        That is the learner's, or that of the samples which the steps wait for. The newest rounds
-        alone would say little: the first ones are made of samples that have come before.
+        The pace is that of the learner, or that of the samples for which the steps wait. The newest
+        rounds alone would be misleading: the first rounds use samples that had arrived before them.
         """
         section, record = self.settings.trainer, self.last_round
         if not self._steps or not math.isfinite(section.epochs):
@@ -98,7 +98,7 @@ class Progress:
         steps_left = rounds * section.steps
         by_learner_s: float = steps_left * self._busy_s / self._steps
         ratio = section.max_training_steps_per_env_step
-        if section.sample_uses is not None:  # which may be the lower limit
+        if section.sample_uses is not None:  # may be the lower limit
             ratio = min(ratio, record["training_steps_per_env_step"])
         samples_left: float = (record["training_steps_total"] + steps_left) / ratio - record[
             "env_steps_total"
@@ -108,19 +108,20 @@ class Progress:
         return max(by_learner_s, samples_left * self._rounds_s / self._samples)
 
     def times(self) -> str:
-        """Time gone and time left, in words."""
+        """Return elapsed and remaining time as a text."""
         gone, left_s = f"{clock(self.elapsed_s())} of training", self.left_s()
         return gone if left_s is None else f"{gone}, {clock(left_s)} left"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values for people, the most interesting first."""
+        """Return names and values for people, the most interesting first."""
         test_returns = [return_ for return_, _ in self.tests]
         rows = [
             ("test return", _of_returns(test_returns)),
             ("training return", _of_returns(self.train_returns)),
         ]
         tests = self.tests[-_RECENT_TESTS:]
-        if any(terminated for _, terminated in self.tests):  # an environment may have no such state
+        # an environment may have no terminal state
+        if any(terminated for _, terminated in self.tests):
             share = sum(terminated for _, terminated in tests) / len(tests)
             rows.append(
                 ("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests")
@@ -146,7 +147,7 @@ def _of_returns(returns: Sequence[float]) -> str:
 
 
 def _of_a_round(r: Record) -> list[tuple[str, str]]:
-    """Rows of a round's record; what there is nothing to say of is empty."""
+    """Return the rows of a round's record; a row without content has an empty value."""
     training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
     ages = [(name, r.get(f"{name}_age_p50_s")) for name in ("sample", "policy")]
     faults, rejected = r.get("env_faults_total"), r.get("rejected_workers_total")
@@ -174,7 +175,7 @@ def _of_a_round(r: Record) -> list[tuple[str, str]]:
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Values as a line of bars; more than `width` of them are averaged in groups."""
+    """Return values as a line of bars; more than `width` values are averaged in groups."""
     values = [v for v in values if math.isfinite(v)]
     if not values:
         return ""

@@ -1,4 +1,6 @@
-"""Is the trained policy really better than an untrained one? Numbers and a verdict."""
+"""`run --proof`: tests whether the trained policy is better than an untrained one, with numbers and
+a verdict.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tmrl_like.types import EpisodeStats
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the proof holds, and why or why not, in a sentence."""
+    """Whether the proof holds, with the reason in a sentence."""
 
     passed: bool
     reason: str
@@ -28,9 +30,9 @@ def judge(
 ) -> Verdict:
     """Compare test episodes.
 
-    It holds if the trained policy's mean return is better by `margin` standard errors of the
-    difference (the two samples' own, Welch), and `min_terminated_share` of its episodes reached a
-    terminal state.
+    The proof holds if the trained policy's mean return is better by `margin` standard errors of the
+    difference (from the variances of both samples, Welch), and `min_terminated_share` of its
+    episodes reached a terminal state.
     """
     if min(len(untrained), len(trained)) < section.episodes:
         return Verdict(
@@ -60,7 +62,7 @@ def judge(
 def show(
     untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict
 ) -> None:
-    """Print both policies and the verdict."""
+    """Print the results of both policies, and the verdict."""
     rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
     print_table("proof", SUMMARY_COLUMNS, rows)
     print(f"{'proof passed' if verdict.passed else 'proof FAILED'}: {verdict.reason}", flush=True)

@@ -1,5 +1,5 @@
-"""`tmrl-like record`: a data set from the environment, for a memory, or a lap for a reward from
-it.
+"""`tmrl-like record`: records a data set for a memory from the environment, or a lap for a
+reward.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tmrl_like.types import Driver
 
 
 class RandomActor(ActorModule):
-    """Draws from the action space."""
+    """Draws actions at random from the action space."""
 
     def act(self, obs: Any, test: bool = False) -> Any:
-        """An action, whatever the observation."""
+        """Return a random action, whatever the observation."""
         return self.action_space.sample()
 
 
 def main(arguments: Arguments) -> int:
-    """Drive, and write what came of it."""
+    """Drive, and write the recording."""
     Stopper(arguments.supervised)
     return _record_lap(arguments) if arguments.lap else _record_episodes(arguments)
 
@@ -44,7 +44,7 @@ def main(arguments: Arguments) -> int:
 def _record_episodes(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
     folder = Path(arguments.out)
-    refuse_taken(folder)  # before the experiment's code is imported, which takes its time
+    refuse_taken(folder)  # before importing the experiment's code, which takes time
     experiment = prepare(arguments, "record", (*TO_COLLECT, "memory", "takeover"))
     drawn = {"actor_module_cls": RandomActor} if arguments.random else {}
     policy = None if arguments.random or arguments.expert else find_policy(arguments)
@@ -72,8 +72,8 @@ def _record_episodes(arguments: Arguments) -> int:
 
 
 class _Alone:
-    """A driver who never gives back: where he does nothing, the environment's default action is
-    sent.
+    """A driver that never hands back: while the wrapped driver gives no action, the environment's
+    default action is sent.
     """
 
     is_program = True
@@ -95,7 +95,7 @@ class _Alone:
 
 
 def _record_lap(arguments: Arguments) -> int:
-    """Let a driver take over the environment for an episode, and write the way that it took."""
+    """Let a driver take over the environment for one episode, and write the path that it took."""
     file = Path(arguments.out)
     experiment = prepare(arguments, "record", ("env",))
     env_cls: Any
@@ -107,7 +107,7 @@ def _record_lap(arguments: Arguments) -> int:
             f"{arguments.place}: {arguments.lap} drives no lap of {env_cls.__name__}; expected "
             f"{known}"
         )
-    with contextlib.suppress(OSError):  # looked at before somebody drives in vain
+    with contextlib.suppress(OSError):  # checked first, so that nobody drives a lap in vain
         file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ConfigError(

@@ -1,4 +1,6 @@
-"""An experiment's file while training goes on: what may change changes with the next round."""
+"""Follows an experiment's file while training goes on, and applies its changes from the next
+round.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,20 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Reloading:
-    """Watches the file, once a second, in a thread of its own while it is used as a context
+    """Watches the file once a second, in a thread of its own, while it is used as a context
     manager.
 
-    A file that has changed is read when it looks the same for a second: it may be half-written. One
-    that is wrong is one log line, and so is a key that needs a restart; the values in force stay.
-    What the command line says stays over the file.
+    A changed file is read once it has stayed the same for a second, because it may be half-written.
+    A wrong file, or a key that needs a restart, is logged in one line, and the current values stay.
+    Values from the command line take precedence over the file.
     """
 
     def __init__(self, document: Document, overrides: Overrides, tuning: Tuning) -> None:
-        """Nothing is read before the file changes.
+        """Prepare; nothing is read before the file changes.
 
         Args:
-            document: the experiment as it was read; one that is of no file is not watched.
-            overrides: what the command line says.
+            document: the experiment as it was read; it is watched only if it comes from a file.
+            overrides: the values from the command line.
             tuning: of the training.
         """
         self._path, self._overrides = document.path, overrides
@@ -61,14 +63,16 @@ class Reloading:
         while not self._closing.wait(_LOOK_S):
             try:
                 self.look()
-            except Exception as error:  # of code that the file names, too
+            except Exception as error:  # may come from code that the file names
                 log.error(
                     "%s is not taken over, all values stay: %s", self._path, one_line(str(error))
                 )
 
     def look(self) -> None:
-        """Look once, and ask for what has changed; ConfigError: it is wrong, or what was asked for
-        cannot be.
+        """Look at the file once, and request the changes found.
+
+        Raises:
+            ConfigError: the file is wrong, or an earlier request could not be applied.
         """
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None

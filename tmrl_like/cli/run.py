@@ -1,4 +1,4 @@
-"""`tmrl-like run`: server, trainer and workers on this machine, ended together."""
+"""`tmrl-like run`: server, trainer and workers on this machine, which end together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TESTED = ("untrained test", "trained test")
 
 
 class PartDiedError(TmrlLikeError):
-    """A part ended by itself; the others were ended too."""
+    """A part ended by itself, and all others were ended too."""
 
     def __init__(self, child: Child) -> None:
         is_mistake = child.exit_code == ConfigError.exit_code
@@ -40,11 +40,11 @@ class PartDiedError(TmrlLikeError):
 
 
 class _ToldToStopError(Exception):
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C or SIGTERM was received."""
 
 
 def main(arguments: Arguments) -> int:
-    """Run everything until training is over."""
+    """Run all parts until training is over."""
     settings = arguments.experiment
     others = (
         arguments.workers != 1
@@ -89,7 +89,7 @@ def main(arguments: Arguments) -> int:
 
 
 class Run:
-    """One run of an experiment, from the first process to the last."""
+    """One run of an experiment, from its first process to its last."""
 
     def __init__(
         self,
@@ -114,12 +114,13 @@ class Run:
         self._port = 0
 
     def run(self) -> int:
-        """Start, watch, end, and prove what was asked to be proved."""
+        """Start all parts, watch and end them, and run the proof if one was asked for."""
         try:
             server = self._start(
                 "server", "server", f"--server.bind={self._settings.server.listens_on}"
             )
-            self._wait_until_ready(server)  # if the port is taken, nothing else was touched
+            # first, so that a port that is taken leaves everything else untouched
+            self._wait_until_ready(server)
             self._port = int(server.said[0].split()[1])
             folder = self._prepare_folder()
             trainers = self._start_trainers(self._arguments.trainers)
@@ -144,7 +145,8 @@ class Run:
             self._end_all()
             if has_trained:
                 self._say_where()
-            for trainer in self._parts("trainer"):  # one could not write its last checkpoint
+            # a trainer may have failed to write its last checkpoint
+            for trainer in self._parts("trainer"):
                 if trainer.error and trainer.error not in str(failure):
                     if isinstance(failure, _ToldToStopError):
                         raise PartDiedError(trainer) from None
@@ -154,18 +156,18 @@ class Run:
             self._log.close()
 
     def _parts(self, *roles: str) -> list[Child]:
-        """Those that play one of these roles."""
+        """Return the processes with one of these roles."""
         return [child for child in self._family.children if child.role.startswith(roles)]
 
     def _wait_until_ready(self, child: Child) -> None:
-        """Wait until a part has started: what starts after it does not take its processor
-        meanwhile.
+        """Wait until a part has started, so that parts started later do not compete with it for the
+        processor.
         """
         while not child.said:
             self._turn()
 
     def _prepare_folder(self) -> Path:
-        """The run's folder; with --fresh an empty one, and the earlier one under another name."""
+        """Prepare the run's folder. With --fresh it is empty, and the earlier one is renamed."""
         folder = self._settings.paths.folder
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
             stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -185,7 +187,7 @@ class Run:
         return folder
 
     def _start_trainers(self, number: int) -> list[Child]:
-        """One, or the ranks of a training; they meet on a port that is free now."""
+        """Start one trainer, or the ranks of a training, which meet on a port that is free now."""
         if number == 1:
             return [self._start("trainer", "trainer", *self._where())]
         with socket.socket() as free:
@@ -218,8 +220,8 @@ class Run:
             self._start(f"worker {i}", "worker", "--name", f"worker-{i}", *self._where())
 
     def _test(self, role: str, *policy: str) -> list[EpisodeStats]:
-        """The episodes of a test of a policy, one test after the other: two games cannot have one
-        screen.
+        """Run a test of a policy and return its episodes. Tests run one after another, because two
+        games cannot share a screen.
         """
         asked = self._settings.proof.episodes
         child = self._start(role, "test", "--episodes", str(asked), *policy)
@@ -244,7 +246,7 @@ class Run:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
 
     def _turn(self) -> None:
-        """One look at everything; raises PartDiedError where a part has ended, and not because it
+        """Do one round of watching all parts. Raises PartDiedError if a part has ended before it
         was done.
         """
         self._hear(_TURN_S)
@@ -263,7 +265,7 @@ class Run:
         return child.exit_code != 0 or not child.role.startswith(("trainer", *_TESTED))
 
     def _hear(self, wait_s: float = 0.0) -> None:
-        """Log and show what the parts have said; waits for the first line."""
+        """Log and show the lines that parts have printed; waits for the first one."""
         for child, text in self._family.lines(wait_s):
             self._log.write(f"{text}\n")
             if not text.startswith(ERROR_PREFIX):
@@ -289,12 +291,12 @@ class Run:
         self._family.stop(*self._parts("page", "worker", *_TESTED), within_s=_ENDS_WITHIN_S)
         is_broken = any(child.exit_code for child in trainers)
         self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
-        # last, so that the others can take leave
+        # last, so that the others can disconnect properly
         self._family.stop(*self._parts("server"), within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
     def _prove(self, folder: Path) -> int:
-        """Test the trained policy and an untrained one, compare, say so."""
+        """Test the trained policy and an untrained one, compare them, and show the verdict."""
         section = self._settings.proof
         before = self._test(_TESTED[0], "--untrained")
         after = self._test(_TESTED[1], "--policy", str(self._settings.paths.trainer_model))
@@ -304,7 +306,7 @@ class Run:
         proof.save(folder / "proof.json", before, after, verdict)
         picture = folder / "proof.png"
         groups = {"untrained": before, "trained": after}
-        # numpy, which a supervisor starts without
+        # imports numpy, which `run` itself starts without
         from tmrl_like.metrics.curves import plot_returns
 
         levels = {

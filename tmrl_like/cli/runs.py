@@ -1,4 +1,4 @@
-"""`tmrl-like runs`: what has been trained on this machine, as a table or a picture."""
+"""`tmrl-like runs`: the runs on this machine, as a table or a picture."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tmrl_like.policies.policy_file import read_card
 from tmrl_like.policies.policy_store import BEST, PolicyStore
 
 _COLUMNS = ["run", "task", "started", "minutes", "samples", "return", "best", "state"]
-_OWN = ("run_name", "seed", "server")  # what runs of one experiment may differ in
-_READ_BYTES = 1 << 20  # of a file of metrics, its end
+_OWN = ("run_name", "seed", "server")  # keys that may differ between runs of one experiment
+_READ_BYTES = 1 << 20  # how much is read of a metrics file, from its end
 
 
 def main(arguments: Arguments) -> int:
-    """List runs, the newest last, or draw them."""
+    """List runs, the newest last, or plot them."""
     set_up_logging("runs", arguments.log_level)
     runs = data_folder() / "runs"
     found = [find_place(typed).folder() for typed in arguments.places]
@@ -76,7 +76,7 @@ def _row(paths: RunPaths) -> list[str]:
 
 
 def _plot(folders: Sequence[Path], picture: Path) -> int:
-    """Draw returns of runs, those of one experiment that differ in their seeds as a band."""
+    """Plot the returns of runs; runs of one experiment become one line with a band."""
     if not folders:
         raise ConfigError("--plot wants runs to draw: tmrl-like runs RUN … --plot")
     groups: dict[str, list[Path]] = {}

@@ -1,4 +1,4 @@
-"""`tmrl-like server`."""
+"""`tmrl-like server`: the relay between workers and trainer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def main(arguments: Arguments) -> int:
     set_up_logging("server", arguments.log_level, arguments.supervised)
     stopper = Stopper(arguments.supervised)
     with experiment.make_server() as server:
-        # Not an exception: one that is raised inside Thread.join leaves Python 3.11 taking the
-        # thread for ended.
+        # not an exception: raised inside Thread.join, it makes Python 3.11 believe that the thread
+        # has ended
         stopper.on_stop = server.close
         if arguments.supervised:
             print("ready", server.address[1], flush=True)

@@ -1,7 +1,7 @@
-"""How a part ends: Ctrl-C, SIGTERM, or the end of the process that started it.
+"""How a part ends: by Ctrl-C, SIGTERM, or the end of the process that started it.
 
-The first request stops the part in its own way. If it has not ended when its time is over, or on a
-second request, the process ends at once.
+The first request stops the part in its own way. If the part has not ended after its time limit, or
+on a second request, the process ends at once.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any
 
 from tmrl_like.base.threads import no_thread, start_thread
 
-_DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from a parent
+_DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from the parent
 INTERRUPTED = 130
-CHECKPOINT_WITHIN_S = 120.0  # a trainer's last one
+CHECKPOINT_WITHIN_S = 120.0  # time limit of a trainer, for its last checkpoint
 
 
 class NoThreadsStop(KeyboardInterrupt):
-    """A SIGINT while a part starts, and no thread can be started: OpenBLAS ends the process so for
-    want of its own.
+    """A SIGINT during the start of a part, when no thread can be started: OpenBLAS ends the process
+    in this way if it cannot start its own threads.
     """
 
 
 class Stopper:
-    """Turns every way of stopping into one: `on_stop`, else KeyboardInterrupt in the main
-    thread.
+    """Turns every way of stopping into one: a call of `on_stop`, or KeyboardInterrupt in the main
+    thread if that is None.
     """
 
     def __init__(
         self, supervised: bool, within_s: float = 5.0, on_stop: Callable[[], None] | None = None
     ) -> None:
-        """Start to listen. Main thread only.
+        """Start to handle signals. Main thread only.
 
         Args:
-            supervised: the process was started by `run`, and ends when its standard input does: so
-                nothing outlives a `run` that was killed.
-            within_s: time to end in; after that the process is ended.
-            on_stop: what a stop calls.
+            supervised: the process was started by `run`, and ends when its standard input does, so
+                that nothing outlives a `run` that was killed.
+            within_s: time limit for ending, in seconds; after that the process is ended by force.
+            on_stop: called by a stop.
         """
         self.requested = False
         self.on_stop = on_stop
@@ -56,7 +56,9 @@ class Stopper:
 
     @property
     def exit_code(self) -> int:
-        """Of a command that has ended in its own way: 0 if it was done, 130 if it was stopped."""
+        """The exit code of a command that ended in its own way: 0 if it was done, 130 if it was
+        stopped.
+        """
         return INTERRUPTED if self.requested else 0
 
     def _on_signal(self, number: int, frame: Any) -> None:
@@ -70,7 +72,7 @@ class Stopper:
         timer.daemon = True
         try:
             timer.start()
-        except RuntimeError as error:  # it takes as long as it takes
+        except RuntimeError as error:  # without a timer, there is no time limit
             if self.on_stop is None:
                 raise NoThreadsStop(str(no_thread("of a library", error))) from None
         if self.on_stop is None:
@@ -90,12 +92,12 @@ class Stopper:
             import _thread
 
             _thread.interrupt_main()
-        time.sleep(self._within_s)  # the main thread may be where no signal reaches it
+        time.sleep(self._within_s)  # the main thread may be in a call that no signal interrupts
         self._end_late()
 
 
 def end_now(code: int, line: str) -> None:
-    """End this process from any thread, whatever the others do."""
+    """End this process from any thread, whatever its other threads are doing."""
     with contextlib.suppress(OSError, ValueError):
         print(f"tmrl-like: error: {line}", file=sys.stderr, flush=True)
     os._exit(code)

@@ -1,8 +1,8 @@
 """Several parts as child processes of one: started together, ended together, nothing left behind.
 
-Each child has a process group of its own, so that Ctrl-C reaches the parent only, which then ends
-the children in order. Each reads its standard input until that closes: a parent that is killed
-takes its children with it.
+Each child has a process group of its own, so that Ctrl-C reaches only the parent, which then ends
+the children in order. Each child reads its standard input until that closes, so that it also ends
+when the parent is killed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class Child:
     """A part that runs in a process of its own.
 
     Attributes:
-        role: what it is called.
-        process: it.
+        role: its name in log and messages.
+        process: the child process.
         said: its lines on standard output that are for the parent: "ready …" or "episode …".
-        last_words: its newest ones on standard error.
-        error: what it complained about, without the prefix.
-        is_asked: to end; one that is asked twice ends at once, without its last checkpoint.
-        readers: threads that read what it says.
+        last_words: its newest lines on standard error.
+        error: its error message, without the prefix.
+        is_asked: whether it was asked to end; a part that is asked twice ends at once, without its
+            last checkpoint.
+        readers: threads that read its output.
     """
 
     role: str
@@ -54,11 +55,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while it runs."""
         return self.process.poll()
 
     def cause(self) -> str:
-        """Why it ended, in one line."""
+        """Return why it ended, in one line."""
         if self.error:
             return self.error
         last = next((line for line in reversed(self.last_words) if line.strip()), "it said nothing")
@@ -72,7 +73,9 @@ class Child:
 
 
 class Family:
-    """The children of one parent. Use it as a context manager: on leaving, no child is alive."""
+    """The child processes of one parent. Use it as a context manager: afterwards no child is
+    alive.
+    """
 
     def __init__(self) -> None:
         self.children: list[Child] = []
@@ -84,7 +87,7 @@ class Family:
         """Start `tmrl-like` with `arguments`, and `further` variables in its environment.
 
         Raises:
-            ShortageError: the system gives no more processes, or threads.
+            ShortageError: the system cannot start another process or thread.
         """
         command = [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"]
         environment = dict(further or {}) | {
@@ -103,8 +106,8 @@ class Family:
         return child
 
     def lines(self, wait_s: float = 0.0) -> Iterator[tuple[Child, str]]:
-        """What children said on standard error since the last call; waits up to `wait_s` for the
-        first line.
+        """Yield the children's lines on standard error since the last call; waits up to `wait_s`
+        for the first one.
         """
         try:
             yield self._lines.get(timeout=wait_s)
@@ -114,8 +117,8 @@ class Family:
             return
 
     def wait_for_last_words(self) -> None:
-        """Return when all that children which have ended said is read; a second is enough for
-        that.
+        """Wait until all output of children that have ended is read; at most a second, which is
+        enough.
         """
         until = time.monotonic() + _READ_WITHIN_S
         for child in self.children:
@@ -124,7 +127,7 @@ class Family:
                     reader.join(max(0.0, until - time.monotonic()))
 
     def ask_to_end(self, *children: Child) -> None:
-        """Ask children to end, each once; does not wait."""
+        """Ask children to end, each only once; does not wait."""
         for child in children:
             if child.is_asked:
                 continue
@@ -133,7 +136,9 @@ class Family:
                 child.process.send_signal(_asks_to_end())
 
     def stop(self, *children: Child, within_s: float) -> None:
-        """Ask children to end, all at once; end by force what is still alive after `within_s`."""
+        """Ask children to end, all at the same time; kill those that are still alive after
+        `within_s`.
+        """
         self.ask_to_end(*children)
         until = time.monotonic() + within_s
         for child in children:
@@ -145,7 +150,7 @@ class Family:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """End everything that is still alive, at once."""
+        """Kill all children that are still alive."""
         for child in self.children:
             _end_group(child.process)
         self.wait_for_last_words()
@@ -154,7 +159,7 @@ class Family:
         assert child.process.stdout is not None
         with contextlib.suppress(ValueError, OSError), child.process.stdout as stream:
             for line in stream:
-                if line.startswith(_FOR_PARENT):  # the user's code may print, too
+                if line.startswith(_FOR_PARENT):  # the user's code may also print
                     child.said.append(line.rstrip("\r\n"))
 
     def _read_errors(self, child: Child) -> None:
@@ -169,7 +174,7 @@ class Family:
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """End the process and whatever it started."""
+    """Kill the process and, on POSIX, its whole process group."""
     with contextlib.suppress(OSError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)
@@ -183,7 +188,7 @@ def _end_group(process: subprocess.Popen[str]) -> None:
 
 
 def _asks_to_end() -> int:
-    """The signal that asks a child to end."""
+    """Return the signal that asks a child to end."""
     if os.name == "posix":
         return signal.SIGTERM
     return int(signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Tables on standard output, for people and for files; test episodes in numbers, as rows of one."""
+"""Tables on standard output, for people and for files; summaries of test episodes as their rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUMMARY_COLUMNS = ["", "episodes", "return, mean ± std", "terminated", "steps, 
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; first column left, the others right."""
+    """Print a table, with the first column aligned left and the others right."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -31,7 +31,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
-    """A policy's episodes in one row under `SUMMARY_COLUMNS`."""
+    """Return the row of a policy's episodes for `SUMMARY_COLUMNS`."""
     if not episodes:
         return [name, "0", "-", "-", "-"]
     mean, std = mean_and_std([e.return_ for e in episodes])
@@ -42,5 +42,5 @@ def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (0 for a single value)."""
+    """Return mean and sample standard deviation (0 for a single value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0

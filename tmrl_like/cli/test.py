@@ -1,4 +1,4 @@
-"""`tmrl-like test`: how good is a policy, how sure is that, and what does it look like?"""
+"""`tmrl-like test`: how good a policy is, how certain that is, and what it looks like."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
-_FPS = 30.0  # of an environment that says nothing about its own
+_FPS = 30.0  # for an environment that does not name its own
 _DRAWS = 10_000
 _INTERVAL_COLUMNS = [
     "episodes",
@@ -41,7 +41,7 @@ _INTERVAL_COLUMNS = [
 
 
 def main(arguments: Arguments) -> int:
-    """Run test episodes, and show their returns."""
+    """Run test episodes and show their returns."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "test", TO_DRIVE)
     experiment = dataclasses.replace(
@@ -75,8 +75,8 @@ def main(arguments: Arguments) -> int:
 def drive(
     worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
 ) -> Iterator[EpisodeStats]:
-    """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is
-    closed.
+    """Run `number` test episodes and yield their reports; ends early on Ctrl-C or when the window
+    is closed.
     """
     count = 0
     with contextlib.suppress(KeyboardInterrupt, StoppedError):
@@ -103,7 +103,9 @@ def drive(
 
 
 def interval_row(episodes: Sequence[EpisodeStats]) -> list[str]:
-    """A row under `_INTERVAL_COLUMNS`; a single episode has neither an interval nor a spread."""
+    """Return the row for `_INTERVAL_COLUMNS`; a single episode has neither an interval nor a
+    spread.
+    """
     returns = np.array([episode.return_ for episode in episodes])
     terminated = sum(episode.terminated for episode in episodes) / len(episodes)
     interval, std = "-", "-"
@@ -124,8 +126,8 @@ def interval_row(episodes: Sequence[EpisodeStats]) -> list[str]:
 def confidence_interval(
     returns: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> tuple[float, float]:
-    """Between which two values the mean is with 95 %: bootstrap, the percentiles of 10,000 means
-    (Efron 1979).
+    """Return a 95 % confidence interval of the mean, by bootstrap: percentiles of the means of
+    10,000 resamples (Efron 1979).
     """
     random = np.random.default_rng(0)
     means = [random.choice(returns, len(returns)).mean() for _ in range(_DRAWS)]
@@ -134,12 +136,14 @@ def confidence_interval(
 
 
 class Video:
-    """An MP4 file that grows by one picture with each `shoot`. It is there from the first one
-    on.
-    """
+    """An MP4 file to which each `shoot` adds a picture. The first picture creates it."""
 
     def __init__(self, file: str | Path) -> None:
-        """Prepare to overwrite a file, with OpenCV; ConfigError: no such folder."""
+        """Prepare to write or overwrite a file, with OpenCV.
+
+        Raises:
+            ConfigError: the name does not end in .mp4, or there is no such folder.
+        """
         self._cv2 = load_opencv()
         self.file = Path(file)
         if self.file.suffix != ".mp4" or not self.file.parent.is_dir():
@@ -149,8 +153,10 @@ class Video:
         self._writer: Any = None
 
     def shoot(self, env: Any) -> None:
-        """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file
-        cannot be written.
+        """Add what `render` shows now, uint8 [H, W, 3] RGB.
+
+        Raises:
+            ConfigError: there is no picture, or the file cannot be written.
         """
         picture = self._cv2.cvtColor(enlarged(picture_of(env)), self._cv2.COLOR_RGB2BGR)
         if self._writer is None:
@@ -172,10 +178,14 @@ class Video:
 
 
 def picture_of(env: Any) -> Frame:
-    """What `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture."""
+    """Return what `render` shows now, uint8 [H, W, 3] RGB.
+
+    Raises:
+        ConfigError: there is no picture.
+    """
     try:
         picture = env.render()
-    except Exception as error:  # the user's code, or no code at all
+    except Exception as error:  # the user's code, or missing code
         raise _no_picture(
             f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))
         ) from error
@@ -197,7 +207,7 @@ def _no_picture(found: str) -> ConfigError:
 
 
 def _pictures_per_s(env: Any) -> float:
-    """One picture is taken per step."""
+    """Return the frame rate of a film with one picture per step."""
     time_step_s = getattr(env, "time_step_s", None)
     return (
         1.0 / time_step_s

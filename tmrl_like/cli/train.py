@@ -1,4 +1,4 @@
-"""`tmrl-like trainer`, and `tmrl-like run --in-process`, which has environments make steps in the
+"""`tmrl-like trainer`, and `tmrl-like run --in-process`, which also runs the environments in the
 same thread.
 """
 
@@ -41,7 +41,7 @@ def main(arguments: Arguments) -> int:
         return _train_encoder(arguments)
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
     in_process = arguments.command == "run"
-    if "RANK" not in os.environ:  # else all ranks come together first
+    if "RANK" not in os.environ:  # with several ranks, all of them must meet before any may refuse
         arguments.experiment.refuse_finished()
     experiment = prepare(arguments, "trainer", _parts(arguments, in_process))
     tune_process()
@@ -71,18 +71,18 @@ def main(arguments: Arguments) -> int:
             f"{how_to_test(arguments)}",
             flush=True,
         )
-    # by torchrun, if it ends with anything but 0
+    # torchrun restarts a trainer that ends with anything but 0
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ
     return 0 if is_restarted else stopper.exit_code
 
 
 def _is_first() -> bool:
-    """Whether this is the trainer, or that of several that says what goes on."""
+    """Whether this is the only trainer, or the one of several that reports."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
-    """Where metrics go beside the run's folder."""
+    """Return the sinks for metrics besides the run's folder."""
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if experiment.trainer.tensorboard and _is_first():
         data = experiment.as_data()
@@ -92,7 +92,9 @@ def _sinks(arguments: Arguments, experiment: Experiment) -> list[Sink]:
 
 
 def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
-    """Keep the whole experiment in the run's folder; returns what run.json says of this start."""
+    """Save the whole experiment in the run's folder; return the fields of run.json for this
+    start.
+    """
     text = as_yaml(experiment.as_data())
     write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
     started = psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
@@ -101,7 +103,7 @@ def _write_down(arguments: Arguments, experiment: Experiment) -> dict[str, str]:
 
 
 def _train_encoder(arguments: Arguments) -> int:
-    """Train the encoder of pictures as half of an autoencoder, and write it."""
+    """Train the encoder of pictures as half of an autoencoder, and write it to a file."""
     file = Path(arguments.encoder)
     expect(
         file.suffix == ".safetensors", "--encoder", str(file), "a name that ends in .safetensors"
@@ -147,8 +149,8 @@ def _run(trainer: Trainer, experiment: Experiment, about: dict[str, str]) -> Non
 
 
 def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Numbers, bools and texts of an experiment by key (`agent.lr_actor`), lists as text; a class
-    by its part's key.
+    """Yield the numbers, bools and texts of an experiment with their keys (`agent.lr_actor`), lists
+    as text. The class of a part has the part's own key.
     """
     if isinstance(data, dict):
         for key, value in data.items():

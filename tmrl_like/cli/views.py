@@ -1,4 +1,4 @@
-"""What `run` shows: a live page on a terminal, plain lines elsewhere."""
+"""The output of `run`: a live page on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"server": "blue", "trainer": "magenta", "worker": "cyan", "run": "wh
 
 
 class PlainView:
-    """Lines, for files and pipes."""
+    """Prints plain lines, for files and pipes."""
 
     def __init__(self, title: str) -> None:
         self._shown: tuple[Any, ...] = ()
@@ -22,12 +22,12 @@ class PlainView:
         print(f"run {title}", flush=True)
 
     def line(self, role: str, text: str) -> None:
-        """Show one line of a part; the text names the part already."""
+        """Show one line of a part; the text already names the part."""
         print(text, flush=True)
 
     def show(self, state: str, progress: Progress) -> None:
-        """Print a line every 10 s at most, and when the state changes; `state` says what is going
-        on.
+        """Print a line every 10 s at most, and when `state` changes, which describes the current
+        activity.
         """
         if state != self._state:
             self._state = state
@@ -44,7 +44,7 @@ class PlainView:
         print(f"{progress.times()}: {values}", flush=True)
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing: plain lines need no cleaning up."""
 
 
 class LiveView:
@@ -74,11 +74,13 @@ class LiveView:
         self._console.print(Text(text, style=style))
 
     def show(self, state: str, progress: Progress) -> None:
-        """Show how it goes; `state` says what is going on. Called several times a second."""
+        """Update the page; `state` describes the current activity. Called several times a
+        second.
+        """
         self._live.update(self._page(state, progress))
 
     def close(self) -> None:
-        """Leave the screen as it should stay."""
+        """Stop refreshing, and leave the last page on the screen."""
         self._live.stop()
 
     def _page(self, state: str, progress: Progress) -> Any:
@@ -103,5 +105,5 @@ View: TypeAlias = PlainView | LiveView
 
 
 def make_view(title: str) -> View:
-    """The view that fits standard output."""
+    """Return the view that fits standard output."""
     return LiveView(title) if sys.stdout.isatty() else PlainView(title)

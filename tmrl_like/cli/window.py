@@ -1,4 +1,4 @@
-"""`test --window`: what an environment's `render()` gives while it acts, in a window."""
+"""`test --window`: shows the pictures of an environment's `render()` in a window while it acts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _EVERY_S = 0.04
 class Window:
     """Shows the newest picture, 25 times a second, in a thread of its own.
 
-    The window belongs to a process of its own: without a display OpenCV ends the one that asks for
-    it.
+    The window belongs to a process of its own, because OpenCV ends its process if there is no
+    display.
     """
 
     def __init__(self, on_close: Callable[[], None]) -> None:
-        """Begin; `on_close` is called when the user closes the window.
+        """Open the window; `on_close` is called when the user closes it.
 
         Raises:
             ConfigError: there is no display.
@@ -56,7 +56,7 @@ class Window:
                 continue
             try:
                 write_whole(self._process.stdin, SIZE.pack(*picture.shape[:2]) + picture.tobytes())
-            except OSError:  # it has ended
+            except OSError:  # the window's process has ended
                 if self._closing.is_set():
                     return
                 if self._process.wait() == 0:
@@ -72,7 +72,7 @@ class Window:
         self.close()
 
     def close(self) -> None:
-        """Close the window. Twice is fine."""
+        """Close the window. Calling it twice is fine."""
         self._closing.set()
         self._process.kill()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""`tmrl-like worker`."""
+"""`tmrl-like worker`: runs the environment and sends its samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tmrl_like.cli.stopping import Stopper
 
 
 def main(arguments: Arguments) -> int:
-    """Collect until a stop is requested."""
+    """Collect samples until a stop is requested."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "worker", (*TO_COLLECT, "on_worker_rollout", "takeover"))
     from tmrl_like.cli.best import hooks_of

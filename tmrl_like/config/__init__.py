@@ -1,3 +1,3 @@
-"""Where things are on this machine (`paths`, `config_constants`), and experiments as files
+"""Files and folders on this machine (`paths`, `config_constants`), and experiments as files
 (`settings`, `loading`).
 """

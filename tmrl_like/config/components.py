@@ -1,13 +1,13 @@
-"""Code named in an experiment: `class_path` (an import path) with `init_args` becomes a factory or
-an object.
+"""Code named in an experiment: turns `class_path` (an import path) with `init_args` into a factory
+or an object.
 
     agent:
       class_path: tmrl_like.agents.SACAgent
       init_args: {lr_actor: 1e-3}
 
-What a `class_path` inside `init_args` becomes follows from the parameter's annotation: an object
-where it is a class, the class itself (a `partial` with its `init_args`) where it is a Callable, a
-type, or anything at all. Keys with values become a dataclass where the annotation is one.
+For a `class_path` inside `init_args`, the parameter's annotation decides: an object is made if the
+annotation is a class; the class itself (a `partial` with its `init_args`) is passed if it is a
+Callable, a type, or Any. Keys with values become a dataclass if the annotation is one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _WRITTEN = (Any, object, type, dict, list, tuple, str, int, float, bool, type(No
 def resolve_component(
     document: Document, keys: Keys, supplied: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
-    """Import what is named at `keys`: a `partial` of it with the arguments that the file gives, or
-    the code itself.
+    """Import the code named at `keys`, and return a `partial` of it with the arguments that the
+    file gives, or the code itself if there are none.
 
-    The arguments are checked; the file must not give those that are `supplied`.
+    The arguments are checked. The file must not give those that are `supplied` later.
 
     Raises:
-        ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The
-            message names file, line and key.
+        ConfigError: not importable, an unknown or missing argument, or a value of the wrong type.
+            The message names file, line and key.
     """
     if keys not in document.components:
         component = _resolve(
@@ -60,8 +60,8 @@ def resolve_component(
 
 
 def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:
-    """Import what `value`, which is at `keys`, names; raises ConfigError where that is nothing that
-    can be called.
+    """Import what `value`, which is at `keys`, names. Raises ConfigError if that is not
+    callable.
     """
     if isinstance(value, str):
         value = {_PATH: value}
@@ -86,8 +86,8 @@ def import_component(document: Document, keys: Keys, value: Any) -> Callable[...
 
 
 def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, Any]:
-    """The arguments of the code that `value`, at `keys`, names; raises ConfigError unless they are
-    keys with values.
+    """Return the arguments for the code that `value`, at `keys`, names. Raises ConfigError if they
+    are not keys with values.
     """
     arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
     if not isinstance(arguments, dict):
@@ -98,9 +98,7 @@ def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, A
 
 
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
-    """Return `value` as the type that `annotation` names; raises ConfigError where it is not
-    one.
-    """
+    """Return `value` as the type that `annotation` names. Raises ConfigError if it does not fit."""
     if annotation in (Any, MISSING):
         return value
     # numbers may be written as text
@@ -111,8 +109,8 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
             with contextlib.suppress(msgspec.ValidationError):
                 try:
                     converted = msgspec.convert(value, kind, strict=strict)
-                except TypeError:  # a type that msgspec does not know
-                    if isinstance(kind, type):  # a Protocol, which no value of a file is
+                except TypeError:  # a type unknown to msgspec
+                    if isinstance(kind, type):  # a Protocol, which no value in a file can be
                         continue
                     return value
                 return value if converted == value else converted
@@ -124,8 +122,8 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
     """Make a dataclass of options from keys with values.
 
     Raises:
-        ConfigError: a key that is not there, or a value that cannot be; the message names file,
-            line and key.
+        ConfigError: a key does not exist, or a value is wrong; the message names file, line and
+            key.
     """
     if not isinstance(values, dict):
         raise document.error(keys, f": expected keys with values, got {values!r:.80}")
@@ -133,7 +131,7 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
     _refuse_missing(document, keys, functools.partial(page, **arguments))
     try:
         return page(**arguments)
-    except ConfigError as error:  # it begins with the name of a field, if it is about one
+    except ConfigError as error:  # begins with the name of a field, if it is about one
         field = str(error).partition(" ")[0].split(".")
         if field[0] not in signature_of(page).parameters:
             raise document.error(keys, f": {error}") from None
@@ -143,7 +141,7 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
 
 
 def make_object(document: Document, keys: Keys, component: Callable[..., Any]) -> Any:
-    """An object of the class that is named at `keys`; raises ConfigError where that does not take
+    """Make an object of the class that is named at `keys`. Raises ConfigError if the class rejects
     its arguments.
     """
     _refuse_missing(document, keys, component)
@@ -158,7 +156,7 @@ def make_object(document: Document, keys: Keys, component: Callable[..., Any]) -
 
 
 def type_name(annotation: Any) -> str:
-    """A type as users write it: "int", "int or none", "one of zmq, tlspyo"."""
+    """Return a type as users write it: "int", "int or none", "one of zmq, tlspyo"."""
     if annotation is type(None):
         return "none"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -258,11 +256,11 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
 
 
 def _give(document: Document, keys: Keys, annotation: Any, component: Callable[..., Any]) -> Any:
-    """What code gives where `annotation` stands: an object, or the code itself."""
+    """Return what code becomes for an `annotation`: an object of it, or the code itself."""
     kinds = _kinds(annotation)
     if isinstance(taken_apart(component)[0], type) and any(map(_is_object, kinds)):
         return make_object(document, keys, component)
-    # it will be called without arguments
+    # `Callable[[], ...]` is called without arguments
     if any(typing.get_args(kind)[:1] == ([],) for kind in kinds):
         _refuse_missing(document, keys, component)
     return component
@@ -283,15 +281,15 @@ def _refuse_missing(
 
 
 def holds_component(value: Any) -> bool:
-    """Whether a value of the file names code, or holds one that does."""
+    """Whether a value of the file names code, or contains a value that does."""
     if isinstance(value, dict):
         return is_component(value) or any(map(holds_component, value.values()))
     return isinstance(value, list) and any(map(holds_component, value))
 
 
 def _names_code(annotation: Any, text: str) -> bool:
-    """Whether text is an import path: for a Callable or a type, and with a dot where only an object
-    can be.
+    """Whether text is an import path: always for a Callable or a type; if it has a dot, also for an
+    annotation that only objects can match.
     """
     kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
     is_code = any(
@@ -301,9 +299,7 @@ def _names_code(annotation: Any, text: str) -> bool:
 
 
 def _is_object(kind: Any) -> bool:
-    """Whether a type is a class whose objects only code makes: no value of the file, as it stands,
-    is one.
-    """
+    """Whether a type is a class whose objects only code can make, not plain values in a file."""
     is_class = isinstance(kind, type) and typing.get_origin(kind) is None
     return is_class and kind not in _WRITTEN and not issubclass(kind, (enum.Enum, os.PathLike))
 
@@ -314,6 +310,6 @@ def _is_path(annotation: Any) -> bool:
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """The alternatives of a union; of everything else itself."""
+    """Return the alternatives of a union, or the annotation itself if it is none."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)

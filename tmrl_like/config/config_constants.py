@@ -1,17 +1,17 @@
 """The configuration for scripts: `import tmrl_like.config.config_constants as cfg`.
 
-Importing it does nothing. The values are worked out when they are read: what the script set
-(`cfg.RUN_NAME = "my_run"`), else what a variable of the environment says, else what the experiment
-file says, if `EXPERIMENT` names one, else a default. All paths of a run follow from `RUN_NAME`.
-Constructors take these values for arguments that are left out.
+Importing it does nothing. Each value is determined when it is read: what the script set
+(`cfg.RUN_NAME = "my_run"`), else an environment variable, else the experiment file, if `EXPERIMENT`
+names one, else a default. All paths of a run follow from `RUN_NAME`. Constructors take these values
+for arguments that are left out.
 
 ================================  ==================================================================
 name                              meaning
 ================================  ==================================================================
-EXPERIMENT                        file of the experiment; None: there is none (TMRL_LIKE_EXPERIMENT)
+EXPERIMENT                        file of the experiment, or None (TMRL_LIKE_EXPERIMENT)
 RUN_NAME                          name of the run (TMRL_LIKE_RUN)
-DATA_FOLDER                       everything tmrl_like keeps on this machine (TMRL_LIKE_HOME)
-RUN_FOLDER                        everything of this run
+DATA_FOLDER                       folder of all files of tmrl_like on this machine (TMRL_LIKE_HOME)
+RUN_FOLDER                        folder of this run
 WEIGHTS_FOLDER                    weights of this run's workers and trainer
 CHECKPOINTS_FOLDER                checkpoints of this run
 DATASET_FOLDER, DATASET_PATH      recorded memories of this run
@@ -22,15 +22,15 @@ POLICIES_FOLDER                   the trainer's policy store
 MODEL_PATH_SAVE_HISTORY           prefix of the files that `model_history` keeps
 MODEL_HISTORY                     a worker keeps every k-th policy received; 0: none
 CHECKPOINT_PATH                   the trainer's checkpoint
-SERVER_IP_FOR_WORKER              address that workers dial
-SERVER_IP_FOR_TRAINER             address that the trainer dials
+SERVER_IP_FOR_WORKER              address that workers connect to
+SERVER_IP_FOR_TRAINER             address that the trainer connects to
 PORT                              the server's port
-NB_WORKERS                        how many workers the server takes
+NB_WORKERS                        how many workers the server accepts
 RW_MAX_SAMPLES_PER_EPISODE        a longer episode is cut
 CRC_DEBUG                         compare each rebuilt transition with the original
 PROFILE_TRAINER                   print a profile after each round
 WANDB_ENTITY, WANDB_PROJECT       where Weights & Biases keeps the run
-WANDB_RUN_ID, WANDB_KEY           name of the run there; WANDB_API_KEY
+WANDB_RUN_ID, WANDB_KEY           name of the run there; API key (WANDB_API_KEY)
 ================================  ==================================================================
 """
 
@@ -55,7 +55,7 @@ from tmrl_like.config.settings import Settings
 
 
 def path_of_run(path: str | Path | RunPath | None, name: str) -> Path | None:
-    """A path argument of a constructor; left out, it is the constant called `name`."""
+    """Return a path argument of a constructor; if it was left out, the constant called `name`."""
     chosen: str | Path | None = _read(name) if isinstance(path, RunPath) else path
     return None if chosen is None else Path(chosen)
 

@@ -1,8 +1,8 @@
 """The objects of an experiment, for scripts: `import tmrl_like.config.config_objects as cfg_obj`.
 
-Importing it does nothing. The first name that is asked for reads the experiment that
-`config_constants.EXPERIMENT` names and imports its code. All are classes or partials of them: what
-is still missing is supplied by who calls them.
+Importing it does nothing. The first name that is read loads the experiment that
+`config_constants.EXPERIMENT` names and imports its code. All of them are classes or partials; the
+caller supplies the arguments that are still missing.
 
 ====================  ==============================================================================
 name                  what it makes
@@ -12,8 +12,8 @@ ACTOR, POLICY         the actor, from observation_space and action_space
 MEMORY                the memory, from nb_steps and device
 AGENT                 the agent, from observation_space, action_space and device
 TRAINER               the training: `Trainer(training_cls=cfg_obj.TRAINER)`
-SAMPLE_COMPRESSOR     nothing: it is the function, or None
-OBS_PREPROCESSOR      the same
+SAMPLE_COMPRESSOR     none: this is the function itself, or None
+OBS_PREPROCESSOR      likewise
 ====================  ==============================================================================
 """
 

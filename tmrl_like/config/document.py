@@ -1,6 +1,6 @@
 """A YAML file as plain data that remembers where each value was written.
 
-Values given on the command line (`--trainer.epochs 3`) are laid over the file's.
+Values from the command line (`--trainer.epochs 3`) override the file's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tmrl_like.base.text import nearest, one_line
 from tmrl_like.errors import ConfigError
 
 Keys = tuple[Any, ...]
-"""Where a value is: ("trainer", "epochs")."""
+"""The keys that lead to a value: ("trainer", "epochs")."""
 
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _COMMAND_LINE = "command line"
@@ -26,16 +26,17 @@ _ENDINGS = (".yaml", ".yml")
 
 @dataclass
 class Document:
-    """A mapping of mappings, and where each of its keys comes from.
+    """A mapping of mappings that knows where each of its keys comes from.
 
     Attributes:
         source: name of the file, for messages.
         data: the values.
         origins: where each key was written: "config/drone.yaml:7" or "command line".
-        components: what code at a key became, once: its arguments may be objects that exist once.
-        path: the file; modules beside it can be named. None: there is none.
-        stamp: what the file looked like before it was read, see `stamp_of`; empty: the text was
-            kept elsewhere.
+        components: the imported code by its key; each is made only once, because its arguments may
+            be objects.
+        path: the file; modules beside it can be named. None: there is no file.
+        stamp: identifies the state of the file before it was read, see `stamp_of`; empty if the
+            text was not read from the file.
     """
 
     source: str
@@ -46,7 +47,9 @@ class Document:
     stamp: tuple[int, ...] = ()
 
     def where(self, keys: Keys) -> str:
-        """File and line of a key; of the nearest one above it if it was not written itself."""
+        """Return file and line of a key; if it was not written itself, of the nearest key above
+        it.
+        """
         while keys and keys not in self.origins:
             keys = keys[:-1]
         return self.origins.get(keys, self.source)
@@ -56,7 +59,7 @@ class Document:
         return ConfigError(f"{self.where(keys)}: {dotted(keys)}{problem}")
 
     def override(self, keys: Keys, value: Any) -> None:
-        """Put `value` at `keys`, as if the file said so."""
+        """Set `value` at `keys`, as if the file said so."""
         level = self.data
         for depth, key in enumerate(keys[:-1], 1):
             inner = level.get(key)
@@ -76,8 +79,8 @@ class Document:
 
 
 def shipped() -> dict[str, Path]:
-    """The experiments that come with the package, by name; in a working copy they are in its folder
-    `config`.
+    """Return the experiments that ship with the package, by name; in a working copy they are in the
+    folder `config`.
     """
     package = Path(__file__).parents[1]
     installed = package / "experiments"
@@ -86,8 +89,8 @@ def shipped() -> dict[str, Path]:
 
 
 def find_experiment(given: str) -> Path | None:
-    """The file that is meant: the one given; of a NAME, NAME.yaml of the working folder, else the
-    one that ships.
+    """Find the file of an experiment: a given file itself; for a NAME, NAME.yaml in the working
+    folder, else the experiment of that name that ships; or None.
     """
     if given.endswith(_ENDINGS) or Path(given).is_file():
         return Path(given)
@@ -98,8 +101,10 @@ def find_experiment(given: str) -> Path | None:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML
-    mapping.
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a YAML mapping; with line and problem.
     """
     stamp = stamp_of(path)
     try:
@@ -116,7 +121,7 @@ def read_document(path: Path) -> Document:
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced; empty: there is none."""
+    """Return values that change when a file is written or replaced; empty if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -125,7 +130,7 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Take YAML text apart; raises as `read_document`."""
+    """Parse YAML text; raises what `read_document` does."""
     document = Document(source)
     try:
         loader = _Loader(text)
@@ -147,7 +152,7 @@ def parse_document(text: str, source: str) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """Return what `text` means as a YAML value; the text itself if it means nothing."""
+    """Return the YAML value that `text` stands for, or the text itself if it is not valid YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError):
@@ -159,10 +164,10 @@ def split_overrides(
 ) -> tuple[list[tuple[Keys, str]], list[str]]:
     """Separate `--key.key VALUE` and `--key.key=VALUE` from a command's own arguments.
 
-    Those of `top_level` are also written without a point (`--run_name x`).
+    Keys in `top_level` may also be written without a dot (`--run_name x`).
 
     Returns:
-        (keys, value) of each override, in order; and the arguments that are none.
+        (keys, value) of each override, in order, and the remaining arguments.
 
     Raises:
         ConfigError: an override without a value.
@@ -186,7 +191,7 @@ def split_overrides(
 
 
 def dotted(keys: Keys) -> str:
-    """("trainer", "epochs") -> "trainer.epochs"."""
+    """Return keys as text: ("trainer", "epochs") -> "trainer.epochs"."""
     return ".".join(map(str, keys))
 
 
@@ -202,7 +207,7 @@ _Loader.add_implicit_resolver(
 
 
 def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
-    """Node -> value; notes the line of each key."""
+    """Convert a node to a plain value, and note the line of each key."""
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
         raise yaml.MarkedYAMLError(
             problem=f"there is no tag {node.tag}", problem_mark=node.start_mark

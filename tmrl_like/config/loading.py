@@ -1,5 +1,5 @@
-"""Experiments from files: YAML in, settings and parts out. Each mistake is one line that says where
-and what.
+"""Experiments from files: reads YAML into settings and parts. Each mistake becomes one line with
+place and problem.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tmrl_like.config.settings import PARTS, SECTIONS, Settings
 from tmrl_like.errors import ConfigError
 
 TOP_LEVEL = ("run_name", *PARTS, "crc_debug", "seed", *SECTIONS)
-"""Keys of an experiment, in the order in which they read best."""
+"""Keys of an experiment, in the order in which it is printed."""
 
 Overrides = Sequence[tuple[Keys, str]]
 
@@ -47,15 +47,16 @@ _NEEDED_METHODS = {
 
 
 def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
-    """Import the code that the experiment names: what `Experiment` takes beside its settings, by
-    name.
+    """Import the code that the experiment names, and return the arguments of `Experiment` other
+    than its settings, by name.
 
-    Modules beside the file can be named: its folder is put first where Python looks for modules.
-    `parts` are what to import, and what these need to know of others; the rest is None. A robot
-    need not have the agent's packages, nor the trainer's machine the robot's.
+    Modules beside the file can be named: the file's folder is put first on Python's module search
+    path. `parts` names what to import; what these parts need to know of others is imported too, and
+    the rest is None. So a robot does not need the agent's packages, nor the trainer's machine the
+    robot's.
 
     Raises:
-        ConfigError: anything wrong with the file; one line with file, line, key and what was
+        ConfigError: anything is wrong with the file; one line with file, line, key and what was
             expected.
     """
     if document.path is not None and (folder := str(document.path.parent)) not in sys.path:
@@ -75,19 +76,19 @@ def make_parts(document: Document, parts: Collection[str]) -> dict[str, Any]:
 def _env_or_elsewhere(document: Document) -> Any:
     try:
         return _part(document, "env")
-    except ConfigError:  # a trainer's machine need not have what the robot's has
+    except ConfigError:  # a trainer's machine may lack the robot's packages
         return Elsewhere
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
-    """The plain values of an experiment's file; raises as `open_experiment`, and where one cannot
-    be.
+    """Return the plain values of an experiment's file. Raises what `open_experiment` does, and
+    ConfigError if a value is wrong.
     """
     return settings_of(open_experiment(path, overrides))
 
 
 def settings_of(document: Document) -> Settings:
-    """The plain values of an experiment; ConfigError: one that cannot be."""
+    """Return the plain values of an experiment. Raises ConfigError if one is wrong."""
     written = {key: value for key, value in document.data.items() if key not in PARTS}
     for key, value in written.items():
         if holds_component(value):
@@ -103,32 +104,34 @@ def settings_of(document: Document) -> Settings:
 
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
-    """Read the file, or the experiment of that name that ships, and lay the overrides, keys and
-    texts, over it.
+    """Read the file, or the experiment of that name that ships, and apply the overrides (keys and
+    texts).
 
-    Each part is a `class_path` with `init_args` then, also where the file has its import path
-    alone.
+    In the result, each part is a `class_path` with `init_args`, even if the file has only an import
+    path.
 
     Raises:
-        ConfigError: it cannot be read, has keys that do not exist, or lacks one; one line with file
-            and line.
+        ConfigError: it cannot be read, has a key that does not exist, or lacks one; one line with
+            file and line.
     """
     return _opened(read_document(find_experiment(str(path)) or Path(path)), overrides)
 
 
 def open_kept(text: str, path: str, overrides: Overrides = ()) -> Document:
-    """As `open_experiment`, of a text that was kept of the file `path`; that may be gone."""
+    """Do what `open_experiment` does, with a saved text of the file `path`, which may no longer
+    exist.
+    """
     document = parse_document(text, f"{path} (as it was kept)")
     document.path = Path(path).resolve()
     return _opened(document, overrides)
 
 
 def with_place(document: Document, problem: str) -> str:
-    """A problem behind file, line and key, if it begins with the name of an argument that the
+    """Put file, line and key before a problem that begins with the name of an argument that the
     experiment gives to code.
 
-    For what is found wrong when code is called, long after the file was read. The name may be that
-    of a part, too: `memory.gamma`.
+    This is for mistakes that are found only when the code is called, long after the file was read.
+    The name may include its part: `memory.gamma`.
     """
     name, _, rest = problem.partition(" ")
     said = tuple(name.split("."))
@@ -164,12 +167,12 @@ def _opened(document: Document, overrides: Overrides) -> Document:
 
 
 def as_yaml(data: dict[Any, Any]) -> str:
-    """Plain values as YAML for people: in their order, short lists on one line."""
+    """Return plain values as YAML for people: in their order, with short lists on one line."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Short lists on one line, nothing by reference."""
+    """Writes short lists on one line, and no references."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -184,7 +187,7 @@ _Dumper.add_representer(
 
 
 def _override(document: Document, keys: Keys, text: str) -> None:
-    """Lay one `--key.key VALUE` over the file; `--agent.lr_actor` is short for
+    """Apply one `--key.key VALUE` to the document; `--agent.lr_actor` is short for
     `--agent.init_args.lr_actor`.
     """
     value = parse_value(text)
@@ -211,7 +214,7 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
     target = taken_apart(component)[0]
-    # what is called as it is: where the file names a class, an object of it
+    # parts that are called directly: if the file names a class, make an object of it
     if name not in _FACTORIES:
         return make_object(document, (name,), component) if isinstance(target, type) else component
     if isinstance(target, type):
@@ -227,9 +230,10 @@ def _part(document: Document, name: str) -> Any:
 
 
 def with_defaults(document: Document, name: str, made: Callable[..., Any] | None = None) -> Any:
-    """A part as it is written; of one that was imported, with the defaults that YAML can say.
+    """Return a part as it was written; if it was imported, with those defaults that YAML can
+    express.
 
-    `made`: the part's factory, with what other parts have told it.
+    `made` is the part's factory, completed with arguments from other parts.
     """
     value: Any = document.data.get(name)
     component = document.components.get((name,))

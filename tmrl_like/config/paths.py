@@ -1,4 +1,4 @@
-"""Folders and files of this machine, as functions of two things: a root and a run's name.
+"""Folders and files on this machine, derived from a data folder and a run's name.
 
 Nothing here touches the disk.
 """
@@ -15,18 +15,18 @@ EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
 
 
 class RunPath(enum.Enum):
-    """What a path argument is when it is left out."""
+    """Stands for a path argument that was left out."""
 
     OF_RUN = "the file of the run that `config_constants` names when the constructor is called"
 
 
 def default_keys_folder() -> Path:
-    """This machine's keys."""
+    """Return the folder of this machine's keys."""
     return data_folder() / "keys"
 
 
 def keys_folder(given: str | None) -> Path:
-    """The folder that somebody gave for this machine's keys, or theirs."""
+    """Return the given folder of keys, or this machine's default if None."""
     return Path(given).expanduser() if given else default_keys_folder()
 
 
@@ -36,22 +36,22 @@ class RunPaths:
     Attributes:
         run_name: names the run's folder.
         root: the data folder.
-        folder: everything of this run.
-        users: files of the processes that use the run now; outside its folder, which may be
+        folder: folder of this run.
+        users: lock files of the processes that use the run now; outside its folder, which may be
             renamed.
         weights: folder of the weights.
         worker_model: the newest weights that a worker of this run received.
         trainer_model: the newest weights that the trainer published.
         policies: the policy store.
-        model_history: prefix of weights kept from time to time (`model_history`).
-        spool: samples that workers of this machine keep on disk until the trainer has stored them.
+        model_history: prefix of the weights that `model_history` keeps from time to time.
+        spool: samples that workers on this machine keep on disk until the trainer has stored them.
         checkpoints: folder of the checkpoints.
         checkpoint: the whole training, for a restart.
         dataset: recorded memories of this run, for scripts.
         metrics: one JSON object a line.
-        log: log lines of all that use the run on this machine.
-        signals: what a person has said to workers of this machine.
-        best: the best run that workers of this machine have driven.
+        log: log lines of all processes on this machine that use the run.
+        signals: what a person has told workers on this machine.
+        best: the best run that workers on this machine have driven.
     """
 
     def __init__(self, run_name: str, root: Path) -> None:
@@ -75,6 +75,6 @@ class RunPaths:
 
     @classmethod
     def of(cls, folder: Path) -> RunPaths:
-        """The files of the run in a folder."""
+        """Return the files of the run in this folder."""
         whole = folder.resolve()
         return cls(whole.name, whole.parents[1])

@@ -1,8 +1,8 @@
-"""Which processes of this machine use a run's folder. A `run` or a trainer owns it, one at a time.
+"""Which processes on this machine use a run's folder. One `run` or trainer at a time owns it.
 
-Each process that uses a run holds a lock on a file in `RunPaths.users` that is named after it:
+Each process that uses a run holds a lock on a file of its own in `RunPaths.users`, named after
 part, process and time. The system frees the lock when the process ends, however it ends; a file
-that nobody holds means nothing.
+without a lock means nothing.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ _count = itertools.count()
 def use_run(
     paths: RunPaths, part: str, *, supervised: bool = False, alone: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """Use a run's folder in the `with` block; it gives what ends being alone.
+    """Use a run's folder during the `with` block. Yields a function that ends exclusive use
+    (`alone`).
 
-    Log lines of this process go to `run.log` there meanwhile; those of a `run` and of its parts it
-    writes itself.
+    Meanwhile, log lines of this process are also written to `run.log` in the folder, except those
+    of a `run` and of its parts, which the `run` itself writes.
 
     Args:
         paths: of the run.
-        part: the command, "trainer" or "worker" of a script likewise; `run` and `trainer` own the
+        part: the command; for a script, likewise "trainer" or "worker". `run` and `trainer` own the
             folder, others share it.
-        supervised: started by the `run` that owns the folder.
-        alone: the folder will be renamed: nobody else may use it, and who wants to waits until that
-            is done.
+        supervised: this process was started by the `run` that owns the folder.
+        alone: the folder will be renamed. No other process may use it, and those that want to wait
+            until this is done.
 
     Raises:
-        ConfigError: another process uses it that this one cannot share it with.
+        ConfigError: another process uses it, and this one cannot share it.
     """
     refused = ("",) if alone else _OWNERS if part in _OWNERS and not supervised else ()
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as turn:
         try:
             paths.users.mkdir(parents=True, exist_ok=True)
-            # two do not look at once
+            # so that only one process at a time looks at the users
             turn.enter_context(filelock.FileLock(paths.users / ".lock", timeout=_TURN_S))
             for other in sorted(_users(paths)):  # a `run` before its parts
                 if other.startswith(refused):
@@ -99,12 +100,12 @@ def is_in_use(paths: RunPaths) -> bool:
 
 
 def _users(paths: RunPaths) -> list[str]:
-    """Names of the files that are held; the others are removed."""
+    """Return the names of the locked files; remove the others."""
     return [file.name for file in paths.users.glob("*_*") if not _forget_if_free(file)]
 
 
 def _forget_if_free(file: Path) -> bool:
-    """Remove the file of a process that has ended; False if it is alive."""
+    """Remove the file of a process that has ended; return False if the process is alive."""
     lock = filelock.FileLock(file)
     try:
         lock.acquire(blocking=False)
@@ -117,7 +118,9 @@ def _forget_if_free(file: Path) -> bool:
 
 
 class _LogFile(logging.FileHandler):
-    """Adds to a file; where nobody else shows warnings, Python's own last resort still does."""
+    """Appends to a file. If no other handler shows warnings, Python's own last resort still
+    does.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
@@ -129,12 +132,14 @@ class _LogFile(logging.FileHandler):
             logging.lastResort.handle(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """A full disk costs lines here, and nothing else."""
+        """Ignore errors: a full disk costs log lines here, and nothing else."""
 
 
 @contextlib.contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Have what tmrl_like logs in this process in a file as well: once, whoever asks for it."""
+    """Also write this process's log lines of tmrl_like to a file; once, even if several callers ask
+    for it.
+    """
     logger = logging.getLogger("tmrl_like")
     if any(
         isinstance(handler, _LogFile) and handler.baseFilename == str(file)

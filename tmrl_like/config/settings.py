@@ -1,6 +1,6 @@
-"""The plain values of an experiment: with which numbers it runs, on which server.
+"""The plain values of an experiment: its numbers and its server.
 
-Nothing here reads a file, and of other rooms only their pages of options are imported.
+Nothing here reads a file, and from other packages only their option classes are imported.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ class ServerSection(ServerOptions):
     """Where the server is, and how it works.
 
     Attributes:
-        host: address that workers and trainer dial; of several (a list, or text with commas)
-            workers dial one, and the next one when that is away. Each may have a port of its own,
-            a.example:7791.
+        host: address that workers and trainer connect to. With several (a list, or text with
+            commas), a worker connects to one of them, and to the next one if that is away. Each may
+            have a port of its own, a.example:7791.
         bind: local address that the server listens on; none: only this machine if `host` is this
             machine, else all addresses.
-        port: TCP port that the server listens on, and of each host that has none of its own.
+        port: TCP port that the server listens on, and of each host that names no port of its own.
         transport: how bytes travel: zmq or tlspyo.
         keys_dir: folder with this machine's keys; none: the one in the data folder.
-        engine: addresses of an engine's nodes, with commas: the server gives it the samples, and
-            the trainer takes them from there; none: they go straight to the trainer.
-        engine_credentials: file (.creds) with which this machine's server or trainer proves to the
-            engine who it is; none: its nodes ask for none.
+        engine: addresses of an engine's nodes, separated by commas: the server passes samples to
+            the engine, and the trainer takes them from there; none: they go straight to the
+            trainer.
+        engine_credentials: file (.creds) with which this machine's server or trainer authenticates
+            to the engine; none: the engine's nodes do not ask for any.
         engine_ca: certificate, in PEM, that signed those of the engine's nodes; none: this machine
             trusts them anyway.
-        engine_max_bytes: that the engine keeps for the trainer; beyond, the workers do.
+        engine_max_bytes: most bytes that the engine keeps for the trainer; what exceeds this stays
+            with the workers.
         limits: of the transport.
     """
 
@@ -77,17 +79,17 @@ class ServerSection(ServerOptions):
 
     @property
     def connection(self) -> dict[str, Any]:
-        """What server, workers and trainer are given alike."""
+        """The connection arguments that server, workers and trainer share."""
         keys_dir = None if self.keys_dir is None else Path(self.keys_dir).expanduser()
         return {"transport": self.transport, "keys_dir": keys_dir, "limits": self.limits}
 
     @property
     def dialled(self) -> dict[str, Any]:
-        """What workers and trainer are given alike."""
+        """The connection arguments that workers and trainer share."""
         return self.connection | {"server_ip": self.host, "server_port": self.port}
 
     def engine_options(self, run: str) -> EngineOptions | None:
-        """The engine of a run; None: there is none."""
+        """Return the engine's options for a run, or None if there is no engine."""
         if self.engine is None:
             return None
         return EngineOptions(
@@ -101,7 +103,7 @@ class ServerSection(ServerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSection(WorkerOptions):
-    """How a worker runs its environment, and what the command `worker` does with it.
+    """How a worker runs its environment, and how the command `worker` runs the worker.
 
     Attributes:
         test_episode_interval: a test episode before every k-th training episode; 0: none.
@@ -109,7 +111,7 @@ class WorkerSection(WorkerOptions):
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect in lockstep with training: each environment step allows
             `trainer.max_training_steps_per_env_step` training steps, and each environment waits for
-            those of its step before the last; refused where the environment runs in real time.
+            those of its step before the last; refused if the environment runs in real time.
     """
 
     test_episode_interval: Natural = 10
@@ -129,9 +131,10 @@ class TrainerSection(TrainerOptions, Schedule):
         tensorboard: write metrics for TensorBoard into the run's folder.
         wandb: send metrics to Weights & Biases; with WANDB_MODE=offline they stay in the run's
             folder.
-        wandb_entity: user or team there.
-        wandb_project: project there.
-        wandb_run_id: the same id continues a run; none: the name of the run.
+        wandb_entity: user or team at Weights & Biases.
+        wandb_project: project at Weights & Biases.
+        wandb_run_id: id of the run at Weights & Biases; the same id continues a run; none: the name
+            of the run.
     """
 
     torch_threads: Positive | None = None
@@ -145,13 +148,13 @@ class TrainerSection(TrainerOptions, Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class ProofSection(Options):
-    """What `run --proof` asks of the trained policy, compared with an untrained one.
+    """What `run --proof` requires of the trained policy, compared with an untrained one.
 
     Attributes:
-        episodes: test episodes of each.
+        episodes: test episodes with each of the two policies.
         margin: by how many standard errors the mean return must be better.
         min_terminated_share: share of the trained policy's episodes that must reach a terminal
-            state; where that is a failure, leave it at 0.
+            state; leave it at 0 if a terminal state is a failure.
     """
 
     episodes: Annotated[int, Meta(ge=2)] = 20
@@ -161,8 +164,8 @@ class ProofSection(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The plain values of an experiment: all that can be known without importing the code that it
-    names.
+    """The plain values of an experiment: everything that is known without importing the code that
+    it names.
 
     Attributes:
         run_name: name of the run; names its folder, runs/RUN_NAME in the data folder.
@@ -200,8 +203,8 @@ class Settings:
 
     @property
     def engine(self) -> EngineOptions | None:
-        """The engine that this run's samples go through; None: straight from the server to the
-        trainer.
+        """The options of the engine that this run's samples go through, or None if they go straight
+        from the server to the trainer.
         """
         return self.server.engine_options(self.run_name)
 
@@ -231,7 +234,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, which no other can dial."""
+    """Whether a host's name or address is this machine's loopback, which no other machine can
+    reach.
+    """
     if host == "localhost":
         return True
     try:

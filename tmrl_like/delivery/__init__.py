@@ -1,27 +1,28 @@
-"""Exactly once: entries of a worker's control loop to the trainer's memory, whatever is killed.
+"""Exactly-once delivery of entries from a worker's control loop to the trainer's memory, whichever
+process is killed.
 
-An entry is a sample, the report of an episode or a break, and has a number: 1, 2, 3, … within its
-incarnation, one control loop of one process of a worker. No other name is needed on the way.
-Packets are cut when they are sent, and may be cut in another way when they are sent again. Each end
-remembers how far the entries of an incarnation have come::
+An entry is a sample, the report of an episode, or a break. Entries are numbered 1, 2, 3, … within
+their incarnation: one control loop of one process of a worker. Incarnation and number identify an
+entry everywhere. Packets are formed when they are sent, and may be divided differently when they
+are sent again. Each side remembers how far the entries of an incarnation have come::
 
-                 sender (the worker's)                    receiver (the trainer's)
-    sent         up to here they are on their way         -
-    received     need not be sent again                   in the memory, as are all before them
-    stored       forgotten, their files are filled again  in the trainer's store, or the memory
-    oldest       the first that is still there            what is missing before it never comes
+                 sender (worker)                          receiver (trainer)
+    sent         entries up to here have been sent        -
+    received     … need not be sent again                 … are in the memory
+    stored       … are deleted, their files are reused    … are in the store, or only the memory
+    oldest       the first entry that is still there      earlier missing entries never come
 
-The sender sends in order; again after a new connection, to another trainer, when it is asked to,
-and after a long silence. The receiver cuts off what it has, and takes nothing behind a gap that may
-still be filled.
+The sender sends entries in order. It sends them again after a new connection, to another trainer,
+when asked to, and after a long silence. The receiver skips entries that it has, and takes nothing
+after a gap that may still be filled.
 
-- `sample_log`   the control thread appends entries to files mapped into memory (`segments`)
-- `chain`        those files, in order, for another thread or process
-- `source`       which reads entries by number there, and makes packets of them
-- `sender`       sends those of one incarnation until they are stored
-- `outbox`       the senders of one worker: its control loops', and dead processes' (`folder`)
+- `sample_log`   the control thread appends entries to memory-mapped files (`segments`)
+- `chain`        these files, in order, for another thread or process
+- `source`       reads entries by number from a chain, and makes packets of them
+- `sender`       sends the entries of one incarnation until they are stored
+- `outbox`       all senders of one worker: for its control loops and dead processes (`folder`)
 - `receiver`     the trainer's bookkeeping: what to take, what to acknowledge
-- `sample_store` packets on a disk, in files that are written once: the trainer's, and data sets
+- `sample_store` packets on disk, in write-once files: the trainer's store, and data sets
 
-None of them has a thread or a clock: the time is an argument.
+None of them has a thread or a clock of its own: the time is an argument.
 """

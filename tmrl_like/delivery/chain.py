@@ -1,5 +1,5 @@
-"""The files of one control loop that hold entries which are not stored, in the order in which they
-were filled.
+"""The files of one control loop that hold entries not stored yet, in the order in which they were
+filled.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _structure_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node
 
 @dataclass(slots=True)
 class Cursor:
-    """Where an entry lies, or will lie."""
+    """The place of an entry that exists, or of the next one to come."""
 
     segment: Segment
     at: int
     entry: int
-    breaks: int  # before it
-    form: RowFormat | None = None  # of the rows there
+    breaks: int  # number of breaks before it
+    form: RowFormat | None = None  # of the rows at this place
 
     def enter(self, segment: Segment) -> None:
-        """Go to the start of the segment that follows."""
+        """Go to the start of the following segment."""
         self.segment, self.at, self.form = segment, HEAD_BYTES, None
 
     def go_behind(self, kind: int, at: int, size: int, count: int) -> None:
-        """Go behind the first `count` of the records that lie here, as `SegmentChain.runs` yields
-        them.
+        """Advance past the first `count` of the records at this place, as `SegmentChain.runs`
+        yields them.
         """
         self.at = at + count * padded(size)
         if kind == STRUCTURE:
@@ -67,35 +67,35 @@ class Cursor:
 
 
 def start_of(segment: Segment) -> Cursor:
-    """A cursor at its first entry."""
+    """Return a cursor at the first entry of a segment."""
     return Cursor(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])
 
 
 class SegmentChain:
-    """Maps the files of one control loop, and gives them back when nobody needs them.
+    """Maps the files of one control loop, and frees them when they are no longer needed.
 
     Attributes:
-        is_dead: their process has ended, and a power cut may have damaged what it wrote last: that
-            is left out.
-        is_short: a file could not be read for want of descriptors or memory, when it was looked for
-            last.
-        segments: those that are known, oldest first.
+        is_dead: whether their process has ended. A power cut may have damaged what it wrote last,
+            which is then left out.
+        is_short: whether a file could not be read at the last attempt, because descriptors or
+            memory were lacking.
+        segments: the segments known so far, oldest first.
     """
 
     def __init__(self, folder: Path, incarnation: int, is_dead: bool) -> None:
-        """Nothing is mapped yet."""
+        """Prepare the chain, without mapping a file yet."""
         self.is_dead = is_dead
         self.is_short = False
         self.segments: deque[Segment] = deque()
         self._folder, self._incarnation = folder, incarnation
         self._mapped: dict[int, Segment] = {}  # by file
-        self._lost_before = 0  # as the segments said that are removed
+        self._lost_before = 0  # lost samples according to segments that were removed
         self._said: set[str] = set()
 
-    # -- the way forward ---------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def find_oldest(self) -> bool:
-        """Whether there is a segment to begin with."""
+        """Find the oldest segment if none is known; return whether there is one."""
         if not self.segments:
             self.is_short = False
             found = [
@@ -107,12 +107,12 @@ class SegmentChain:
         return bool(self.segments)
 
     def runs(self, cursor: Cursor) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what `Segment.runs` does, from a cursor on that the caller moves; through the
-        segments that follow.
+        """Yield runs as `Segment.runs` does, through all following segments; the caller moves the
+        cursor.
         """
         while True:
             file = cursor.segment.words[NEXT]
-            cursor.segment.order()  # END is looked at after that
+            cursor.segment.order()  # END must be read after that
             yield from cursor.segment.runs(cursor.at, self.is_dead)
             following = self._following(cursor, file) if file else None
             if following is None:
@@ -120,8 +120,8 @@ class SegmentChain:
             cursor.enter(following)
 
     def _following(self, cursor: Cursor, file: int) -> Segment | None:
-        """The segment that is filled after the one at `cursor`, in this file; None: not now, or
-        never.
+        """Return the segment in this file, which follows the one at `cursor`; None if it cannot be
+        read now, or not at all.
         """
         number = cursor.segment.words[NUMBER] + 1
         known = next(
@@ -146,8 +146,10 @@ class SegmentChain:
         return segment
 
     def _map(self, file: int) -> Segment | None:
-        """A file of this process; None: it is gone, just made, after a power cut another one's, or
-        there is no room.
+        """Map a file of this process.
+
+        Returns None if the file is gone, was just created, belongs to another process after a power
+        cut, or if descriptors or memory are lacking.
         """
         if file not in self._mapped:
             for gone in [
@@ -176,12 +178,12 @@ class SegmentChain:
             self._said.add(line)
             log.error("%s", line)
 
-    # -- what is noted in it -----------------------------------------------------------------------
+    # -- notes in the segments ---------------------------------------------------------------------
 
     @property
     def stored(self) -> int:
-        """Entries up to this one are stored, as far as this process and those before it have noted,
-        or given up.
+        """The entry up to which this process and earlier ones have noted entries as stored, or have
+        given them up.
         """
         if not self.find_oldest():
             return 0
@@ -189,7 +191,7 @@ class SegmentChain:
         return max(words[FIRST] - 1, words[STORED])
 
     def note_stored(self, entry: int) -> None:
-        """Entries up to this one are stored: segments that hold no others may be filled again."""
+        """Note that entries up to this one are stored; free the segments that hold no others."""
         while len(self.segments) > 1 and self.segments[1].words[FIRST] <= entry + 1:
             self.free_oldest()
         if self.segments:
@@ -197,21 +199,21 @@ class SegmentChain:
 
     @property
     def lost_samples(self) -> int:
-        """Samples that no segment had room for, or that were given up."""
+        """Number of samples that no segment had room for, or that were given up."""
         there = (
             self.segments[-1].words[LOST] + self.segments[0].words[DROPPED] if self.segments else 0
         )
         return max(self._lost_before, there)
 
-    # -- what is not needed any more ---------------------------------------------------------------
+    # -- freeing -----------------------------------------------------------------------------------
 
     def give_up_oldest(self, samples: int) -> None:
-        """Let the oldest be filled again, though so many samples in it were not received."""
+        """Free the oldest segment, although this number of its samples was not received."""
         self.segments[1].words[DROPPED] = self.segments[0].words[DROPPED] + samples
         self.free_oldest()
 
     def free_oldest(self) -> None:
-        """Let the oldest be filled again; what a dead process has left is removed."""
+        """Free the oldest segment to be filled again; remove it if its process is dead."""
         segment, second = self.segments.popleft(), self.segments[0]
         second.words[DROPPED] = max(second.words[DROPPED], segment.words[DROPPED])
         if self.is_dead:
@@ -221,7 +223,7 @@ class SegmentChain:
             segment.words[FREED] = segment.words[NUMBER]
 
     def remove_all(self) -> None:
-        """Remove the segments that follow each other, and begin with what is left."""
+        """Remove the known segments, which follow each other, and continue with any others."""
         self._lost_before = self.lost_samples
         while self.segments:
             self._remove(self.segments.popleft())
@@ -232,7 +234,7 @@ class SegmentChain:
         segment.remove()
 
     def close(self, remove: bool = False) -> None:
-        """Unmap the files; `remove`: none of them is needed any more. Twice is fine."""
+        """Unmap the files; `remove`: delete them as well. Calling it twice is fine."""
         self.segments.clear()
         for segment in self._mapped.values():
             segment.close()

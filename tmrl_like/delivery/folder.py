@@ -1,15 +1,15 @@
-"""A worker's folder, where what its control loops have appended outlives its processes.
+"""A worker's folder, in which the entries of its control loops outlive its processes.
 
 ::
 
-    SPOOL/              what the user names; several workers may share it
+    SPOOL/              chosen by the user; several workers may share it
       WORKER/           the entries of one worker
         worker.lock     held by the process that drives the environment
         lock            held by the process that sends
         INCARNATION-NUMBER.rows   entries that the trainer has not stored (`segments`)
 
-Without a spool the folder is a private one in the machine's shared memory: it outlives each of the
-two processes, but not both.
+Without a spool the folder is a private one in the machine's shared memory: it outlives either of
+the two processes, but not both.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _WRITER = "worker.lock"
 _SHARED_MEMORY = Path("/dev/shm")
 _PRIVATE = "tmrl_like."  # no worker's folder has a dot in its name
 _LOCK_WITHIN_S = 2.0  # a process that was just killed may need a moment to end
-_READER_WITHIN_S = 5.0  # one whose environment's process was killed sends what is left
-_YOUNG_S = 60.0  # a private folder that was just made may not be locked yet
+_READER_WITHIN_S = 5.0  # a sender whose worker was killed first sends what is left
+_YOUNG_S = 60.0  # a private folder that was just created may not be locked yet
 _MAX_FOLDER_NAME = 200
 
 
@@ -46,13 +46,13 @@ class WorkerFolder:
     """The folder of one worker, for the process that drives the environment.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
         worker: the worker's name.
-        is_private: whether it is removed when both processes have ended.
+        is_private: whether the folder is removed when both processes have ended.
     """
 
     def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock) -> None:
-        """Use `open_folder`, which locks it."""
+        """Use `open_folder` instead, which locks the folder."""
         remove_never_filled(path)
         self.path = path
         self.worker = worker
@@ -60,18 +60,18 @@ class WorkerFolder:
         self._lock = lock
 
     def close(self) -> None:
-        """Leave the folder to the next process. Twice is fine."""
+        """Leave the folder to the next process. Calling it twice is fine."""
         self._lock.release()
         leave(self.path)
 
 
 def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
-    """Lock a worker's folder in `root`, which is made if it is not there; None: a private one.
+    """Lock a worker's folder in `root`, which is created if missing; None: a private folder.
 
-    Without a name it is that of the first folder that no process uses, or a new one.
+    Without a name, the first folder that no process uses is taken, or a new one with a new name.
 
     Raises:
-        ConfigError: a living process uses the folder of this name, or the folder cannot be used at
+        ConfigError: another process uses the folder of this name, or the folder cannot be used at
             all.
     """
     try:
@@ -111,7 +111,9 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
 
 
 def shared_memory() -> Path:
-    """Where private folders are: this machine's shared memory, or its temporary folder."""
+    """Return the parent of private folders: this machine's shared memory, or its temporary
+    folder.
+    """
     return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 
 
@@ -128,8 +130,8 @@ def _private_folder(worker: str) -> WorkerFolder:
 
 
 def lock_for_reading(path: Path) -> filelock.BaseFileLock:
-    """Lock a worker's folder for the process that sends; ConfigError: another one has it, and keeps
-    it.
+    """Lock a worker's folder for the process that sends; raise ConfigError if another process keeps
+    it locked.
     """
     lock = lock_folder(path, _READER_WITHIN_S)
     if lock is None:
@@ -138,12 +140,12 @@ def lock_for_reading(path: Path) -> filelock.BaseFileLock:
 
 
 def is_private(path: Path) -> bool:
-    """Whether the folder belongs to one worker process, and goes with it."""
+    """Whether a folder is private: it belongs to one worker process and is removed after it."""
     return path.name.startswith(_PRIVATE)
 
 
 def has_writer(path: Path) -> bool:
-    """Whether a process drives the environment of this folder."""
+    """Whether a process uses this folder to drive an environment."""
     return _is_locked(path, _WRITER)
 
 
@@ -165,5 +167,5 @@ def leave(path: Path) -> None:
 
 
 def new_name() -> str:
-    """A name for a worker or trainer that no other process has."""
+    """Return a name for a worker or trainer that no other process has."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""When a worker's packets leave, and how much is kept until the trainer has stored it."""
+"""When a worker sends packets, and how much it keeps until the trainer has stored it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from tmrl_like.base.options import NotNegative, Options, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxOptions(Options):
-    """When packets leave, and how much is kept.
+    """When a worker sends packets, and how much it keeps.
 
     Attributes:
-        min_samples: a packet never leaves with fewer samples (but for the reports of finished
-            episodes).
-        max_samples: a packet leaves when it has this many; in a backlog it holds up to 20 times as
-            many.
-        max_packet_bytes: or when it is this large, before compression, and has `min_samples`.
-        max_age_s: a packet leaves when its first sample is this old, if it has `min_samples`.
-        max_bytes: bytes kept in shared memory until the trainer has stored them; beyond, the oldest
-            are dropped and counted.
+        min_samples: no packet is sent with fewer samples, except reports of finished episodes.
+        max_samples: a packet is sent when it has this many samples; in a backlog a packet holds up
+            to 20 times as many.
+        max_packet_bytes: a packet is also sent when it is this large, before compression, and has
+            `min_samples`.
+        max_age_s: a packet is also sent when its first sample has waited this long, if it has
+            `min_samples`.
+        max_bytes: maximum size of the samples kept in shared memory until the trainer has stored
+            them; beyond it, the oldest are dropped and counted.
         spool_max_bytes: the same on disk, with a spool.
-        window_bytes: bytes that may be in flight at once.
+        window_bytes: maximum number of bytes in flight.
     """
 
     min_samples: Positive = 1
@@ -33,5 +34,7 @@ class OutboxOptions(Options):
     window_bytes: Positive = 32 << 20
 
     def kept_bytes(self, is_private: bool) -> int:
-        """What a worker keeps, in a private folder in shared memory or in a spool."""
+        """Return how many bytes a worker keeps, in a private folder in shared memory or in a
+        spool.
+        """
         return self.max_bytes if is_private else self.spool_max_bytes

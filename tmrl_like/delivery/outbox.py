@@ -1,5 +1,5 @@
-"""The link's end of delivery: to the trainer goes what the control loops have appended, and what
-dead processes left.
+"""The link's end of delivery: sends what the control loops have appended, and what dead processes
+have left, to the trainer.
 
 Everything is bounded: beyond the limits the oldest entries are dropped, and their samples are
 counted as lost.
@@ -24,15 +24,15 @@ log = logging.getLogger("tmrl_like.delivery")
 
 
 class Outbox:
-    """Sends the entries of a worker, of each process in order, until they are stored.
+    """Sends the entries of a worker, in order for each process, until they are stored.
 
-    It keeps nothing that the files do not hold: killed at any point, the next outbox of the folder
-    goes on.
+    All state is in the files: if the outbox is killed at any point, the next outbox of the folder
+    continues.
 
     Attributes:
         worker: the worker's name.
-        incarnations: of this worker's control loops.
-        lost_samples: dropped before the trainer had them.
+        incarnations: incarnations of this worker's control loops.
+        lost_samples: number of samples dropped before the trainer had them.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Outbox:
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
-        """Lock what is in the worker's folder, and take it over; `incarnations` are those of the
-        `SampleLog`s.
+        """Lock the worker's folder and take over the entries in it.
 
-        `epoch_s` is that of the process which fills them, see `SamplePacket`.
+        `incarnations` are those of the `SampleLog`s; `epoch_s` is that of the process that fills
+        them, see `SamplePacket`.
 
         Raises:
             ConfigError: another process still sends what is in the folder.
@@ -60,7 +60,7 @@ class Outbox:
         self._clock = clock
         self._epoch_s = epoch_s
         self._lock = lock_for_reading(path)
-        # the connection's thread sends, others ask how far it is, and close
+        # the connection's thread sends; other threads ask how far it is, and close
         self._busy = threading.Lock()
         self._is_closed = self._said_full = False
         self._said_aside: set[int] = set()
@@ -73,7 +73,7 @@ class Outbox:
         self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
         now = clock()
         try:
-            self._senders = {  # the next to send comes first
+            self._senders = {  # the next one to send comes first
                 incarnation: Sender(
                     Source(path, worker, incarnation, incarnation in self.takes_over), options, now
                 )
@@ -95,15 +95,15 @@ class Outbox:
 
     @property
     def lost_samples(self) -> int:
-        """Samples that were dropped before the trainer had them."""
+        """Number of samples that were dropped before the trainer had them."""
         with self._busy:
             return self._lost_by_dead + sum(
                 sender.source.lost_samples for sender in self._senders.values()
             )
 
     def pump(self, send: Send, may_send: bool, awaits: bool = False) -> None:
-        """Send as much as shall leave, and the window and the connection take; `awaits`: see
-        `SamplePacket`.
+        """Send the packets that are due, as far as the window and the connection allow; `awaits`:
+        see `SamplePacket`.
         """
         with self._busy:
             if self._is_closed:
@@ -117,7 +117,7 @@ class Outbox:
         for sender in self._senders.values():
             sender.mind_silence(now)
         is_open = True
-        idle = 0  # senders in a row that had nothing
+        idle = 0  # consecutive senders that had nothing to send
 
         def send_on(data: bytes) -> bool:
             nonlocal is_open
@@ -132,7 +132,7 @@ class Outbox:
             incarnation, sender = next(iter(self._senders.items()))
             has_sent = sender.send_one(send_on, now, awaits, self._epoch_s)
             idle = 0 if has_sent else idle + 1
-            if is_open:  # else whoever could not send comes first
+            if is_open:  # else this sender, which could not send, stays first
                 self._senders[incarnation] = self._senders.pop(incarnation)
 
     @property
@@ -142,8 +142,8 @@ class Outbox:
         )
 
     def _drop_what_is_too_much(self) -> None:
-        """Let each control loop have its share, and dead processes what is left, the newest
-        first.
+        """Drop the oldest entries beyond the limit: each control loop gets an equal share, dead
+        processes get the rest, the newest first.
         """
         own = [self._senders[incarnation] for incarnation in self.incarnations]
         lost = sum(sender.drop_oldest(self._max_bytes // len(own)) for sender in own)
@@ -161,7 +161,7 @@ class Outbox:
             )
 
     def hasten(self) -> None:
-        """Have all that was appended so far leave with the next `pump`: nothing follows, say."""
+        """Send all entries appended so far with the next `pump`, e.g. because none follow."""
         with self._busy:
             if self._is_closed:
                 return
@@ -169,7 +169,7 @@ class Outbox:
                 self._senders[incarnation].hasten()
 
     def on_ack(self, ack: m.Ack) -> None:
-        """Forget what is stored; send again what is missing."""
+        """Process an acknowledgement: forget what is stored, and send again what is missing."""
         with self._busy:
             sender = self._senders.get(ack.incarnation)
             if sender is None or self._is_closed:
@@ -178,7 +178,7 @@ class Outbox:
             self._let_go(ack.incarnation)
 
     def _let_go(self, incarnation: int) -> None:
-        """Forget what is stored; of a dead process that has nothing else all goes."""
+        """Forget what is stored; if nothing else is left of a dead process, remove its files."""
         sender = self._senders[incarnation]
         sender.source.forget(sender.stored)
         if sender.source.is_dead and sender.source.is_empty:
@@ -187,7 +187,7 @@ class Outbox:
             del self._senders[incarnation]
 
     def send_again(self, to_another_trainer: bool) -> None:
-        """What was in flight may be lost; to another trainer, so may what was received and is not
+        """Send again what was in flight; to another trainer, also what was received and is not
         stored.
         """
         with self._busy:
@@ -196,15 +196,15 @@ class Outbox:
                 sender.send_again(sender.stored if to_another_trainer else sender.received)
 
     def stored(self, incarnation: int) -> int:
-        """Entries of a control loop up to this one are stored: whoever trains next will not hear of
-        them.
+        """Return the entry of a control loop up to which all are stored, and are not sent again to
+        any trainer.
         """
         with self._busy:
             return self._senders[incarnation].stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
-        """The trainer does not take what an earlier process left: keep it, and send it to another
-        trainer only.
+        """Keep what an earlier process left, and send it only to another trainer: this one does not
+        take it.
         """
         with self._busy:
             sender = self._senders.get(incarnation)
@@ -224,23 +224,22 @@ class Outbox:
             )
 
     def unacknowledged_samples(self) -> int:
-        """Samples, and reports of episodes, that are kept because the trainer has not stored
-        them.
-        """
+        """Return the number of entries that are kept because the trainer has not stored them."""
         with self._busy:
             return 0 if self._is_closed else sum(sender.kept for sender in self._senders.values())
 
     def pending(self) -> bool:
-        """Whether anything is not yet in the trainer's memory."""
+        """Whether any entry is not yet in the trainer's memory and may still get there."""
         with self._busy:
             return not self._is_closed and any(
                 sender.is_pending for sender in self._senders.values()
             )
 
     def close(self) -> None:
-        """Leave what is there to the next process. Twice is fine.
+        """Stop sending, and leave the remaining entries to the next process. Calling it twice is
+        fine.
 
-        A private folder goes when the process that drives the environment has left it, too.
+        A private folder is removed if the process that drives the environment has left it as well.
         """
         with self._busy:
             if self._is_closed:

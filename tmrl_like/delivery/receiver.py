@@ -1,6 +1,6 @@
-"""What the trainer has of each worker process: what to take, what to store, what to acknowledge.
+"""The trainer's bookkeeping of each worker process: what to take, to store and to acknowledge.
 
-No thread and no clock of its own: the connection's thread calls, and says what time it is;
+It has no thread and no clock of its own: the connection's thread calls it and passes the time.
 `confirm` and `reject` are for the training thread.
 """
 
@@ -34,10 +34,10 @@ from tmrl_like.wire.schema import Node
 log = logging.getLogger("tmrl_like.delivery")
 
 _ASK_AGAIN_S = 0.5
-_PACKET_BYTES = 1000  # about; what a packet counts for beside its message
+_PACKET_BYTES = 1000  # about; what a packet counts for in addition to its message
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
-_GROUP_BYTES = 16 << 20  # what is stored at once, about
+_GROUP_BYTES = 16 << 20  # about; how much is stored at once
 _MAX_REASON = 2000
 
 Process = tuple[str, int]  # worker, incarnation
@@ -48,21 +48,21 @@ class _Progress:
     """How far the entries of one worker process have come."""
 
     received: int = 0  # entries up to this one were taken, in order
-    confirmed: int = 0  # … and are in the memory
-    stored: int = 0  # … and where a trainer that is killed finds them again
-    trained: int = 0  # up to here the training steps are made
-    awaits: bool = False  # these steps; else `trained` is what is confirmed
-    stretch: int = 1  # the first of the entries that have followed each other without a gap
-    lost_samples: int = 0  # as the worker says
+    confirmed: int = 0  # … are in the memory
+    stored: int = 0  # … survive a kill of the trainer
+    trained: int = 0  # the training steps that entries up to this one allow are made
+    awaits: bool = False  # the worker waits for these steps; otherwise `trained` is `confirmed`
+    stretch: int = 1  # the first entry of the current stretch without a gap
+    lost_samples: int = 0  # according to the worker
     asked_at: float = -math.inf
-    rejection: str = ""  # why nothing of it is taken any more
+    rejection: str = ""  # why the process is rejected; empty: it is not
 
     def begin_stretch(self, entry: int) -> None:
-        """What comes next begins with this entry, and does not continue what came before."""
+        """Start a new stretch with this entry: it does not continue what came before."""
         self.received, self.stretch = entry - 1, entry
 
     def take_over(self, entry: int) -> None:
-        """Entries up to this one are stored and in the memory, or need not be."""
+        """Note that entries up to this one are stored and in the memory, or need not be."""
         if entry > self.received:
             self.begin_stretch(entry + 1)
         self.confirmed = max(self.confirmed, entry)
@@ -70,11 +70,11 @@ class _Progress:
         self.trained = max(self.trained, entry)
 
     def stream_of(self, packet: m.SamplePacket) -> str:
-        """The name of the stream that the next packet belongs to."""
+        """Return the name of the stream that the next packet belongs to."""
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
     def may_ask(self, now: float) -> bool:
-        """Whether it was not asked just now; from here on it was."""
+        """Whether the worker may be asked again; if so, note that it is asked now."""
         if now - self.asked_at <= _ASK_AGAIN_S:
             return False
         self.asked_at = now
@@ -83,18 +83,17 @@ class _Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
-    """What the trainer takes of one worker, by its name, whatever key it has. Beyond, packets wait
-    at the worker.
+    """What the trainer accepts from one worker, identified by its name, whatever its key. Packets
+    beyond these limits wait at the worker.
 
     Attributes:
-        turn_s: for so long packets of all workers are read before anything else is seen to.
-        unread_bytes: of one worker, that wait to be read.
-        total_bytes: of all workers, that wait to be read, and again that wait for memory and store;
-            in equal shares.
-        processes: new ones of one worker, at first; then one a second.
-        episodes: reports of one worker, at first; then a tenth of them a second, and one per
-            sample.
-        lines: of log about one worker, at first; then one in ten seconds.
+        turn_s: how long packets of all workers are read before other work gets a turn.
+        unread_bytes: maximum bytes of one worker that wait to be read.
+        total_bytes: maximum bytes of all workers that wait to be read, and also that wait for
+            memory and store, in equal shares.
+        processes: burst of new processes of one worker; then one per second.
+        episodes: burst of reports of one worker; then a tenth of it per second, and one per sample.
+        lines: burst of log lines about one worker; then one per ten seconds.
     """
 
     turn_s: float = 0.01
@@ -106,24 +105,24 @@ class WorkerLimits:
 
 
 class BlockCheck(Protocol):
-    """Refuses samples that training could not use; both raise MemoryContractError."""
+    """Refuses samples that training could not use; both methods raise MemoryContractError."""
 
     def structure(self, schema: Node) -> None:
-        """Look at the structure of samples, before they are unpacked."""
+        """Check the structure of samples, before they are unpacked."""
 
     def values(self, block: SampleBlock) -> None:
-        """Look at their numbers."""
+        """Check the values of samples."""
 
 
 class _Waiting(NamedTuple):
     """A packet between the wire and the store."""
 
     last: Receipt
-    begin: int  # the first entry that is new
-    samples: int  # that are new
-    message: bytes | memoryview | None  # to be stored; None: it is not in the memory either
+    begin: int  # the first new entry
+    samples: int  # number of new samples
+    message: bytes | memoryview | None  # to be stored; None: not admitted to the memory
     progress: _Progress  # of its process
-    size_bytes: int  # of message and samples, about
+    size_bytes: int  # of message and samples, approximately
 
     @property
     def is_stored_later(self) -> bool:
@@ -134,8 +133,9 @@ class Receiver:
     """Takes each entry of each worker process once, in order, and stores what the memory has.
 
     Attributes:
-        malformed: packets that could not be decoded.
-        samples: ever stored, by earlier processes of this training too.
+        malformed: number of packets that could not be decoded.
+        samples: number of samples ever stored, including those of earlier processes of this
+            training.
         say: logs lines about a worker, within limits.
     """
 
@@ -147,11 +147,11 @@ class Receiver:
         limits: WorkerLimits = WorkerLimits(),
         check: BlockCheck | None = None,
     ) -> None:
-        """Start with nothing; `replay` takes over what is in the store.
+        """Start empty; `replay` takes over what is in the store.
 
-        Without a store the memory alone has the samples; with one it holds the newest
-        `keep_samples` at least. `run` names the training that they belong to. Without a `check`
-        nothing is compared before samples reach the memory.
+        Without a store, only the memory has the samples; a store holds at least the newest
+        `keep_samples`. `run` names the training that the samples belong to. Without a `check`,
+        samples are not checked before they reach the memory.
         """
         self.run = run
         self.limits = limits
@@ -162,32 +162,32 @@ class Receiver:
         self._reports = Buckets(limits.episodes, limits.episodes / 10)
         self._check = check
         self._store = store
-        self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
+        self._processes: dict[Process, _Progress] = {}  # least recently heard from first
         self._lost_samples = 0  # by all workers, since the start
         self._rejected = 0
-        # until they are stored, in the order in which they were taken
+        # packets that are not stored yet, in the order in which they were taken
         self._waiting: deque[_Waiting] = deque()
-        self._writing = 0  # the first of them, which are being stored
+        self._writing = 0  # how many of them, from the first, are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
-        self._acks: dict[Process, bool] = {}  # due; True: send again, please
+        self._acks: dict[Process, bool] = {}  # due; True: with a request to send again
         self._dismissals: dict[Process, None] = {}  # due, in order
-        # for what both threads change: confirmed, rejection, what is due
+        # protects what both threads change: confirmed, rejection, due messages
         self._lock = threading.Lock()
         if store is not None:
             store.keep_samples = keep_samples
 
-    # -- what earlier processes left ---------------------------------------------------------------
+    # -- samples of earlier processes --------------------------------------------------------------
 
     def replay(
         self, files: Iterable[StoredFile] | None = None, known: Sequence[Receipt] = ()
     ) -> Iterator[Buffer]:
-        """Yield all samples in the store, or in other files, in the order in which they were
+        """Yield all samples in the store, or in the given files, in the order in which they were
         stored.
 
-        Entries up to those in `known` are in the memory already.
+        Entries up to those in `known` are in the memory already and are skipped.
 
         Raises:
-            WireVersionError: another version wrote them.
+            WireVersionError: the files were written with another wire version.
         """
         if files is None:
             files = self._store.files() if self._store is not None else ()
@@ -203,7 +203,7 @@ class Receiver:
             process = packet.receipt[:2]
             progress = self._progress(process)
             if packet.last <= progress.received:
-                continue  # it is in two files
+                continue  # the packet is in two files
             first = max(packet.first, begin)
             if first > progress.received + 1:
                 progress.begin_stretch(first)
@@ -227,7 +227,7 @@ class Receiver:
             progress.lost_samples = max(progress.lost_samples, lost_samples)
 
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
-        """So much of these processes is stored, here or elsewhere: take what follows."""
+        """Note that entries up to these are stored, here or elsewhere; take only later ones."""
         for worker, incarnation, entry in receipts:
             self._progress((worker, incarnation)).take_over(entry)
 
@@ -241,24 +241,23 @@ class Receiver:
         now: float,
         admit: Callable[[m.SamplePacket], bool],
     ) -> Iterator[Delivery]:
-        """Take what is new and in order of a packet: yield it, or nothing; the work is done when it
-        is asked for.
+        """Take the new entries of a packet, if they are next in order: yield at most one delivery.
 
-        A packet that is damaged is asked for again, and so is what is missing before a packet,
-        unless its worker has it no more. One that does not decode is counted, and passed over.
-        Samples that `check` refuses make the process one that is rejected; those of packets that
-        `admit` does not let into the memory are dropped.
+        Damaged packets, and entries missing before a packet, are requested again, unless the worker
+        no longer has them. A packet that does not decode is counted and skipped. If `check` refuses
+        samples, their process is rejected; samples of packets that `admit` refuses are dropped. The
+        work is done during the iteration.
 
         Args:
             packet: the header.
-            body: what follows it.
-            data: the whole message, which is kept until it is stored.
+            body: the body, which follows the header.
+            data: the whole message, kept until it is stored.
             now: `time.monotonic()`.
             admit: whether a packet with this header may enter the memory.
         """
         process = packet.receipt[:2]
         if process not in self._processes and not self._new_processes.take(packet.worker, 1, now):
-            return  # it is not acknowledged, and comes again
+            return  # without an acknowledgement it will be sent again
         progress = self._progress(process)
         if progress.rejection:
             if progress.may_ask(now):
@@ -283,7 +282,7 @@ class Receiver:
             yield from self._take_new(packet, columns, data, progress, now, admit(packet))
 
     def _pass_over_lost(self, packet: m.SamplePacket, progress: _Progress) -> None:
-        """Wait no more for entries that the worker has no more."""
+        """Stop waiting for entries that the worker no longer has."""
         missing, first_kept = progress.received + 1, min(packet.oldest, packet.first)
         if first_kept <= missing:
             return
@@ -310,7 +309,7 @@ class Receiver:
         now: float,
         is_admitted: bool,
     ) -> Iterator[Delivery]:
-        """Take what is new of a packet that begins no later than the next entry."""
+        """Take the new entries of a packet that begins no later than the next entry."""
         known = progress.received
         blocks: list[SampleBlock] = []
         episodes: list[EpisodeStats] = []
@@ -339,7 +338,8 @@ class Receiver:
                 _Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes)
             )
         self._waiting_bytes[packet.worker] += size_bytes
-        uncovered = max(0, len(episodes) - samples)  # an episode has a sample, a test episode none
+        # an ordinary episode has samples, a test episode has none
+        uncovered = max(0, len(episodes) - samples)
         if not self._reports.take(packet.worker, uncovered, now):
             episodes = []
         yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
@@ -352,8 +352,8 @@ class Receiver:
         return block
 
     def _is_full_of(self, worker: str) -> bool:
-        """Whether what waits for memory and store is too much, and a worker has more than its share
-        of it.
+        """Whether too much waits for memory and store, and this worker has more than its share of
+        it.
         """
         waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
         return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
@@ -368,8 +368,10 @@ class Receiver:
             )
 
     def _progress(self, process: Process) -> _Progress:
-        """The entry of a process, which has just been heard of. Of very many, those that ended
-        first are forgotten.
+        """Return the progress of a process that was just heard from.
+
+        Beyond 4,096 processes, the one that was heard from longest ago is forgotten, unless some of
+        its entries are not stored yet.
         """
         with self._lock:
             progress = self._processes.pop(process, None) or _Progress()
@@ -378,13 +380,13 @@ class Receiver:
                 oldest, ended = next(iter(self._processes.items()))
                 del self._processes[oldest]
                 if not ended.rejection and ended.stored < ended.received:
-                    self._processes[oldest] = ended  # something of it waits
+                    self._processes[oldest] = ended  # some of its entries are not stored yet
             return progress
 
     # -- the memory's answer (training thread) -----------------------------------------------------
 
     def confirm(self, receipts: Sequence[Receipt]) -> None:
-        """The memory has these entries."""
+        """Note that the memory has these entries."""
         with self._lock:
             for worker, incarnation, entry in receipts:
                 progress = self._processes.get((worker, incarnation))
@@ -395,7 +397,9 @@ class Receiver:
                     self._acks.setdefault((worker, incarnation), False)
 
     def note_trained(self, receipt: Receipt) -> None:
-        """The training steps that entries up to this one allow are made; their worker awaits it."""
+        """Note that the training steps that entries up to this one allow are made, which their
+        worker awaits.
+        """
         with self._lock:
             progress = self._processes.get(receipt[:2])
             if progress is not None:
@@ -403,7 +407,7 @@ class Receiver:
                 self._acks.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
-        """Tell a worker that awaits it again how far training is: the message before may be
+        """Tell a worker in lockstep again how far training has come; the previous message may be
         lost.
         """
         with self._lock:
@@ -414,7 +418,7 @@ class Receiver:
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
-        """What of each worker process is in the memory."""
+        """How far the entries of each worker process are in the memory."""
         with self._lock:
             processes = self._processes.items()
             return tuple(
@@ -425,21 +429,21 @@ class Receiver:
 
     @property
     def unstored_samples(self) -> int:
-        """Samples that are in the memory and not stored: after a kill they come again."""
+        """Number of samples in the memory that are not stored; after a kill they are sent again."""
         with self._lock:
             waiting = [one for one in self._waiting if one.last.entry <= one.progress.confirmed]
         return sum(one.samples for one in waiting if one.is_stored_later)
 
     def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not
-        fit the memory.
+        """Reject a worker process whose samples do not fit the memory: take and acknowledge nothing
+        more of it.
 
         `receipt` is that of the first packet that does not fit.
         """
         reason = one_line(reason, _MAX_REASON)
         with self._lock:
             progress = self._processes.get(receipt[:2])
-            if progress is None:  # it was rejected before, and forgotten since
+            if progress is None:  # it was rejected earlier, and forgotten since
                 return
             progress.rejection = reason
             self._rejected += 1
@@ -451,30 +455,33 @@ class Receiver:
         self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
     def is_rejected(self, receipt: Receipt) -> bool:
-        """Whether nothing more of this process is taken. Only such a one is forgotten while packets
-        of it wait.
+        """Whether this process is rejected.
+
+        An unknown process counts as rejected: no other is forgotten while packets of it wait.
         """
         with self._lock:
             progress = self._processes.get(receipt[:2])
             return progress is None or bool(progress.rejection)
 
-    # -- the store, and what is due (connection's thread) ------------------------------------------
+    # -- the store, and due messages (connection's thread) -----------------------------------------
 
     def write(self, now: float) -> None:
-        """Store what the memory has, and acknowledge what is stored. What the disk does not take
+        """Store what the memory has, and acknowledge what is stored; what the disk does not take
         now waits.
         """
         while self._is_settled(now) and self._write_group(now):
             pass
 
     def finish(self) -> None:
-        """Store all that the memory has, however long it takes, before the store is closed."""
+        """Store everything that the memory has, however long it takes; call this before closing the
+        store.
+        """
         self.write(math.inf)
         while self._store is not None and self._store.wait():
             self.write(math.inf)
 
     def _is_settled(self, now: float) -> bool:
-        """Whether nothing is being stored; what was, is acknowledged."""
+        """Whether nothing is being stored; acknowledge what has been."""
         if self._store is not None and not self._store.is_settled(now):
             return False
         self._note_stored(self._writing)
@@ -482,7 +489,7 @@ class Receiver:
         return True
 
     def _write_group(self, now: float) -> bool:
-        """Begin to store what comes first; False: there is nothing, or it is too early."""
+        """Begin to store the first packets; return False if there are none, or it is too early."""
         group: list[_Waiting] = []
         size_bytes = 0
         for waiting in self._waiting:
@@ -505,7 +512,7 @@ class Receiver:
         return True
 
     def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
-        """What the store holds with this group, of which some packets are kept."""
+        """Return the head of a file for this group, of which the packets in `kept` are stored."""
         held = sum(waiting.samples for waiting in kept)
         stored = {process: progress.stored for process, progress in self._processes.items()}
         stored |= {
@@ -522,7 +529,7 @@ class Receiver:
         return StoreHead(self.run, self.samples + held, held, tuple(progress), begins=begins)
 
     def _note_stored(self, packets: int) -> None:
-        """So many packets are stored, or need not be."""
+        """Note that this number of packets, from the first, is stored or need not be."""
         for _ in range(packets):
             with self._lock:
                 waiting = self._waiting.popleft()
@@ -537,7 +544,9 @@ class Receiver:
                 self._acknowledge((worker, incarnation))
 
     def due(self) -> list[m.Answer]:
-        """What is to be said to the workers; `not_said` takes back what could not be sent."""
+        """Return the messages due to the workers; pass those that could not be sent to
+        `not_said`.
+        """
         with self._lock:
             acks, self._acks = self._acks, {}
             dismissals, self._dismissals = self._dismissals, {}
@@ -554,7 +563,7 @@ class Receiver:
         ]
 
     def not_said(self, message: m.Answer) -> None:
-        """It is still due."""
+        """Keep a message due that could not be sent."""
         process = (message.worker, message.incarnation)
         with self._lock:
             if isinstance(message, m.Ack):
@@ -564,11 +573,13 @@ class Receiver:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is to be said to the workers."""
+        """Whether any messages are due to the workers."""
         return bool(self._acks or self._dismissals)
 
     def metrics(self) -> dict[str, float]:
-        """Losses and refusals since the start, and whether the store takes nothing now."""
+        """Return the losses and refusals since the start, and whether the store cannot be written
+        now.
+        """
         return {
             "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,

@@ -1,4 +1,4 @@
-"""The control loop's end of delivery: entries into mapped files, which the link reads
+"""The control loop's end of delivery: writes entries to memory-mapped files, which the link reads
 (`Source`).
 """
 
@@ -42,29 +42,28 @@ log = logging.getLogger("tmrl_like.delivery")
 
 _SEGMENT_BYTES = 1 << 20
 _MAX_SEGMENT_BYTES = 8 << 20
-_ROWS = 64  # a segment has room for, within these limits
-_LEFT_BYTES = 256 << 20  # at most so much is left on a disk to others
-_SPARE = 3  # segments that wait to be filled
+_ROWS = 64  # rows that a segment has room for, within these limits
+_LEFT_BYTES = 256 << 20  # free space left to other programs on a disk, at most
+_SPARE = 3  # segments that are ready to be filled
 _MAX_SPARE = 16
-# segments that nobody has read: from here on new ones are larger, since each takes a file
-# descriptor
+# from this number of used segments on, new ones are larger, as each takes a file descriptor
 _MANY = 16
 _encoder = msgspec.msgpack.Encoder()
 
 
 class SampleLog:
-    """The entries of one control loop, in a folder: samples, reports and breaks. What was appended
-    outlives it.
+    """Writes the entries of one control loop to a folder: samples, reports and breaks. Appended
+    entries outlive the process.
 
-    One thread, the control thread, appends. It never waits and makes no system call, but for a new
-    file where `refill` comes too late. Beyond the limit, or on a disk that is full, new samples are
-    dropped and counted, and what comes after them begins with a break.
+    One thread, the control thread, appends. It never waits and makes no system calls, except for a
+    new file if `refill` is called too late. Beyond the limit, or if the disk is full, new samples
+    are dropped and counted, and the next sample that is kept is preceded by a break.
 
     Attributes:
-        incarnation: names these entries.
-        entries: how many there are; the number of the newest.
-        lost_samples: samples that were dropped here.
-        alarm: what the worker's user should know; empty: all is well.
+        incarnation: identifies these entries.
+        entries: number of entries so far, which is the number of the newest.
+        lost_samples: number of samples that were dropped here.
+        alarm: message for the worker's user; empty: all is well.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class SampleLog:
         max_bytes: int = 512 << 20,
         incarnation: int = 0,
     ) -> None:
-        """Make the first files; the folder stays its owner's to close.
+        """Create the first files.
 
         Args:
-            folder: where they are.
-            max_bytes: of entries that are not stored; at least two files' worth is kept.
-            incarnation: names these entries; 0: a random number.
+            folder: folder for the files; its owner closes it.
+            max_bytes: maximum size of entries that are not stored; at least two files are kept.
+            incarnation: identifies these entries; 0: a random number.
         """
         self.incarnation = incarnation or secrets.randbits(62) + 1
         self.entries = self.lost_samples = 0
@@ -90,20 +89,20 @@ class SampleLog:
         self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
-        # oldest first; the one that is being filled comes last
+        # oldest first; the last one is being filled
         self._used: deque[Segment] = deque()
         self._making = threading.Lock()
         self._breaks = 0
-        self._is_gap = False  # what comes next does not continue what is there
+        self._is_gap = False  # the next entry does not continue the previous ones
         self._is_closed = False
-        self._segment: Segment | None = None  # that is being filled
+        self._segment: Segment | None = None  # the one that is being filled
         self._format: RowFormat | None = None  # of the newest sample
         self._newest: tuple[Any, ...] = ()
-        self._structure = b""  # its record
-        self._described: RowFormat | None = None  # whose structure is the newest in the segment
-        # where the next row goes, its size, and size and kind
+        self._structure = b""  # record of the format's structure
+        self._described: RowFormat | None = None  # format of the segment's newest structure
+        # offset of the next row, its size, and the first word of its record's head
         self._at = self._row_bytes = self._word = 0
-        # a row that would end behind it is stored in `_append`, which works in every case
+        # a row that would end beyond this offset is stored by `_append`, the general case
         self._limit = -1
         self.refill()
         self._next_segment(0)
@@ -121,16 +120,15 @@ class SampleLog:
         source: int,
         episode: int = 0,
     ) -> None:
-        """Store a sample: (act, obs, rew, terminated, truncated, info[, original]), with its timing
-        (`StepTiming`).
+        """Append a sample (act, obs, rew, terminated, truncated, info[, original]) with its timing
+        (`StepTiming`), for the control thread.
 
-        `episode`: its number modulo 100, and 128 more for a sample of a reset (`wire.rows`).
-
-        It outlives this process from here on.
+        `episode`: the number of the episode modulo 100, plus 128 for a sample of a reset
+        (`wire.rows`). Once this returns, the sample outlives the process.
 
         Raises:
-            EncodingError: it holds something that cannot travel; the message names it. Nothing is
-                stored.
+            EncodingError: the sample holds a value that cannot be sent, which the message names.
+                Nothing is stored.
         """
         self._newest = sample
         at = self._at
@@ -160,10 +158,9 @@ class SampleLog:
             )
 
     def rehearse(self) -> None:
-        """Pack the newest sample once more, where the next one goes, and where nobody reads before
-        that is there.
+        """Pack the newest sample again, at the place of the next one, which is not read until then.
 
-        After it the processor's caches hold what `append` needs (control thread).
+        This loads what `append` needs into the processor's caches (control thread).
         """
         if self._at + self._row_bytes <= self._limit:
             self._pack(self._map, self._at + RECORD_BYTES, self._newest, 0.0, 0.0, 0.0, 0, 0, 0)
@@ -182,14 +179,14 @@ class SampleLog:
         self._write(REPORT, _encoder.encode(stats))
 
     def add_break(self) -> None:
-        """What follows does not continue what came before: the environment was built again, say
-        (control thread).
+        """Note that what follows does not continue what came before, for example because the
+        environment was rebuilt (control thread).
         """
         self._is_gap = True
         self._go_on()
 
     def _write(self, kind: int, content: bytes | bytearray, form: RowFormat | None = None) -> bool:
-        """Append an entry, and before it what it needs; False where there is no room."""
+        """Append an entry, preceded by what it needs; return False if there is no room."""
         segment = self._prepare(RECORD_BYTES + len(content), form)
         if segment is not None:
             segment.write(kind, content)
@@ -199,7 +196,7 @@ class SampleLog:
         return segment is not None
 
     def _prepare(self, size: int, form: RowFormat | None) -> Segment | None:
-        """Make room for a record of this size, and write the break and the structure that come
+        """Make room for a record of this size, and write the break and the structure that it needs
         before it.
         """
         has_room = self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size))
@@ -223,7 +220,7 @@ class SampleLog:
         return needed <= MAX_RECORD_BYTES and self._next_segment(needed)
 
     def _next_segment(self, needed: int) -> bool:
-        """Go on in a segment that is free and has room; False: there is none."""
+        """Continue in a free segment with enough room; return False if there is none."""
         while len(self._used) > 1 and self._used[0].is_free:
             self._spare.append(self._used.popleft())
         segment = self._take(HEAD_BYTES + needed)
@@ -262,7 +259,7 @@ class SampleLog:
             return None
 
     def _go_on(self) -> None:
-        """Let `append` know what it needs to store a sample like the newest."""
+        """Prepare the fast path of `append` for samples like the newest."""
         segment, form = self._segment, self._described
         self._limit = -1
         if (
@@ -284,9 +281,7 @@ class SampleLog:
     # -- any thread --------------------------------------------------------------------------------
 
     def refill(self) -> None:
-        """Have files ready. To be called a few times a second, from another thread than the control
-        thread.
-        """
+        """Keep files ready. Call this a few times a second, not from the control thread."""
         with self._making:
             if self._is_closed:
                 return
@@ -294,7 +289,7 @@ class SampleLog:
                 larger = min(2 * self._segment_bytes, _MAX_SEGMENT_BYTES, self._max_bytes // 8 & ~7)
                 self._segment_bytes = max(self._segment_bytes, larger)
             for _ in range(len(self._spare)):
-                # the control thread has just taken the last one
+                # the control thread may just have taken the last one
                 with contextlib.suppress(IndexError):
                     segment = self._spare.popleft()
                     if segment.size_bytes < self._segment_bytes or len(self._spare) >= _MAX_SPARE:
@@ -312,7 +307,7 @@ class SampleLog:
             self.alarm = ""
 
     def _has_room_ahead(self) -> bool:
-        """Whether there is a segment to be filled after the one that is being filled now."""
+        """Whether there is a segment to continue in after the current one."""
         return bool(self._spare) or any(segment.is_free for segment in list(self._used)[:-1])
 
     def _alarm(self, error: OSError) -> None:
@@ -332,7 +327,7 @@ class SampleLog:
     def _make(self, size_bytes: int) -> Segment:
         path = path_of(self._folder, self.incarnation, next(self._files))
         disk = shutil.disk_usage(self._folder)
-        # to a trainer's store, perhaps
+        # leave some space to other programs, such as a trainer that stores its samples there
         if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
@@ -340,13 +335,13 @@ class SampleLog:
             return Segment(path)
         except OSError as error:
             if not isinstance(error, FileExistsError):
-                # it may be there, and cannot be opened or mapped
+                # it may exist, although it cannot be opened or mapped
                 with contextlib.suppress(OSError):
                     path.unlink()
             raise
 
     def close(self) -> None:
-        """Unmap the files, which stay for the one that reads them. Twice is fine."""
+        """Unmap the files, which stay for their reader. Calling it twice is fine."""
         with self._making:
             self._is_closed = True
             self._limit = -1

@@ -1,12 +1,12 @@
-"""The trainer's samples on disk: packets as they came, in files that are written once, whole or not
-at all.
+"""The trainer's samples on disk: packets as they came, in files that are written once and
+atomically.
 
 ::
 
     FOLDER/
       lock              held by the process that writes
       0000000001.log    a group of packets
-      0000000065.log    many small files become one, which has the name of the first
+      0000000065.log    many small files are joined into one, with the name of the first
 
 A file::
 
@@ -14,9 +14,9 @@ A file::
     messages      of packets, one after the other, each with its own checksum (`wire.packet`)
     head, frame   the same head again
 
-A byte that is damaged costs the packet that it is in. A kill leaves whole files. One that comes
-while files are joined leaves packets in two of them, and one that comes after an error may do so,
-too: whoever reads takes each entry once, by its number.
+A damaged byte costs the packet that contains it. A kill leaves complete files. If the process is
+killed while files are joined, or after an error, some packets may be in two files; readers
+therefore take each entry once, by its number.
 """
 
 from __future__ import annotations
@@ -48,33 +48,34 @@ log = logging.getLogger("tmrl_like.delivery")
 SUFFIX = ".log"
 _UNSYNCED_EVERY_S = 0.05
 _RETRY_S = 2.0
-_SLOW_S = 1.0  # a group that takes longer is worth a line
+_SLOW_S = 1.0  # a group that takes longer is logged
 _SLOW_AGAIN_S = 600.0
 _MAGIC = b"tPS\x01"
-# magic, wire version, length of the head, CRC-32 of the head from the version on
+# magic, wire version, length of the head, CRC-32 of the head, with the version as its start value
 _FRAME = struct.Struct("<4sBII")
 
 
 class StoredProgress(NamedTuple):
-    """How much of a worker process is stored."""
+    """How many entries of a worker process are stored."""
 
     worker: m.Name
     incarnation: Count
-    entry: Count  # up to this one
-    lost_samples: Count  # as the worker said
+    entry: Count  # entries up to this one are stored
+    lost_samples: Count  # according to the worker
 
 
 class StoreHead(msgspec.Struct, array_like=True):
-    """What a file says of itself.
+    """The head of a file, which describes its content.
 
     Attributes:
-        run: which training the samples belong to; empty in a data set.
-        samples: ever stored, in this file, in those before it and in those that were removed.
-        held: samples in this file.
-        progress: of all worker processes, up to the end of this file.
-        sizes: of the messages, in bytes.
-        begins: of the messages, the entries that they were taken from: what lies before is stored
-            elsewhere, by a rank that is no more, perhaps. Empty: they were taken whole.
+        run: the training that the samples belong to; empty in a data set.
+        samples: number of samples ever stored: in this file, in earlier ones, and in those that
+            were removed.
+        held: number of samples in this file.
+        progress: progress of all worker processes, up to the end of this file.
+        sizes: sizes of the messages, in bytes.
+        begins: for each message, the first entry that was taken from it. Earlier entries are stored
+            elsewhere, for example by a rank that no longer exists. Empty: all were taken whole.
     """
 
     run: str = ""
@@ -90,7 +91,7 @@ Messages = Sequence[bytes | memoryview]
 
 
 class StoredPacket(NamedTuple):
-    """A packet that is whole, and the entry that it was taken from."""
+    """An undamaged packet, and the first entry that was taken from it (`begin`)."""
 
     packet: m.SamplePacket
     columns: memoryview
@@ -100,7 +101,7 @@ class StoredPacket(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that was read."""
+    """The content of a file."""
 
     path: Path
     head: StoreHead
@@ -108,11 +109,11 @@ class StoredFile:
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Of each message, the entry that it was taken from."""
+        """For each message, the first entry that was taken from it."""
         return self.head.begins or (0,) * len(self.messages)
 
     def packets(self) -> Iterator[StoredPacket]:
-        """Yield each that is whole; what is damaged is logged, and passed over."""
+        """Yield the undamaged packets; log and skip damaged ones."""
         damaged = 0
         for message, begin in zip(self.messages, self.begins, strict=False):
             try:
@@ -128,22 +129,21 @@ class StoredFile:
 
 
 class _Counts(NamedTuple):
-    """What of a file is needed to know when it is joined with others, and when it goes."""
+    """The counts that decide when a file is joined with others, and when it is removed."""
 
     size_bytes: int
-    samples: int = 0  # as far as it was read
+    samples: int = 0  # 0 if the file was not read yet
 
 
 class SampleStore:
-    """The store in one folder, for the process that holds its lock: one group of packets after the
-    other.
+    """The store in one folder, for the process that holds its lock. Packets are written group by
+    group.
 
-    Nothing here raises OSError but the constructor: what fails is logged once, and tried again
-    after a while.
+    Only the constructor raises OSError: later failures are logged once, and retried after a while.
 
     Attributes:
         alarm: why nothing can be written; empty: all is well.
-        keep_samples: when the newest files hold so many samples, those before them go.
+        keep_samples: older files are removed once the newest ones hold at least this many samples.
     """
 
     def __init__(
@@ -155,19 +155,19 @@ class SampleStore:
         small_bytes: int = 1 << 20,
         small_files: int = 64,
     ) -> None:
-        """Take over what is in the folder.
+        """Take over the files in the folder.
 
         Args:
-            folder: of the store.
+            folder: folder of the store.
             lock: its lock (`base.files.lock_folder`), which `close` releases.
-            sync_every_s: a group is due so long, in seconds, after the one before. 0: groups are
-                not synced, and a power cut may take them; a kill does not.
-            beside: where groups are written; None: by the caller.
-            small_bytes: of a file; a smaller one is joined with its neighbours …
-            small_files: … when so many of them follow each other.
+            sync_every_s: interval between groups, in seconds. 0: groups are not synced, so that
+                they survive a kill, but perhaps no power cut.
+            beside: executor that writes the groups; None: they are written in the calling thread.
+            small_bytes: files below this size are joined with their neighbours …
+            small_files: … when at least this many of them are consecutive.
 
         Raises:
-            OSError: it cannot be read, or what a killed process has left cannot be synced.
+            OSError: the folder cannot be read, or what a killed process has left cannot be synced.
         """
         self.folder = folder
         self.alarm = ""
@@ -179,26 +179,26 @@ class SampleStore:
         self._small_bytes, self._small_files = small_bytes, small_files
         self._files = {int(path.stem): _Counts(path.stat().st_size) for path in files_in(folder)}
         self._number = max(self._files, default=0)
-        # that is being written, or was not yet
+        # the group that is being written, or could not be written yet
         self._group: tuple[StoreHead, Messages] | None = None
         self._writing: Future[None] | None = None
         self._began_at = self._due_at = -math.inf
         self._retry_at = -math.inf
-        self._slow = Bucket(1, 1 / _SLOW_AGAIN_S)  # lines about it
+        self._slow = Bucket(1, 1 / _SLOW_AGAIN_S)  # limits log lines about a slow disk
         remove_drafts(folder)
         if self._is_synced:
-            # who was killed may have put a file in place, and have said so to nobody
+            # a killed process may have moved a file into place without syncing the folder
             disk.sync_folder(folder)
 
-    # -- what there is -----------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        """Whether there are files."""
+        """Whether the store has any files."""
         return bool(self._files)
 
     def files(self) -> Iterator[StoredFile]:
-        """Read all that earlier processes left, oldest first; WireVersionError: another version
-        wrote it.
+        """Read all files that earlier processes left, oldest first; raise WireVersionError if one
+        has another wire version.
         """
         for number, counts in list(self._files.items()):
             file = read_file(self._path(number))
@@ -208,20 +208,20 @@ class SampleStore:
 
     @property
     def run(self) -> str:
-        """The training whose samples these are; empty: there are none, or none that can be read."""
+        """The training that the samples belong to; empty: there are no readable files."""
         files = (read_file(self._path(number)) for number in reversed(self._files))
         return next((file.head.run for file in files if file is not None), "")
 
     # -- writing -----------------------------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for another group; more of them would be more files than help
-        anybody.
-        """
+        """Whether it is time for another group; more frequent groups would only make more files."""
         return now >= self._due_at
 
     def write(self, head: StoreHead, messages: Messages, now: float) -> None:
-        """Begin to write a group; `is_settled` says when it is stored, and was true just now."""
+        """Begin to write a group; `is_settled` must be true before, and is true again once it is
+        stored.
+        """
         head.sizes = tuple(map(len, messages))
         self._group = head, messages
         self._began_at, self._due_at = now, now + self._every_s
@@ -231,7 +231,7 @@ class SampleStore:
         if self._beside is not None:
             try:
                 self._writing = self._beside.submit(self._store, head, messages)
-            except RuntimeError:  # the interpreter exits, and starts no thread any more
+            except RuntimeError:  # the interpreter is exiting, and starts no more threads
                 self._beside = None
         if self._beside is None:
             done: Future[None] = Future()
@@ -243,9 +243,9 @@ class SampleStore:
             self._writing = done
 
     def is_settled(self, now: float) -> bool:
-        """Whether all that was written is stored; what failed is tried again here when it is time.
+        """Whether the last group is stored; if it failed, retry it when it is time.
 
-        What is stored survives a kill and, where groups are synced, a power cut.
+        A stored group survives a kill and, if groups are synced, a power cut.
         """
         if self._group is None:
             return True
@@ -262,7 +262,7 @@ class SampleStore:
                     "workers keep "
                 )
                 log.warning(
-                    line + "meanwhile; nothing else waits; a faster disk is the cure",
+                    line + "meanwhile; nothing else waits; use a faster disk",
                     self.folder,
                     _SLOW_S,
                 )
@@ -289,14 +289,14 @@ class SampleStore:
             log.error("%s", self.alarm)
 
     def wait(self) -> bool:
-        """Wait for the group that is being written; whether there was one."""
+        """Wait for the group that is being written, and return whether there was one."""
         if self._writing is None:
             return False
         wait([self._writing])
         return True
 
     def _store(self, head: StoreHead, messages: Messages) -> None:
-        """Write a group (in the thread beside, which alone changes the folder)."""
+        """Write a group (in the executor's thread, the only one that changes the folder)."""
         self._join_small_files()
         self._number += 1
         self._put(self._number, head, messages)
@@ -314,8 +314,10 @@ class SampleStore:
         self._files[number] = _Counts(len(data), head.held)
 
     def _join_small_files(self) -> None:
-        """Make one file of the newest, where they are many and small. It comes first: what follows
-        it is known.
+        """Join the newest files if they are many and small.
+
+        The joined file takes the name of the first, so that it is read before any of the others
+        that a kill has left; readers then skip these.
         """
         small: list[int] = []
         for number, counts in reversed(self._files.items()):
@@ -328,7 +330,7 @@ class SampleStore:
         for number in small:
             file = read_file(self._path(number))
             if file is None:
-                self._files[number] = _Counts(self._small_bytes)  # it is left alone
+                self._files[number] = _Counts(self._small_bytes)  # leave it alone from now on
                 return
             files.append(file)
         messages = [message for file in files for message in file.messages]
@@ -341,7 +343,7 @@ class SampleStore:
             self._remove(number)
 
     def _remove_old_files(self) -> None:
-        """Keep the newest samples."""
+        """Remove the oldest files beyond `keep_samples`."""
         held = sum(counts.samples for counts in self._files.values())
         *before_newest, _ = self._files.items()
         for number, counts in before_newest:
@@ -363,20 +365,20 @@ class SampleStore:
         return self.folder / f"{number:010d}{SUFFIX}"
 
     def clear(self) -> None:
-        """Remove all that earlier processes left."""
+        """Remove all files that earlier processes left."""
         for number in list(self._files):
             self._remove(number)
         if self._is_synced:
             disk.sync_folder(self.folder)
 
     def close(self) -> None:
-        """Leave the folder to the next process, when what is being written is. Twice is fine."""
+        """Wait for the current group, then release the folder. Calling it twice is fine."""
         self.wait()
         self._lock.release()
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of a store, oldest first."""
+    """Return the files of a store, oldest first."""
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
 
@@ -386,8 +388,10 @@ def read_files(paths: Iterable[Path]) -> Iterator[StoredFile]:
 
 
 def read_file(path: Path) -> StoredFile | None:
-    """Read one; None, and a line of log, where that is not possible; WireVersionError: another
-    version wrote it.
+    """Read a file; if it is unreadable, log this and return None.
+
+    Raises:
+        WireVersionError: the file has another wire version.
     """
     try:
         data = memoryview(path.read_bytes())
@@ -405,7 +409,7 @@ def read_file(path: Path) -> StoredFile | None:
 
 
 def _head_of(data: memoryview) -> tuple[StoreHead, int]:
-    """The head of a file, and where its messages begin."""
+    """Return the head of a file, and the offset of its first message."""
     end = len(data) - _FRAME.size
     for frame_at in (0, end):
         if end < _FRAME.size:

@@ -1,18 +1,18 @@
-"""Entries on their way from the control loop to the link, in files that both map into memory.
+"""Memory-mapped files that carry entries from the control loop to the link.
 
-A `Segment` is one file. The control loop (`SampleLog`) fills one after the other, and fills those
-again that are free; the link (`Source`) reads them. They share nothing else. Each word of the head
-has one writer, and is written in one store of 8 bytes::
+A `Segment` is one file. The control loop (`SampleLog`) fills one segment after the other, and
+reuses those that are free; the link (`Source`) reads them. They share nothing else. Each word of
+the head has one writer, and is written in one store of 8 bytes::
 
     head      128 bytes: the words below
-    records   one after the other, up to END, each from a multiple of 8 bytes on:
-              4 bytes   size with this head, times 8, and the kind
-              4 bytes   CRC-32, where the folder is on a disk, of which a power cut may leave parts
+    records   one after the other, up to END, each at a multiple of 8 bytes:
+              4 bytes   size including this head, times 8, plus the kind
+              4 bytes   CRC-32, if the folder is on a disk, where a power cut may lose parts
               content, padded to a multiple of 8 bytes
 
-A sample, a report and a break are an entry each; the entries of a process are numbered 1, 2, 3, … A
-reader can begin with any segment: its head says which entry is its first, and a structure comes
-before the first sample.
+Each sample, report and break is one entry; the entries of a process are numbered 1, 2, 3, … A
+reader can begin with any segment: its head contains the number of its first entry, and a structure
+precedes its first sample.
 """
 
 from __future__ import annotations
@@ -30,54 +30,55 @@ from tmrl_like.base.files import map_file
 SUFFIX = ".rows"
 MAGIC = int.from_bytes(b"tmrlSL3\n", "little")
 
-# the words of the head; the writer's …
+# the words of the head: first those of the writer …
 (
     _MAGIC,
     INCARNATION,
     # 1, 2, 3, … in the order in which the segments of an incarnation are filled; written last
     NUMBER,
     FIRST,  # the number of the first entry
-    END,  # offset behind the last record that is whole
-    BREAKS,  # before the first entry
-    LOST,  # samples that no segment had room for
+    END,  # offset after the last complete record
+    BREAKS,  # number of breaks before the first entry
+    LOST,  # number of samples that no segment had room for
     CHECKED,  # 1: records have a CRC-32
     NEXT,  # the file that is filled after this one; 0: this one is the newest
 ) = range(9)
-# … and the reader's
+# … then those of the reader
 (
-    FREED,  # NUMBER, once nobody needs the segment any more: it may be filled again
-    STORED,  # entries up to this one are stored, as it was known while this segment was the oldest
-    DROPPED,  # samples that were given up before this segment
+    FREED,  # set to NUMBER once the segment is no longer needed: it may be filled again
+    STORED,  # entries up to this one are stored, as known while this segment was the oldest
+    DROPPED,  # number of samples that were given up before this segment
 ) = range(9, 12)
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK = range(5)
-"""Kinds of records: a structure (msgpack); a sample as a row of fixed size, or of any size, of that
-structure; a finished episode (msgpack); a break."""
+"""Kinds of records: a structure (msgpack); a sample of that structure as a row of fixed size, or of
+any size; a finished episode (msgpack); a break."""
 RECORD_BYTES = 8  # the head of a record
 MAX_RECORD_BYTES = (1 << 29) - 1
 
 
 def padded(size: int) -> int:
-    """The next multiple of 8."""
+    """Round up to a multiple of 8."""
     return -(-size // 8) * 8
 
 
 class Segment:
-    """One file, mapped by one of the two.
+    """One file, mapped by the writer or by the reader.
 
-    What is stored before `release` and `acquire` are called, in this order, is visible to other
-    processors before what is stored after it, and likewise what is loaded. Processors other than
-    x86 reorder both; the two calls, on a lock that nobody else uses, order them, and take 60 ns.
+    Calling `release` and then `acquire` acts as a memory barrier: stores before the calls become
+    visible to other processors before stores after them, and loads are ordered likewise. Processors
+    other than x86 reorder both. The two calls, on a lock that nothing else uses, take 60 ns.
 
     Attributes:
-        path: the file; `file` is its number among those of its process.
-        map: its bytes.
-        words: the same, as unsigned 8-byte integers in the machine's order.
+        path: path of the file.
+        file: number of the file among those of its process.
+        map: the bytes of the file.
+        words: the same bytes as unsigned 8-byte integers in the machine's byte order.
     """
 
     def __init__(self, path: Path) -> None:
-        """Map it; raises OSError, and ValueError where it is cut off."""
+        """Map the file; raise OSError, or ValueError if it is truncated."""
         self.path = path
         self.file = file_of(path)
         self.map = map_file(path)
@@ -96,18 +97,18 @@ class Segment:
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was ever written to it."""
+        """Whether anything was ever written to the segment."""
         return self.words[_MAGIC] == MAGIC
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody needs what is in it."""
+        """Whether the segment is no longer needed and may be filled again."""
         return self.words[FREED] == self.words[NUMBER]
 
     def begin(
         self, incarnation: int, number: int, first: int, breaks: int, lost: int, is_checked: bool
     ) -> None:
-        """Let it be filled, from its start on."""
+        """Prepare the segment to be filled from its start."""
         words = self.words
         words[INCARNATION], words[FIRST], words[END], words[BREAKS] = (
             incarnation,
@@ -122,14 +123,12 @@ class Segment:
         words[NUMBER] = number
 
     def order(self) -> None:
-        """What was stored before this call is seen before what is stored after it; loads
-        likewise.
-        """
+        """Order stores before this call before those after it; likewise loads."""
         self.release()
         self.acquire()
 
     def write(self, kind: int, content: bytes | bytearray) -> None:
-        """Append a record, for which there must be room."""
+        """Append a record; there must be room for it."""
         at, words = self.words[END], self.words
         size = RECORD_BYTES + len(content)
         self.map[at + RECORD_BYTES : at + size] = content
@@ -140,26 +139,27 @@ class Segment:
         words[END] = at + padded(size)
 
     def check(self, at: int, size: int) -> None:
-        """Give the record that lies there its checksum."""
+        """Write the checksum of the record at this offset."""
         self.words[at >> 3] |= self._checksum(at, size) << 32
 
     def _checksum(self, at: int, size: int) -> int:
-        """With the segment's number: after a power cut a record of what the file held before may
-        lie there.
+        """Return the checksum of a record, including the segment's number.
+
+        The number detects a record of the file's previous content, which a power cut may leave.
         """
         return zlib.crc32(
             self._bytes[at + RECORD_BYTES : at + size], self.words[NUMBER] & 0xFFFFFFFF
         )
 
     def content(self, at: int, size: int) -> bytes:
-        """Of the record that lies there."""
+        """Return the content of the record at this offset."""
         return self.map[at + RECORD_BYTES : at + size]
 
     def runs(self, at: int, is_checked: bool = False) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (kind, offset, size, count) of records: rows of one size that lie one after the
-        other together.
+        """Yield (kind, offset, size, count) of runs of records; consecutive rows of the same size
+        form one run.
 
-        With `is_checked` it ends before the first record that is not what was written.
+        With `is_checked`, end before the first damaged record.
         """
         end = min(self.words[END], self.size_bytes)
         self.order()
@@ -170,7 +170,7 @@ class Segment:
                 return
             if kind == ROW:
                 column = np.ndarray((end - at) // size, np.uint32, self.map, at, size)
-                # what follows the first of them is no such column
+                # the run ends at the first record with another size or kind
                 others = np.flatnonzero(column != word)
                 count = int(others[0]) if len(others) else len(column)
             whole = self._whole(at, size, count) if is_checked and self.words[CHECKED] else count
@@ -181,7 +181,7 @@ class Segment:
             at += count * padded(size)
 
     def _whole(self, at: int, size: int, count: int) -> int:
-        """How many of these records are what was written, up to the first that is not."""
+        """Return how many of these records are undamaged, up to the first damaged one."""
         starts = range(at, at + count * size, size)
         sums = (self.words[start >> 3] >> 32 == self._checksum(start, size) for start in starts)
         return next((i for i, is_whole in enumerate(sums) if not is_whole), count)
@@ -189,52 +189,52 @@ class Segment:
     def close(self) -> None:
         self.words.release()
         self._bytes.release()
-        with contextlib.suppress(BufferError):  # an error's traceback may hold rows
+        with contextlib.suppress(BufferError):  # an error's traceback may hold references to rows
             self.map.close()
 
     def remove(self) -> None:
         self.close()
-        with contextlib.suppress(OSError):  # Windows keeps one that another process has mapped
+        with contextlib.suppress(OSError):  # Windows, if another process has it mapped
             self.path.unlink()
 
 
 def path_of(folder: Path, incarnation: int, file: int) -> Path:
-    """Of a file with this number, of a process."""
+    """Return the path of the file with this number of a process."""
     return folder / f"{incarnation:016x}-{file:06d}{SUFFIX}"
 
 
 def file_of(path: Path) -> int:
-    """The number of a file."""
+    """Return the number of a file."""
     return int(path.stem.rpartition("-")[2])
 
 
 def segments_of(folder: Path, incarnation: int) -> list[Path]:
-    """The files of one process."""
+    """Return the files of one process."""
     name = f"{incarnation:016x}-"
-    # glob keeps each pattern
+    # filtered here, as glob caches each pattern
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name.startswith(name))
 
 
 def incarnations_in(folder: Path) -> list[int]:
-    """The processes that left files in a folder, the one that began first as far as is known
-    first.
+    """Return the incarnations of the processes that left files in a folder, oldest first as far as
+    known.
     """
     began: dict[int, float] = {}
     for path in folder.glob(f"*-*{SUFFIX}"):
-        with contextlib.suppress(OSError, ValueError):  # just removed; a file of somebody else's
+        with contextlib.suppress(OSError, ValueError):  # just removed; not one of our files
             incarnation, at = int(path.stem.partition("-")[0], 16), path.stat().st_mtime
             began[incarnation] = min(at, began.get(incarnation, at))
     return sorted(began, key=began.__getitem__)
 
 
 def remove_never_filled(folder: Path) -> None:
-    """Remove what processes that are dead had made, and did not fill."""
+    """Remove the files that dead processes have created and never filled."""
     for path in folder.glob(f"*-*{SUFFIX}"):
         try:
             segment = Segment(path)
         except OSError:  # it may hold entries
             continue
-        except ValueError:  # just made: without a size
+        except ValueError:  # created, but without its full size
             path.unlink(missing_ok=True)
             continue
         if segment.is_begun:

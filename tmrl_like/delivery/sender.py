@@ -1,5 +1,5 @@
-"""What of a control loop's entries is sent, and sent again: three numbers. No thread and no clock
-of its own.
+"""Decides which entries of a control loop are sent, and sent again, by three numbers. It has no
+thread and no clock of its own.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ Send = Callable[[bytes], bool]
 
 _FIRST_PATIENCE_S = 5.0
 _MAX_PATIENCE_S = 60.0
-_AGAIN_EVERY_S = 0.25  # whoever asks more often is not heard: a trainer asks twice a second
-_BACKLOG = 20  # a packet of what has piled up may hold so many times as many samples
+_AGAIN_EVERY_S = 0.25  # more frequent requests are ignored; a trainer makes two a second
+_BACKLOG = 20  # in a backlog, a packet may hold this many times as many samples
 
 
 class Sender:
-    """Delivers what a source holds, in order; the trainer takes each entry once, however often it
-    comes.
+    """Delivers the entries of a source, in order; the trainer takes each one once, however often it
+    is sent.
 
     Attributes:
         stored: entries up to this one are stored.
-        received: … are in the trainer's memory, and not in flight any more.
-        sent: … are on their way.
-        in_flight_bytes: of what was sent and is not received.
-        is_aside: the trainer does not take what is there: it waits for another one.
+        received: … are in the trainer's memory, and no longer in flight.
+        sent: … have been sent.
+        in_flight_bytes: size of the packets that were sent and are not received yet.
+        is_aside: whether the trainer does not take these entries, so that they wait for another
+            trainer.
     """
 
     def __init__(self, source: Source, options: OutboxOptions, now: float) -> None:
-        """Begin with what is not stored. `now` is `time.monotonic()`, here and elsewhere."""
+        """Begin with the first entry that is not stored. `now` is always `time.monotonic()`."""
         self.source = source
         self.stored = self.received = self.sent = source.stored
         self.in_flight_bytes = 0
         self.is_aside = False
         self._options = options
         self._in_flight: deque[tuple[int, int]] = deque()  # of packets: last entry, bytes
-        self._waits_since: float | None = None  # something is there that is not worth a packet yet
-        self._is_backlog = False  # the packet before was a full one
-        self._hasten_to = 0  # entries up to this one leave at once
+        self._waits_since: float | None = None  # since when entries wait for a packet
+        self._is_backlog = False  # the previous packet was full
+        self._hasten_to = 0  # entries up to this one are sent at once
         self._again_at = float("-inf")  # when it was last asked to send again
-        self._progress_at = now  # when an answer last moved on
+        self._progress_at = now  # when an acknowledgement last made progress
         self._patience_s = _FIRST_PATIENCE_S
 
     def send_one(self, send: Send, now: float, awaits: bool, epoch_s: float) -> bool:
-        """Send the next packet, where one shall leave; whether one left. `awaits` and `epoch_s`:
-        see `SamplePacket`.
+        """Send the next packet if one is due, and return whether one was sent.
 
-        Whatever there is leaves where the worker awaits an answer, and of a process that has ended.
+        If the worker awaits an answer, or the process has ended, all entries are due. `awaits` and
+        `epoch_s`: see `SamplePacket`.
         """
         if self.is_aside:
             return False
@@ -88,11 +89,11 @@ class Sender:
         return bool(found.episodes) or is_old or found.samples >= options.max_samples
 
     def hasten(self) -> None:
-        """Have all that is there now leave, whatever it is."""
+        """Make all current entries due at once."""
         self._hasten_to = self.source.newest
 
     def on_ack(self, ack: m.Ack, now: float) -> None:
-        """Take note of what is received and stored; send again what is missing."""
+        """Note what is received and stored; send again what is missing."""
         if ack.received > self.received or ack.stored > self.stored:
             self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
         self.received = max(self.received, ack.received)
@@ -105,7 +106,7 @@ class Sender:
             self.send_again(ack.received)
 
     def send_again(self, after: int) -> None:
-        """What follows this entry, and is not stored, goes out again."""
+        """Send the entries after this one again, except those that are stored."""
         self._hasten_to = max(self._hasten_to, self.sent)
         self.received = self.sent = max(after, self.stored)
         self._in_flight.clear()
@@ -113,7 +114,7 @@ class Sender:
         self._is_backlog = False
 
     def mind_silence(self, now: float) -> None:
-        """After a long silence what is in flight, or the answer to it, may be lost."""
+        """Send again after a long silence: packets in flight, or answers to them, may be lost."""
         if self.sent == self.stored or self.is_aside or now - self._progress_at <= self._patience_s:
             return
         self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
@@ -121,15 +122,15 @@ class Sender:
         self.send_again(self.received if self.received < self.sent else self.received - 1)
 
     def drop_oldest(self, max_bytes: int) -> int:
-        """Keep no more than this; how many samples were lost."""
+        """Drop the oldest entries beyond `max_bytes`, and return how many samples were lost."""
         return self.source.drop_oldest(max_bytes, self.received)
 
     @property
     def kept(self) -> int:
-        """How many entries are not stored."""
+        """Number of entries that are not stored."""
         return max(0, self.source.newest - max(self.stored, self.source.stored))
 
     @property
     def is_pending(self) -> bool:
-        """Whether anything is not yet in the trainer's memory, and may come to it."""
+        """Whether any entry is not yet in the trainer's memory and may still get there."""
         return not self.is_aside and self.source.newest > self.received

@@ -1,8 +1,7 @@
-"""What a control loop has appended, read by number: any entries that are still there, as a packet,
-as often as wanted.
+"""Reads a control loop's entries by number: any that still exist, as a packet, as often as needed.
 
-Nothing is kept here but where the next entry lies. The entries stay in the files until the trainer
-has stored them.
+Only the place of the next entry is kept here. The entries stay in the files until the trainer has
+stored them.
 """
 
 from __future__ import annotations
@@ -35,17 +34,21 @@ _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
 
 @dataclass(slots=True)
 class Gathered:
-    """Entries that make a packet, not encoded yet: views of the files.
+    """Entries for a packet, not encoded yet, as views of the files.
 
     Attributes:
-        first: number of the first one.
-        next: where what follows lies.
-        is_ended: nothing can be added: a limit is reached, or a break follows.
+        first: number of the first entry.
+        next: place of the entry after the last one.
+        rows: pieces of consecutive rows, grouped by their format.
+        episodes: reports of episodes, with their entries.
+        samples: number of samples.
+        size_bytes: approximate size of the packet, before compression.
+        is_ended: whether nothing can be added, because a limit is reached or a break follows.
     """
 
     first: int
     next: Cursor
-    # of one format that follow each other
+    # consecutive rows of one format each
     rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)
     episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
     samples: int = 0
@@ -61,32 +64,32 @@ class Source:
     """The entries of one control loop.
 
     Attributes:
-        worker: its worker's name.
-        incarnation: names the entries.
-        is_dead: they are of a process that has ended.
+        worker: the worker's name.
+        incarnation: the incarnation of the entries.
+        is_dead: whether their process has ended.
     """
 
     def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
-        """Begin with the oldest entry that is there."""
+        """Begin with the oldest entry that still exists."""
         self.worker, self.incarnation = worker, incarnation
         self.is_dead = is_dead
         self._chain = SegmentChain(folder, incarnation, is_dead)
         self._compress = Compressor()
-        self._next: Cursor | None = None  # behind what was encoded last
-        self._end: Cursor | None = None  # behind the newest entry that was seen
+        self._next: Cursor | None = None  # after the last encoded entry
+        self._end: Cursor | None = None  # after the newest entry seen so far
 
-    # -- how far it is -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def stored(self) -> int:
-        """Entries up to this one are stored, as far as this process and those before it have noted,
-        or given up.
+        """The entry up to which this process and earlier ones have noted entries as stored, or have
+        given them up.
         """
         return self._chain.stored
 
     @property
     def newest(self) -> int:
-        """The newest entry that is there."""
+        """Number of the newest entry; 0: there is none."""
         cursor = self._end
         if cursor is None:
             if not self._chain.find_oldest():
@@ -97,23 +100,23 @@ class Source:
         return cursor.entry - 1
 
     def ends_at(self, entry: int) -> bool:
-        """Whether nothing comes behind this entry, as long as nothing is appended."""
+        """Whether there is no entry after this one now; False if a file cannot be read."""
         self._chain.is_short = False
         return self.newest <= entry and not self._chain.is_short
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left of a process that is dead."""
+        """Whether no entries are left; for dead processes."""
         return not self._chain.find_oldest() and not self._chain.is_short
 
     @property
     def size_bytes(self) -> int:
-        """Of the files with entries that are not stored."""
+        """Total size of the files with entries that are not stored."""
         return sum(segment.size_bytes for segment in self._chain.segments) if self.newest else 0
 
     @property
     def lost_samples(self) -> int:
-        """Samples that no file had room for, or that were given up here."""
+        """Number of samples that no file had room for, or that were given up here."""
         return self._chain.lost_samples
 
     # -- packets -----------------------------------------------------------------------------------
@@ -121,10 +124,10 @@ class Source:
     def packet_after(
         self, entry: int, min_samples: int, max_samples: int, max_bytes: int
     ) -> Gathered | None:
-        """The entries behind this one, or behind those that are not there any more; None: there are
+        """Gather the entries after this one, or after those that no longer exist; None if there are
         none.
 
-        A packet begins with a break, or has none. It ends at `max_bytes` where it has
+        A packet contains no break except as its first entry. It ends at `max_bytes` if it has
         `min_samples`.
         """
         cursor = self._find(entry)
@@ -136,10 +139,10 @@ class Source:
                 found.is_ended = True
                 break
             if kind == STRUCTURE:
-                found.size_bytes += size  # the packet has it in its head
+                found.size_bytes += size  # it will be in the packet's head
             elif kind in (ROW, FREE_ROW):
                 assert cursor.form is not None
-                # a packet's memory has a limit, too
+                # the packet's size in memory is limited, too
                 weight = max(size, cursor.form.layout.memory(1) // 16)
                 room = -(-(max_bytes - found.size_bytes) // weight)
                 room = max(
@@ -173,7 +176,7 @@ class Source:
         found.samples += count
 
     def encode(self, found: Gathered, awaits: bool = False, epoch_s: float = 0.0) -> bytes:
-        """The message of a packet; `awaits` and `epoch_s` as in `SamplePacket`."""
+        """Encode a packet as a message; `awaits` and `epoch_s`: see `SamplePacket`."""
         self._next = replace(found.next)
         return encode_rows(
             PacketRows([RowColumns(form, pieces) for form, pieces in found.rows]),
@@ -182,7 +185,7 @@ class Source:
             incarnation=self.incarnation,
             first=found.first,
             last=found.last,
-            # what is stored is not sent again, though it may still be there
+            # stored entries are not sent again, although they may still exist
             oldest=self.stored + 1,
             breaks=found.next.breaks,
             episodes=tuple(found.episodes),
@@ -192,7 +195,7 @@ class Source:
         )
 
     def _find(self, entry: int) -> Cursor | None:
-        """Where what follows this entry lies, or what is left of it; None: it is not there."""
+        """Return the place of the first existing entry after this one; None if there is none."""
         if not self._chain.find_oldest():
             return None
         entry = max(entry, self.stored)
@@ -211,20 +214,20 @@ class Source:
                 return cursor
         return cursor if cursor.entry == entry + 1 else None
 
-    # -- what is not needed any more ---------------------------------------------------------------
+    # -- freeing -----------------------------------------------------------------------------------
 
     def forget(self, entry: int) -> None:
-        """Entries up to this one are stored."""
+        """Forget the entries up to this one, which are stored."""
         chain = self._chain
         chain.note_stored(entry)
         self._forget_places()
         while chain.is_dead and chain.segments and self.ends_at(max(entry, self.stored)):
-            chain.remove_all()  # others may lie behind what is damaged
+            chain.remove_all()  # further segments may follow a damaged one
             self._forget_places()
 
     def drop_oldest(self, max_bytes: int, received: int) -> int:
-        """Give up the oldest files until no more than this is kept; how many samples behind
-        `received` were lost.
+        """Give up the oldest files until at most `max_bytes` are kept; return how many samples
+        after `received` were lost.
         """
         lost = 0
         while self.size_bytes > max_bytes and len(self._chain.segments) > 1:
@@ -235,7 +238,7 @@ class Source:
         return lost
 
     def _samples_behind(self, entry: int) -> int:
-        """How many samples of the oldest file come behind an entry."""
+        """Return how many samples of the oldest file come after an entry."""
         oldest, samples = self._chain.segments[0], 0
         next_entry = oldest.words[FIRST]
         for kind, _, _, count in oldest.runs(HEAD_BYTES, self._chain.is_dead):
@@ -246,13 +249,13 @@ class Source:
         return samples
 
     def _forget_places(self) -> None:
-        """Those in files that are given back."""
+        """Forget places in files that were freed."""
         if self._next is not None and self._next.segment not in self._chain.segments:
             self._next = None
         if self._end is not None and self._end.segment not in self._chain.segments:
             self._end = None
 
     def close(self, remove: bool = False) -> None:
-        """Unmap the files; `remove`: none of them is needed any more. Twice is fine."""
+        """Unmap the files; `remove`: delete them as well. Calling it twice is fine."""
         self._next = self._end = None
         self._chain.close(remove)

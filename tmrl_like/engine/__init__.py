@@ -1,3 +1,3 @@
-"""Beyond one server: NATS JetStream between the server, where it takes the trainer's seat, and the
-trainer.
+"""NATS JetStream as an engine between servers and trainer, for more than one server. At each server
+the engine takes the trainer's seat.
 """

@@ -1,7 +1,7 @@
-"""What a trainer has read of an engine's stream and not stored: what may be purged, how much more
-may be read.
+"""Packets that a trainer has read from an engine's stream and not stored yet: they determine how
+much more may be read, and what may be purged.
 
-No thread, no clock and no connection: the time is an argument (`time.monotonic()`).
+There is no thread, clock or connection here: the time is an argument (`time.monotonic()`).
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.engine")
 
-_WINDOW_BYTES = 48 << 20  # read and not stored; less than the trainer leaves unread of one worker
-_AWAITED_S = 10.0  # for so long what was read counts as on its way: no message is sure to be taken
-_OVERTAKEN_S = 20.0  # what was read so long before something that is stored now was not taken
-_FEW = 256  # messages that are left: what the trainer misses will not be among them
+_WINDOW_BYTES = 48 << 20  # read and not stored; less than the trainer's limit for one worker
+_AWAITED_S = 10.0  # a packet counts in the window this long: the trainer may never take it
+_OVERTAKEN_S = 20.0  # a packet read this long before one that is stored was not taken
+_FEW = 256  # if fewer messages are left, those that the trainer misses are not among them
 
 
 class _Message(msgspec.Struct):
     """A packet that was read."""
 
     packet: m.SamplePacket
-    sequence: int  # in the stream
+    sequence: int  # number in the stream
     size_bytes: int
     read_at: float
 
 
 class Backlog:
-    """Of one reading of the stream after the other."""
+    """The packets of the current pass over the stream; `begin` starts a new pass."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """The stream is read again from its first message; until then its numbers may pass to other
-        messages.
+        """Start a new pass from the stream's first message: sequence numbers of the previous one
+        may belong to other messages by now.
         """
-        # entries of each worker process, as the trainer says
+        # entries of each worker process that the trainer has stored
         self._stored: dict[tuple[str, int], int] = {}
         self._messages: list[_Message] = []
         self._bytes = self._newest = self._purged = self._left = 0
-        self._stored_read_at = -math.inf  # when the newest of what is stored was read
+        self._stored_read_at = -math.inf  # when the newest stored packet was read
 
     def add(self, packet: m.SamplePacket, sequence: int, size_bytes: int, now: float) -> None:
-        """A packet was read, and passed on."""
+        """Add a packet that was read and passed on."""
         self._messages.append(_Message(packet, sequence, size_bytes, now))
         self._bytes += size_bytes
 
     def note(self, sequence: int, left: int) -> None:
-        """A message was read, whatever it is; so many follow."""
+        """Note that a message of any kind was read, and that `left` messages follow."""
         self._newest, self._left = sequence, left
 
     def has_room(self, now: float) -> bool:
-        """Whether more may be read: what the trainer does not take in time it would drop."""
+        """Whether more may be read: the trainer would drop what it cannot take in time."""
         if self._bytes >= _WINDOW_BYTES:
             self._settle(now)
         return self._bytes < _WINDOW_BYTES
 
     def _settle(self, now: float) -> None:
-        """Forget what is stored."""
+        """Remove the packets that are stored."""
         unstored = []
         for message in self._messages:
             if message.packet.last > self._stored.get(message.packet.receipt[:2], 0):
@@ -75,23 +75,24 @@ class Backlog:
         )
 
     def on_ack(self, ack: m.Ack) -> m.Ack:
-        """What the trainer says of a process; returns what goes on to its worker.
+        """Process the trainer's acknowledgement, and return the one to pass on to the worker.
 
-        That sends nothing again while much is left in the stream: what is missing may come.
+        While many messages are left in the stream, the worker is not asked to send again: what is
+        missing may be among them.
         """
         process = (ack.worker, ack.incarnation)
         self._stored[process] = max(self._stored.get(process, 0), ack.stored)
         return msgspec.structs.replace(ack, again=ack.again and self._left < _FEW)
 
     def on_dismissal(self, dismissal: m.Dismissal) -> None:
-        """Nothing more of a process is taken."""
+        """Count everything of a dismissed process as stored."""
         self._stored[dismissal.worker, dismissal.incarnation] = 2**63
 
     def purge(self, now: float) -> int | None:
-        """The message of the stream below which all may go; None: no more than before.
+        """Return the sequence number below which all messages may be purged; None: no change.
 
-        What was read long before something that is stored, and is not, was not taken: it is given
-        up.
+        A packet that was read long before one that is stored, and is not stored itself, was not
+        taken: it is given up.
         """
         self._settle(now)
         while self._messages and self._messages[0].read_at < self._stored_read_at - _OVERTAKEN_S:

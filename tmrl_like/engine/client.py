@@ -1,4 +1,4 @@
-"""nats-py's client, and what it lacks where a node is frozen, is slow, or is none of ours."""
+"""nats-py's client, extended to cope with nodes that are frozen, slow, or not to be trusted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tmrl_like.errors import CredentialsError
 
 
 class NodeClient(Client):
-    """A client that dials its nodes in turn, and again where a connection breaks.
+    """A client that dials its nodes in turn, and again when a connection breaks.
 
-    At each dial it reads its file of credentials once: JWT and key are of one user, also where the
-    file is replaced meanwhile.
+    It reads its credentials file once per dial, so that JWT and key always belong to the same user,
+    even if the file is replaced meanwhile.
     """
 
     def __init__(self, credentials: str | None) -> None:
@@ -26,18 +26,20 @@ class NodeClient(Client):
         self._transport = _AbruptTransport()  # type: ignore[no-untyped-call]
 
     def _connect_command(self) -> bytes:
-        """Say who this is, but not in the clear where that was not asked for."""
+        """Return the command that identifies this user; refuse an unencrypted node if `tls://` was
+        given.
+        """
         node = self._current_server
         if (
             node is not None
             and node.uri.scheme == "tls"
             and not self._server_info.get("tls_required")
         ):
-            raise Error("it speaks in the clear, and tls:// was asked for")
+            raise Error("it offers no encryption, and tls:// was asked for")
         if self._credentials is not None:
             try:
                 user = EngineUser.of(self._credentials)
-            except CredentialsError as error:  # it is being replaced, perhaps
+            except CredentialsError as error:  # the file may be being replaced
                 raise Error(str(error)) from None
             self._user_jwt_cb = user.jwt.encode
             key = nkeys.from_seed(bytearray(user.seed.encode()))
@@ -47,18 +49,20 @@ class NodeClient(Client):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        """Take a message: a node that sends some is not silent, though its answer to a ping lies
-        behind them.
+        """Handle a message, and count it as a sign of life: the answer to a ping may be queued
+        behind messages.
         """
         self._pings_outstanding = 0
         await super()._process_msg(sid, subject, reply, data, headers)
 
 
 class _AbruptTransport(TcpTransport):
-    """Hangs up at once: a node that is frozen, or whose machine has lost power, says no goodbye."""
+    """Closes at once: a node that is frozen, or whose machine has lost power, never says
+    goodbye.
+    """
 
     def __bool__(self) -> bool:
-        return True  # else the client makes one of its own
+        return True  # else the client creates its own transport
 
     def close(self) -> None:
         if self._io_writer is not None:

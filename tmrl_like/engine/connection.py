@@ -1,7 +1,7 @@
-"""One connection to the nodes of an engine, and its asyncio loop, in a thread of its own.
+"""One connection to the nodes of an engine, with its asyncio loop in a thread of its own.
 
-nats-py dials the nodes in turn, and again where a connection breaks. Who this machine is to them is
-in its file of credentials; a permission that its user lacks is an error.
+nats-py dials the nodes in turn, and again when a connection breaks. The credentials file determines
+this machine's user; a permission that the user lacks is an error.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.engine")
 
 _DIAL_WITHIN_S, _REDIAL_S = 2, 0.2
-_PING_S, _MISSED_PINGS = 1, 2  # so a node that is silent for 3 s is given up
+_PING_S, _MISSED_PINGS = 1, 2  # a node that is silent for 3 s is given up
 _SAY_AGAIN_S = 60.0
 _CLOSE_WITHIN_S = 1.0
-_MIN_PAYLOAD_BYTES = 1 << 20  # a frame of a policy has half of it
-_PENDING_BYTES = 1 << 20  # beyond, `publish` waits until the node has taken them
+_MIN_PAYLOAD_BYTES = 1 << 20  # twice a frame of a policy
+_PENDING_BYTES = 1 << 20  # beyond this, `publish` waits until the node has taken them
 
 
 class EngineConnection:
-    """Keeps one client connected to any of the nodes, for ever.
+    """Keeps one client connected to any of the nodes, until it is closed or fails for good.
 
     Attributes:
-        user: the name of who this is.
+        user: name of this machine's user.
     """
 
     def __init__(
@@ -51,24 +51,24 @@ class EngineConnection:
         wake: Callable[[], None] = lambda: None,
         closing: asyncio.Event | None = None,
     ) -> None:
-        """Start the thread, which may attend before this returns; does not wait for a node.
+        """Start the thread, without waiting for a node; `attend` may run before this returns.
 
         Args:
-            options: where its nodes are, and this machine's credentials.
-            attend: run in the thread's loop with a client that is connected; where its connection
-                breaks, the client makes another one. When it returns, all is over. What the nodes
-                answer and it raises is logged, and it is run again; all else ends this one, and
-                surfaces in `check`.
-            wake: called when this one has failed. Any thread.
-            closing: set in the loop when who attends is to end.
+            options: addresses of the nodes, and this machine's credentials.
+            attend: coroutine function that runs in the thread's loop with a connected client, which
+                reconnects by itself. When it returns, the connection ends. If it raises an error of
+                nats-py or an OSError, this is logged, and it is run again; any other error ends the
+                connection, and is raised by `check`.
+            wake: called when the connection has failed, from the connection's thread.
+            closing: event that is set in the loop when `attend` should return.
 
         Raises:
-            CredentialsError: the file of credentials cannot be read.
+            CredentialsError: the credentials file cannot be read.
             ConfigError: the certificate cannot be read.
             MissingExtraError: nats-py is not installed.
         """
         try:
-            import nkeys  # noqa: F401  (with which it proves that the credentials are ours)
+            import nkeys  # noqa: F401  (needed to prove that the credentials are ours)
 
             from tmrl_like.engine.client import NodeClient
         except ImportError:
@@ -91,34 +91,37 @@ class EngineConnection:
             asyncio.Event(),
         )
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
-        self._refusals = 0  # one after the other
+        self._refusals = 0  # consecutive
         self._loop = asyncio.new_event_loop()
         self._thread = start_thread(self._run, "tmrl-engine")
 
     @property
     def connected(self) -> bool:
-        """Whether a node let this user in, and answers."""
+        """Whether a node has accepted this user and still answers."""
         return self._client.is_connected
 
     def check(self) -> None:
-        """Raise what ended this connection for good, if anything did.
+        """Raise the error that ended this connection for good, if any.
 
         Raises:
-            CredentialsError: each node refuses this user, or is one of another engine; or the user
-                lacks a permission.
-            ConfigError: a node takes only small messages.
-            Exception: what else `attend`, or what it subscribed to, raised.
+            CredentialsError: every node refuses this user or has an untrusted certificate, or the
+                user lacks a permission.
+            ConfigError: a node accepts only small messages.
+            Exception: any other error that `attend` or one of its subscriptions raised.
         """
         if self._failure is not None:
             raise self._failure
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Have a function called in the loop, soon; never, if that has ended. Any thread."""
+        """Call a function in the loop soon, unless the loop has ended. Any thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Say so to who attends, give it so long to end, and hang up. Twice is fine."""
+        """Set `closing`, give `attend` at most `flush_s` to return, and close the connection.
+
+        Calling it twice is fine.
+        """
         self.call(self._closing.set)
         self.call(self._loop.call_later, flush_s, self._ended.set)
         self._thread.join(flush_s + 3 * _CLOSE_WITHIN_S)
@@ -137,8 +140,8 @@ class EngineConnection:
         await end(work, ended)
 
     async def _work(self) -> None:
-        """Connect a client, and have it attended to; where a node closes it for good, connect
-        another one.
+        """Connect a client and run `attend` with it; if a node closes it for good, connect another
+        one.
         """
         import nats.errors
 
@@ -155,14 +158,14 @@ class EngineConnection:
                     await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                     if parts[0].done():
                         parts[0].result()
-                        await self._client.flush()  # it hangs up without a goodbye
+                        await self._client.flush()  # closing sends nothing more
                         return
                 finally:
                     await end(*parts)
             except (nats.errors.Error, OSError) as error:
                 await self._on_error(error)
             finally:
-                with contextlib.suppress(Exception):  # it is given up, whatever it says
+                with contextlib.suppress(Exception):  # the client is given up in any case
                     await asyncio.wait_for(self._client.close(), _CLOSE_WITHIN_S)
             if self._closing.is_set():
                 return
@@ -205,8 +208,8 @@ class EngineConnection:
         self._hung_up.set()
 
     async def _on_error(self, error: Exception) -> None:
-        """What nats-py reports: no connection, a request that is not allowed, a function of ours
-        that raised.
+        """Handle an error that nats-py reports: no connection, a forbidden request, or an exception
+        of one of our callbacks.
         """
         import nats.errors
 
@@ -231,24 +234,23 @@ class EngineConnection:
             self._say(
                 why,
                 logging.WARNING,
-                "no connection to the engine at %s: %s; trying on",
+                "no connection to the engine at %s: %s; still trying",
                 self._where,
                 why,
             )
 
     def _refusal_of(self, error: Exception) -> str:
-        """Why a node refuses us, or we refuse it; empty: neither does."""
+        """Return why a node refuses this user, or its certificate is refused; empty: neither."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
-                f"the certificate of what listens at {self._where} is not one to trust: check the "
-                "address, and that server.engine_ca names the certificate that signed the nodes' "
-                "own"
+                f"what listens at {self._where} has no trusted certificate: check the address, and "
+                "that server.engine_ca names the certificate that signed those of the nodes"
             )
         if isinstance(error, OSError) or "auth" not in str(error).lower():
             return ""
         credentials = self._options.credentials
         who = (
-            f"the user {self.user} of {credentials}" if credentials else "who shows no credentials"
+            f"the user {self.user} of {credentials}" if credentials else "users without credentials"
         )
         return (
             f"the engine at {self._where} refuses {who}: check server.engine_credentials, and that "
@@ -267,8 +269,8 @@ class EngineConnection:
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks, and wait until they have ended; nats-py and Python 3.11 miss it now and
-    then.
+    """Cancel tasks until they have ended; nats-py and Python 3.11 sometimes lose a
+    cancellation.
     """
     while running := [task for task in tasks if not task.done()]:
         for task in running:
@@ -276,11 +278,11 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
         await asyncio.wait(running, timeout=2 * _CLOSE_WITHIN_S)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # somebody has seen it
+            task.exception()  # marks it as retrieved
 
 
 async def wait(event: asyncio.Event, within_s: float) -> None:
-    """Wait for an event, or for so long; clears it."""
+    """Wait for an event, for at most `within_s`, and clear it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await event.wait()
@@ -288,8 +290,8 @@ async def wait(event: asyncio.Event, within_s: float) -> None:
 
 
 async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> Subscription:
-    """Subscribe: `take` is called in the loop with each message; however many wait, none is
-    dropped.
+    """Subscribe to a subject: `take` is called in the loop with each message. No message is
+    dropped, however many wait.
     """
 
     async def take_soon(message: Msg) -> None:
@@ -303,7 +305,7 @@ async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> Sub
 def _tls_context(ca: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca and str(Path(ca).expanduser()))
-    except OSError as error:  # what it says of a file that is none names no file
+    except OSError as error:  # its own message does not name the file
         raise ConfigError(
             f"cannot read the engine's certificate {ca}: {error.strerror or error}"
         ) from None

@@ -1,11 +1,12 @@
-"""A server's way to an engine: one more peer of its link, which sits where the trainer would.
+"""A server's connection to an engine. To the relay it is one more peer, in the trainer's seat.
 
     worker == zmq, CURVE ==> Server: Relay, Gateway ==> stream ==> trainer
 
-The relay passes the workers' packets and signs of life to that peer as it would to a trainer.
-Packets go to the stream as they come, and the stream's confirmation goes back as *received*;
-*stored* is what the trainer says. What the stream does not take, the worker sends again: nothing is
-kept here but what is on its way. Policies come as they are published.
+The relay passes the workers' packets and signs of life to this peer as it would to a trainer.
+Packets are published to the stream as they come. The stream's confirmation is returned to the
+worker as *received*, the trainer's acknowledgement as *stored*. Workers send again what the stream
+does not take, so that nothing is kept here except packets in flight. Policies are passed on as they
+are published.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.engine")
 
 ENGINE = b"the engine"
-"""The peer; a transport's ids are shorter or longer."""
+"""The id of this peer; those of transports have other lengths."""
 _IDENTITY = Identity("the engine", ("trainer",))
-# on their way to the stream; what a packet counts for beside its own
+# limit of bytes in flight to the stream; bytes that a packet counts for in addition to its own
 _WINDOW_BYTES, _PACKET_BYTES = 4 << 20, 8 << 10
-_PATIENCE_S, _PAUSE_S = 5.0, 0.5  # with the stream's answer; where it takes nothing
+_PATIENCE_S, _PAUSE_S = 5.0, 0.5  # for the stream's answer; after a packet was not taken
 _HELLO_S = 1.0
 _STATE_S = 1.0
 _TICK_S = 0.05
 _SAY_AGAIN_S = 60.0
 _CHECK = {"Nats-Expected-Stream": "none"}
-"""Of a message that no stream takes: a missing right to publish is said at once, and not with the
-first sample.
+"""Headers of a message that no stream accepts: it reveals a missing right to publish at once, and
+not only with the first sample.
 """
-_NOBODY = "the run has no stream, or nobody leads it: start a trainer with --server.engine"
+_NOBODY = "the run has no stream, or it has no leader: start a trainer with --server.engine"
 
 
 class Gateway:
-    """A `ServerLink` whose peers are another one's, and the engine."""
+    """A `ServerLink` whose peers are those of another link, and the engine."""
 
     def __init__(self, inner: ServerLink, options: EngineOptions) -> None:
-        """Begin to dial the nodes; does not wait for one. `close` closes `inner`.
+        """Begin to dial the nodes, without waiting for one. `close` also closes `inner`.
 
         Raises:
             CredentialsError, ConfigError: the files that the options name cannot be read.
@@ -76,17 +77,17 @@ class Gateway:
         self._hello = m.Hello("trainer", name, _incarnation(), "")
         self._hello_at = 0.0
         self._down: deque[bytes] = deque()  # for the relay
-        # of packets from it; each is changed by one thread
+        # bytes of packets from the relay; each counter is changed by one thread
         self._taken_bytes = self._done_bytes = 0
         self._resumes_at = 0.0
         # the engine's thread
         self._client: Client | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # each has a message that is on its way
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each message in flight
         self._tracks = Tracks()
-        # version and time of the one that is here whole, and of the newest
+        # version and time of the newest complete policy, and of the one that is arriving
         self._policy = self._arriving = (0, 0.0)
-        self._frames = 0  # of the newest
-        self._feed = 0  # of the trainer; 0: it has said nothing yet
+        self._frames = 0  # number of frames of the latter that have arrived
+        self._feed = 0  # of the trainer; 0: unknown yet
         self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
         self._awake, self._closing = asyncio.Event(), asyncio.Event()
         self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
@@ -98,8 +99,8 @@ class Gateway:
         return self._inner.address
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """The relay lets silent peers go; this one says again who it is, though it may wait for its
-        node for long.
+        """See `ServerLink.receive`. The engine's hello is repeated, as the relay frees the seats of
+        silent peers, and a node may be away for long.
         """
         self._connection.check()
         now = time.monotonic()
@@ -131,7 +132,7 @@ class Gateway:
                 "the server refuses what comes from the engine: %s",
                 message.reason,
             )
-        elif not isinstance(message, m.Beat | m.Welcome | m.HelloWanted):  # which are for a peer
+        elif not isinstance(message, m.Beat | m.Welcome | m.HelloWanted):  # not needed here
             raise TypeError(f"nothing takes a server's {type(message).__name__} at an engine")
         return True
 
@@ -142,11 +143,11 @@ class Gateway:
     # -- the engine's thread -----------------------------------------------------------------------
 
     async def _attend(self, client: Client) -> None:
-        """Tell the workers what stream and trainer say of their entries, and the trainer which
-        policy is here.
+        """Pass acknowledgements of the stream and the trainer to the workers, and report the policy
+        that is here to the trainer.
         """
         run, site = self._run, client.options["name"]
-        # who trains is said before what is stored
+        # subscribed first: which training it is must be known before what it has stored
         await hear(client, policy_subject(run), self._on_policy)
         await hear(client, acks_subject(run, site), self._on_word)
         for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
@@ -156,7 +157,7 @@ class Gateway:
         while self._tasks or not self._closing.is_set():
             await wait(self._awake, _TICK_S)
             if not client.is_connected:
-                await end(*self._tasks)  # what has no answer may never have left
+                await end(*self._tasks)  # messages without an answer may never have left
             for ack in self._tracks.words():
                 self._deliver(m.encode(ack))
             if client.is_connected and time.monotonic() - stated_at > _STATE_S:
@@ -166,13 +167,13 @@ class Gateway:
                 )
 
     def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
-        """Begin to pass a message on; these begin in the order in which they came."""
+        """Start to pass a message on; messages are started in the order in which they came."""
         task = asyncio.ensure_future(self._pass_up(message, bytes(data)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _pass_up(self, message: m.SamplePacket | m.Beat, data: bytes) -> None:
-        """Publish a message, where that is to be."""
+        """Publish a message; a packet only if none before it is missing."""
         if isinstance(message, m.Beat):
             await self._publish(message, data)
             return
@@ -185,7 +186,7 @@ class Gateway:
             self._awake.set()
 
     async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
-        """Whether the nodes have taken it."""
+        """Publish a message, and return whether the nodes have taken it."""
         import nats.errors
 
         client = self._client
@@ -216,9 +217,7 @@ class Gateway:
         return False
 
     def _on_word(self, msg: Msg) -> None:
-        """The trainer's answer to a worker; what an acknowledgement asks for again, the stream has
-        not got.
-        """
+        """Handle the trainer's answer to a worker."""
         message = _decoded(msg)
         if isinstance(message, m.Ack):
             self._tracks.on_ack(message)
@@ -227,7 +226,7 @@ class Gateway:
             self._deliver(msg.data)
 
     def _on_policy(self, msg: Msg) -> None:
-        """Pass on what comes in order, and is of a policy that is not here."""
+        """Pass on frames that come in order and belong to a policy that is not here yet."""
         frame = _decoded(msg)
         if isinstance(frame, m.Welcome):
             self._on_trainer(frame.feed)
@@ -245,7 +244,7 @@ class Gateway:
             self._deliver(msg.data)
 
     def _on_trainer(self, feed: int) -> None:
-        """Where another training takes the samples, the workers hear of it as of another trainer at
+        """If another training takes the samples, present it to the workers as another trainer at
         their server.
         """
         if self._feed not in (0, feed):

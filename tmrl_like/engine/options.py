@@ -1,4 +1,4 @@
-"""Where an engine is, who this machine is to it, and how much it may hold."""
+"""The address of an engine, this machine's credentials for it, and how much it may hold."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ AtLeastMiB = Annotated[int, Meta(ge=1 << 20)]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions(Options):
-    """An engine between server and trainer.
+    """An engine between servers and trainer.
 
     Attributes:
-        nodes: its nodes, as `nats://host[:port]`, or `tls://host[:port]` for an encrypted
-            connection; without a port 4222 is meant, without a scheme that of the node before. They
-            are kept as `scheme://host:port`.
-        run: name of the run; runs share an engine and see nothing of each other.
-        max_bytes: that the engine keeps for a trainer, of this run; when they are full, the workers
-            keep what follows.
-        credentials: path of this machine's file of credentials (`.creds`); None: the nodes ask for
-            none.
-        ca: path of the certificate, in PEM, that signed the nodes' own; None: one that this machine
-            trusts anyway.
+        nodes: addresses of its nodes, as `nats://host[:port]`, or `tls://host[:port]` for an
+            encrypted connection. The default port is 4222, the default scheme that of the previous
+            node. They are stored as `scheme://host:port`.
+        run: name of the run; runs can share an engine without seeing each other.
+        max_bytes: maximum number of bytes of this run that the engine holds for the trainer; when
+            it is full, the workers keep later samples.
+        credentials: path of this machine's credentials file (`.creds`); None: the nodes require no
+            credentials.
+        ca: path of the PEM certificate that signed the nodes' certificates; None: they are signed
+            by an authority that this machine trusts anyway.
     """
 
     nodes: tuple[str, ...]
@@ -54,10 +54,10 @@ class EngineOptions(Options):
 
 
 def _node_url(text: str) -> str:
-    """`scheme://host:port` of a node that a user names.
+    """Return the `scheme://host:port` of a node that a user has named.
 
     Raises:
-        ConfigError: it is not the address of one.
+        ConfigError: this is not the address of a node.
     """
     match = _NODE.fullmatch(text)
     is_address = match is not None and int(match[3] or 1) in range(1, 65536)
@@ -67,6 +67,6 @@ def _node_url(text: str) -> str:
 
 
 def address_of(node: str) -> tuple[str, int]:
-    """Host and port of a node, as `EngineOptions` keeps it."""
+    """Return the host and port of a node, in the form that `EngineOptions` stores."""
     parts = urlsplit(node)
     return parts.hostname or "", parts.port or _DEFAULT_PORT

@@ -1,13 +1,13 @@
-"""The trainer's way to an engine: what the session takes for the link to a server.
+"""The trainer's connection to an engine. To the session it is a link to a server.
 
 A thread of its own (`EngineConnection`) holds the seat, reads the stream and publishes; the
-session's thread takes and hands over whole messages. The stream is read in its order, from the
-first message that it holds, whenever its consumer is made. All of it is passed on: the trainer
-knows entries by their numbers, and takes none twice.
+session's thread receives and sends whole messages. Each new consumer reads the stream in order,
+from its first message. All of it is passed on: the trainer recognises entries by their numbers and
+takes none twice.
 
-What the nodes and users have to have is in docs/guide/engine.md. All else the trainer makes: the
-run's stream and the bucket with its seat. One that is there already is used, and a line says what
-differs.
+The setup of nodes and users is described in docs/guide/engine.md. The trainer creates everything
+else: the run's stream and the bucket with its seat. An existing stream is used as it is, and
+differences are logged.
 """
 
 from __future__ import annotations
@@ -55,19 +55,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.engine")
 
 _TURN_S = 0.1
-_SEAT_S = 1.0  # between two looks at it
-_SEAT_KEPT_S = 15.0  # unconfirmed: nobody else can take it while its stream has no leader
+_SEAT_S = 1.0  # between two checks
+_SEAT_KEPT_S = 15.0  # without confirmation: nobody can take it while its stream has no leader
 _REFUSED_FOR_S = 1.0
 _MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
 _FETCH_S = 1.0
-_BATCH = 48  # a node keeps 64 MiB for a reader that is slow
+_BATCH = 48  # messages; a node buffers 64 MiB for a slow reader
 _AGAIN_S = 0.2
 _BEAT_S = 1.0
 _LONELY_AFTER_S = 10.0
 _POLICY_AGAIN_S = 5.0
 _MAX_WORKERS = 4096
-_MAX_BEATS = 10_000  # that may wait
-_OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)  # for this account; at this node
+_MAX_BEATS = 10_000  # maximum number that may wait
+# error codes: the stream differs; JetStream is not enabled for this account, or at this node
+_OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)
 
 _state_decoder = msgspec.msgpack.Decoder(GatewayState)
 
@@ -75,15 +76,15 @@ _state_decoder = msgspec.msgpack.Decoder(GatewayState)
 class Reader:
     """A trainer's connection to an engine. Implements `PeerLink`.
 
-    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run,
-    makes the stream and publishes. A rank reads the samples of its own workers, once its group has
-    the seat.
+    The first message, `Hello`, contains the rank. Rank 0 takes the run's trainer seat, creates the
+    stream and publishes. Each rank reads the samples of its own workers once its group has the
+    seat.
 
-    It writes in the log itself whether there is a connection.
+    The connection logs its state itself.
     """
 
     def __init__(self, options: EngineOptions) -> None:
-        """Start the thread; does not wait for a node.
+        """Start the thread, without waiting for a node.
 
         Raises:
             CredentialsError, ConfigError: the files that the options name cannot be read.
@@ -97,12 +98,12 @@ class Reader:
         self._feed = secrets.randbits(62) + 1
         self._seat_at = -math.inf
         self._backlog = Backlog()
-        self._direct: Subscription | None = None  # while nothing comes of the stream
-        self._sites: dict[str, str] = {}  # of each worker where it was heard last, as a token
+        self._direct: Subscription | None = None  # used while the stream cannot be read
+        self._sites: dict[str, str] = {}  # for each worker, the token of the last site it was at
         self._has_gateway = False
-        # version and time of the newest that went out
+        # version and time of the newest policy that was published
         self._policy: tuple[int, float] | None = None
-        self._policy_at = -math.inf  # when one went out, or was asked for
+        self._policy_at = -math.inf  # when one was last published or requested
         self._lines = Lines(log, 1, 0.1)
         self._woken, self._greeted, self._closing = (
             asyncio.Event(),
@@ -130,13 +131,13 @@ class Reader:
                 return False
             self._outgoing.append((message, data))
             self._connection.call(self._woken.set)
-        elif not isinstance(message, m.Beat | m.Report | m.Bye):  # which are for a server
+        elif not isinstance(message, m.Beat | m.Report | m.Bye):  # meant for a server only
             raise TypeError(f"nothing takes a trainer's {type(message).__name__} at an engine")
         return True
 
     @property
     def is_lost(self) -> bool:
-        return False  # it dials the next node itself
+        return False  # the connection dials the next node by itself
 
     def wake(self) -> None:
         self._inbox.put(None)
@@ -171,7 +172,7 @@ class Reader:
             await end(*tasks)
 
     async def _tend(self, seat: SeatKeeper, stream: JetStreamContext, samples: str) -> None:
-        """Keep the seat, or see that the rank's group has it; have what is stored leave the
+        """Keep the seat, or check that the rank's group has it; purge stored messages from the
         stream.
         """
         import nats.errors
@@ -189,7 +190,7 @@ class Reader:
         return time.monotonic() - self._seat_at < _SEAT_KEPT_S
 
     def _on_seat(self, seat: m.Hello | None) -> None:
-        """Tell the session who has the seat, where it asked or that is new."""
+        """Tell the session who has the seat, if it has said hello or that has changed."""
         hello, had_seat = self._hello, self._seat_at > 0
         answer: m.Welcome | m.Refusal
         if seat is None or hello is None:
@@ -220,11 +221,11 @@ class Reader:
         if below := self._backlog.purge(time.monotonic()):
             await stream.purge_stream(stream_name(self._options.run), seq=below, subject=samples)
 
-    # -- what goes out
+    # outgoing messages
 
     async def _say(self, client: Client) -> None:
-        """Publish what the session hands over, and let it know each second that there is a
-        connection.
+        """Publish the session's messages, and give it a sign of life each second while
+        connected.
         """
         beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
         while True:
@@ -237,11 +238,11 @@ class Reader:
                 if now > lonely_at and not self._has_gateway:
                     lonely_at = math.inf
                     log.warning(
-                        "no server gives this engine samples of the run: start it with "
+                        "no server sends samples of the run to this engine: start it with "
                         "--server.engine, too"
                     )
             if self._outgoing and client.is_connected:
-                # a gateway knows it before it hears of a sample that is stored
+                # a gateway must know the training before it learns what is stored
                 await self._say_who_trains(client)
                 await self._say_what_waits(client)
 
@@ -268,11 +269,11 @@ class Reader:
             if site := self._sites.get(message.worker):
                 await client.publish(f"tmrl.{token(run)}.a.{site}", data)
 
-    # -- what comes in
+    # incoming messages
 
     async def _read(self, client: Client, stream: JetStreamContext, samples: str) -> None:
-        """Once this one has its seat, read the stream from its first message on, with one consumer
-        after the other.
+        """Wait for the seat, then read the stream from its first message, with one consumer after
+        the other.
         """
         import nats.errors
 
@@ -293,18 +294,18 @@ class Reader:
             await asyncio.sleep(_AGAIN_S)
 
     async def _hear_directly(self, client: Client, samples: str) -> None:
-        """Until the stream is read again, hear what is on its way to it: nobody may lead it for
-        some seconds.
+        """Until the stream can be read again, subscribe to the messages sent to it: it may have no
+        leader for some seconds.
         """
         if self._direct is None:
             self._direct = await hear(client, samples, self._on_published)
 
     async def _provide(self, stream: JetStreamContext, name: str) -> None:
-        """Make the run's stream where there is none; of one that differs say in what.
+        """Create the run's stream if there is none; log the differences of an existing one.
 
         Raises:
             ConfigError: JetStream is not enabled for this account.
-            nats.errors.Error, TimeoutError: it cannot be made now.
+            nats.errors.Error, TimeoutError: the stream cannot be created now.
         """
         from nats.js.api import DiscardPolicy, StreamConfig
         from nats.js.errors import APIError
@@ -331,7 +332,7 @@ class Reader:
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
 
     async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
-        """Read with one consumer, until it leaves something out."""
+        """Read with one consumer, until it skips a message."""
         from nats.js.api import AckPolicy, ConsumerConfig
 
         config = ConsumerConfig(
@@ -347,7 +348,7 @@ class Reader:
                     continue
                 try:
                     messages = await subscription.fetch(_BATCH, timeout=_FETCH_S)
-                except TimeoutError:  # there is none, no consumer, or nobody leads the stream
+                except TimeoutError:  # there is no message, no consumer, or no leader
                     await self._hear_directly(client, samples)
                     delivered = (await subscription.consumer_info()).delivered
                     if delivered is None or delivered.consumer_seq != consumed:
@@ -384,8 +385,8 @@ class Reader:
             self._inbox.put(message.data)
 
     def _of_worker(self, message: Msg) -> m.AnyMessage | None:
-        """What a site says of a worker; None: it makes no sense, or is not of the worker that its
-        subject names.
+        """Decode a site's message about a worker; None if it is malformed, or not about the worker
+        that its subject names.
         """
         site, tokens = message.subject.split(".", 4)[3:]
         try:
@@ -404,8 +405,8 @@ class Reader:
         return said
 
     def _on_state(self, message: Msg) -> None:
-        """What a site's gateway says of itself: where it has another policy than the newest, that
-        goes out again.
+        """Handle the state of a site's gateway: if it lacks the newest policy, ask the session to
+        publish it again.
         """
         try:
             state = _state_decoder.decode(message.data)
@@ -426,4 +427,4 @@ class Reader:
             why = (
                 "nothing answers for JetStream: enable it at the nodes, and for this user's account"
             )
-        self._lines(what, logging.WARNING, "%s is away: %s; trying on", what, why)
+        self._lines(what, logging.WARNING, "%s is away: %s; still trying", what, why)

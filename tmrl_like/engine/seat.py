@@ -1,7 +1,7 @@
-"""The trainer's seat of a run: one trainer at a time, or the ranks of one group, reads its samples.
+"""The trainer seat of a run: only one trainer, or one group of ranks, reads its samples at a time.
 
-It is a key in a bucket, whose value is the `Hello` of who has it; it expires unless its trainer
-writes it again.
+The seat is a key in a bucket. Its value is the `Hello` of its holder; it expires unless the trainer
+keeps writing it.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _NO_CLUSTER = 10074
 
 
 def is_of(seat: m.Hello, hello: m.Hello) -> bool:
-    """Whether a seat is this trainer's, or that of the group whose rank it is."""
+    """Whether a seat belongs to this trainer, or to the group in which it is a rank above 0."""
     return seat.incarnation == hello.incarnation or (
         hello.rank.number > 0 and seat.rank.group == hello.rank.group
     )
 
 
 class SeatKeeper:
-    """Takes the seat for one trainer and keeps it; of ranks other than 0, looks who has it.
+    """Takes the seat for a trainer and keeps it; for ranks other than 0, only checks who has it.
 
-    All methods raise nats.errors.Error or TimeoutError: nobody knows now.
+    All methods raise nats.errors.Error or TimeoutError if that cannot be determined now.
     """
 
     def __init__(self, run: str, hello: m.Hello, stream: JetStreamContext) -> None:
         self._key = token(run)
         self._hello = hello
         self._stream = stream
-        self._revision = 0  # of what is there; 0: nothing
+        self._revision = 0  # of the seat's key; 0: there is none
 
     async def sitting(self) -> m.Hello | None:
-        """Who has the seat now: this trainer, where it is free or its predecessor's; None:
-        nobody.
+        """Return who has the seat now, or None; take it if it is free or held by this trainer's
+        predecessor.
         """
         from nats.js.errors import KeyWrongLastSequenceError
 
         bucket = await self._open()
         if self._hello.rank.number:
             return await self._look(bucket)
-        for _ in range(2):  # as what is there may be another's, and then free
+        for _ in range(2):  # the first update fails if the key has changed
             with contextlib.suppress(KeyWrongLastSequenceError):
                 self._revision = await bucket.update(
                     self._key, m.encode(self._hello), last=self._revision
@@ -61,12 +61,12 @@ class SeatKeeper:
                 return self._hello
             seat = await self._look(bucket)
             if not (seat is None or is_of(seat, self._hello) or self._hello.goes_on_with(seat)):
-                self._revision = 0  # only where it is free
+                self._revision = 0  # the next update succeeds only if the seat is free
                 return seat
         return None
 
     async def _open(self) -> KeyValue:
-        """The bucket, which a rank 0 makes where there is none."""
+        """Open the bucket; rank 0 creates it if there is none."""
         from nats.js.errors import BucketNotFoundError
 
         try:
@@ -78,7 +78,7 @@ class SeatKeeper:
             return await in_copies(lambda copies: make(bucket=BUCKET, ttl=_TTL_S, replicas=copies))
 
     async def _look(self, bucket: KeyValue) -> m.Hello | None:
-        """Who has the seat; None: nobody, or somebody who is no trainer."""
+        """Return who has the seat; None if it is free, or its value is not a hello."""
         from nats.js.errors import KeyNotFoundError
 
         try:
@@ -90,17 +90,17 @@ class SeatKeeper:
         try:
             seat, _ = m.decode(entry.value or b"")
             return seat if isinstance(seat, m.Hello) else None
-        except DecodingError:  # a site can have the node's answers written there
+        except DecodingError:  # a site can make a node write its answers there
             return None
 
     async def leave(self) -> None:
-        """Free the seat, where it is this trainer's."""
+        """Free the seat if it is this trainer's."""
         if self._revision and not self._hello.rank.number:
             await (await self._open()).delete(self._key, last=self._revision)
 
 
 async def in_copies(make: Callable[[int], Awaitable[T]]) -> T:
-    """Have something kept in three copies or, where there is one node, in one."""
+    """Create something with three replicas, or with one if there is no cluster."""
     from nats.js.errors import APIError
 
     try:

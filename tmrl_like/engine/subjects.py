@@ -1,18 +1,18 @@
-"""What the parts call things at an engine's nodes: subjects, the stream, the bucket.
+"""Names at an engine's nodes: subjects, the stream, the bucket.
 
-    tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN keeps
+    tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN stores
     tmrl.RUN.b.SITE.WORKER.SHARE   signs of life
     tmrl.RUN.a.SITE                acknowledgements and dismissals for a site's workers
-    tmrl.RUN.p                     policies; each second which training takes samples
+    tmrl.RUN.p                     policies; and, each second, which training takes the samples
     tmrl.RUN.g.SITE                the state of a site's gateway
 
-RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's
-user, so that its rights can name it: no site sends or hears what is another's. docs/guide/engine.md
-has the rights of each role.
+RUN, SITE and WORKER are names converted by `token`. The site is the name of the gateway's user, so
+that its rights can contain it: no site can send or receive the messages of another.
+docs/guide/engine.md lists the rights of each role.
 
-SHARE says whose the worker is, however many ranks there are: the digits of `share_of(worker,
-720720)`, a number that each size from 1 to 16 divides. One subject with wildcards holds the workers
-of a rank, and these are the workers that a server would give it.
+SHARE determines the worker's rank, however many ranks there are: it consists of the digits of
+`share_of(worker, 720720)`, a number that is divisible by each size from 1 to 16. A single subject
+with wildcards therefore covers the workers of a rank, the same workers that a server would give it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from tmrl_like.wire.messages import share_of
 
 MAX_RANKS = 16
 BUCKET = "tmrl-seats"
-"""Holds the trainer's seat of each run."""
+"""Name of the bucket that holds the trainer seat of each run."""
 _LONGEST_TOKEN = 64
 _DIGITS = ((2, 4), (3, 2), (5, 1), (7, 1), (11, 1), (13, 1))
-"""Primes, and how many digits of a share are written to that base, the lowest first."""
-_SHARES = 720_720  # the least number that all sizes up to `MAX_RANKS` divide
+"""Primes, and how many digits of a share are written in that base, lowest first."""
+_SHARES = 720_720  # the least common multiple of all sizes up to `MAX_RANKS`
 
 
 class GatewayState(msgspec.Struct, frozen=True):
-    """What a gateway says of itself, on `gateway_subject`, as msgpack."""
+    """The state that a gateway reports on `gateway_subject`, as msgpack."""
 
-    version: Count = 0  # of the newest policy that came whole
+    version: Count = 0  # of the newest complete policy
     published_at_s: float = 0.0
 
 
 @functools.lru_cache(10_000)
 def token(name: str) -> str:
-    """A name as one part of a subject: letters, digits, `_` and `-` as they are, other bytes of its
-    UTF-8 as =XX.
+    """Convert a name to a part of a subject: letters, digits, `_` and `-` stay, other bytes of its
+    UTF-8 form become =XX.
 
-    What would be longer than 64 characters, or empty, is `==` and a hash. Different names have
-    different tokens.
+    If the result is longer than 64 characters, or empty, it is `==` and a hash instead. Different
+    names have different tokens.
     """
     text = re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"=%02X" % found[0][0], name.encode()).decode()
     return (
@@ -59,15 +59,15 @@ def token(name: str) -> str:
 
 
 def feed_of(training: str) -> int:
-    """The `feed` of a training at all gateways, whichever process goes on with it; 0: it has no
-    name.
+    """Return the `feed` of a training, the same at all gateways and for all processes that resume
+    it; 0 if it has no name.
     """
     return int.from_bytes(blake2b(training.encode(), digest_size=7).digest()) if training else 0
 
 
 @functools.lru_cache(10_000)
 def worker_tokens(worker: str) -> str:
-    """WORKER.SHARE of a worker."""
+    """Return WORKER.SHARE of a worker."""
     share = share_of(worker, _SHARES)
     places = (
         str(share // base**place % base) for base, digits in _DIGITS for place in range(digits)
@@ -76,7 +76,7 @@ def worker_tokens(worker: str) -> str:
 
 
 def _share_of_rank(number: int, size: int) -> str:
-    """What the tokens of all workers of a rank match."""
+    """Return a pattern that matches SHARE of all workers of a rank."""
     tokens = []
     for base, digits in _DIGITS:
         for place in range(digits):
@@ -86,50 +86,52 @@ def _share_of_rank(number: int, size: int) -> str:
 
 
 def samples_subject(run: str, site: str, worker: str) -> str:
-    """Where a worker's packets go."""
+    """Return the subject of a worker's packets."""
     return f"tmrl.{token(run)}.s.{token(site)}.{worker_tokens(worker)}"
 
 
 def beats_subject(run: str, site: str, worker: str) -> str:
-    """Where a worker's signs of life go."""
+    """Return the subject of a worker's signs of life."""
     return f"tmrl.{token(run)}.b.{token(site)}.{worker_tokens(worker)}"
 
 
 def all_samples(run: str) -> str:
-    """All samples: what the stream keeps."""
+    """Return the subjects of all samples, which the stream stores."""
     return f"tmrl.{token(run)}.s.>"
 
 
 def samples_of_rank(run: str, number: int, size: int) -> str:
-    """The samples of a rank's workers."""
+    """Return the subjects of the samples of a rank's workers."""
     return f"tmrl.{token(run)}.s.*.*.{_share_of_rank(number, size)}"
 
 
 def beats_of_rank(run: str, number: int, size: int) -> str:
-    """The signs of life of a rank's workers; rank 0 hears all of them."""
+    """Return the subjects of the signs of life of a rank's workers; rank 0 receives those of all
+    workers.
+    """
     return f"tmrl.{token(run)}.b.*.*.{_share_of_rank(number, size if number else 1)}"
 
 
 def acks_subject(run: str, site: str) -> str:
-    """Where the trainer's acknowledgements and dismissals for a site's workers go."""
+    """Return the subject of acknowledgements and dismissals for a site's workers."""
     return f"tmrl.{token(run)}.a.{token(site)}"
 
 
 def policy_subject(run: str) -> str:
-    """Where the trainer's policies go."""
+    """Return the subject of the trainer's policies."""
     return f"tmrl.{token(run)}.p"
 
 
 def gateway_subject(run: str, site: str | None = None) -> str:
-    """Where a site's gateway says how it is; None: all of them."""
+    """Return the subject of the state of a site's gateway; None: of all gateways."""
     return f"tmrl.{token(run)}.g.{'*' if site is None else token(site)}"
 
 
 def stream_name(run: str) -> str:
-    """The stream of a run's samples."""
+    """Return the name of the stream of a run's samples."""
     return f"tmrl-{token(run)}"
 
 
 def inbox(name: str) -> str:
-    """Where the nodes answer a user of that name: the prefix of its inboxes."""
+    """Return the prefix of a user's inboxes, where the nodes send their answers."""
     return f"_INBOX.{token(name)}"

@@ -1,8 +1,8 @@
-"""How far the entries of each worker process are on their way to an engine's stream: bookkeeping of
-a gateway.
+"""A gateway's bookkeeping: how far the entries of each worker process have come on their way to an
+engine's stream.
 
-No thread, no clock and no socket. Nothing is kept but numbers: what the stream does not take, its
-worker sends again.
+There is no thread, clock or socket here. Only numbers are kept: workers send again what the stream
+does not take.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _MAX_PROCESSES = 8192
 
 @dataclass(eq=False, slots=True)
 class _Track:
-    """How far one worker process is. What the trainer has stored, or never gets, counts as
-    confirmed.
+    """How far the entries of one worker process have come. Entries that the trainer has stored, or
+    will never get, count as confirmed.
     """
 
     process: tuple[str, int]  # worker, incarnation
-    sent: int = 0  # up to this entry they are in the stream or on their way to it, without a hole
-    confirmed: int = 0  # … and the stream has them
-    stored: int = 0  # as the trainer says
+    sent: int = 0  # entries up to this one are in the stream or in flight to it, without a gap
+    confirmed: int = 0  # … are in the stream
+    stored: int = 0  # … are stored by the trainer
     trained: int = 0
 
     def confirm(self, entry: int) -> None:
@@ -31,20 +31,20 @@ class _Track:
         self.sent = max(self.sent, entry)
 
     def fall_back(self, entry: int) -> None:
-        """What follows this entry is to be sent again, where it is not confirmed."""
+        """Count entries after this one as not sent, unless they are confirmed."""
         self.sent = max(self.confirmed, min(self.sent, entry))
 
 
 class Tracks:
-    """Of all worker processes that a gateway has heard of."""
+    """Tracks every worker process that a gateway has heard from."""
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[str, int], _Track] = {}
-        # whose workers are to hear something; True: send again, please
+        # tracks whose workers must get an acknowledgement; True: with a request to send again
         self._due: dict[_Track, bool] = {}
 
     def begins(self, packet: m.SamplePacket) -> bool:
-        """Whether a packet is to be published: nothing is missing before it."""
+        """Whether to publish a packet: only if no entry before it is missing."""
         track = self._track_of(packet)
         is_next = packet.first <= track.sent + 1
         if is_next:
@@ -52,8 +52,8 @@ class Tracks:
         return is_next
 
     def ends(self, packet: m.SamplePacket, is_taken: bool) -> None:
-        """The stream has taken a packet, or not; its entries are confirmed where it has all before
-        them.
+        """Note whether the stream has taken a packet; its entries are confirmed if all before them
+        are.
         """
         track = self._track_of(packet)
         is_confirmed = is_taken and packet.first <= track.confirmed + 1
@@ -66,15 +66,15 @@ class Tracks:
     def _track_of(self, packet: m.SamplePacket) -> _Track:
         process = (packet.worker, packet.incarnation)
         if process not in self._tracks and len(self._tracks) >= _MAX_PROCESSES:
-            self._tracks.clear()  # what is not stored is asked for again
+            self._tracks.clear()  # workers are asked again for what is not stored
         track = self._tracks.setdefault(process, _Track(process))
-        track.confirm(packet.oldest - 1)  # what was before it is stored, or never comes
+        track.confirm(packet.oldest - 1)  # earlier entries are stored, or never come
         return track
 
     def on_ack(self, ack: m.Ack) -> None:
-        """What the trainer says of a process; what it asks for again, the stream has not got."""
+        """Process the trainer's acknowledgement; what it asks for again is not in the stream."""
         track = self._tracks.get((ack.worker, ack.incarnation))
-        if track is None:  # another gateway's
+        if track is None:  # the process is at another gateway
             return
         track.stored = max(track.stored, ack.stored)
         track.trained = max(track.trained, ack.trained)
@@ -88,7 +88,7 @@ class Tracks:
         self._due[track] = again or self._due.get(track, False)
 
     def words(self) -> list[m.Ack]:
-        """What is to be said to the workers."""
+        """Return the acknowledgements that are due to the workers."""
         due, self._due = self._due, {}
         return [
             m.Ack(*t.process, t.stored, t.confirmed, again, t.trained) for t, again in due.items()

@@ -1,4 +1,4 @@
-"""Who this machine is to the nodes of an engine: what is in its file of credentials."""
+"""This machine's user at the nodes of an engine, read from a credentials file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _NOBODY = "local"
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """What is read of a user's JWT."""
+    """The part of a user's JWT that is read."""
 
     name: str
 
 
 class EngineUser(NamedTuple):
-    """A user: its name, as its JWT says, that JWT, and the seed of its key; "local" without both
-    is nobody.
+    """A user: its name according to its JWT, the JWT, and the seed of its key.
+
+    "local" without JWT and seed is an anonymous user.
     """
 
     name: str = _NOBODY
@@ -35,10 +36,10 @@ class EngineUser(NamedTuple):
 
     @classmethod
     def of(cls, credentials: str) -> EngineUser:
-        """The user that a file of credentials is for, of one look at it.
+        """Return the user of a credentials file, which is read once.
 
         Raises:
-            CredentialsError: there is no such file, or it is none of credentials.
+            CredentialsError: there is no such file, or it is not a credentials file.
         """
         try:
             found = _FILE.search(Path(credentials).expanduser().read_text("ascii"))

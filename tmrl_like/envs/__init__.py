@@ -1,5 +1,5 @@
-"""Environments: any Gymnasium environment, rtgym's among them, and those that ship, registered with
-Gymnasium.
+"""Environments: wrappers for any Gymnasium environment, rtgym's included, and those that ship,
+registered with Gymnasium.
 """
 
 from tmrl_like.envs.action_table import ActionTable
@@ -10,6 +10,6 @@ from tmrl_like.envs.success import SuccessEnv
 
 __all__ = ["ActionTable", "GenericGymEnv", "ResidualEnv", "SuccessEnv"]
 
-POLICY_PARTS = True  # a policy file may name what is in here
+POLICY_PARTS = True  # a policy file may name classes of this package
 
 register_all()

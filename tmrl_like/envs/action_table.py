@@ -1,4 +1,4 @@
-"""A table of inputs, of which a policy chooses one by its number."""
+"""A table of inputs from which a policy chooses one by its number."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Inputs = str | Sequence[Any]
 
 
 class ActionTable:
-    """Rows of inputs, so that an integer drives what takes numbers or keys: a Box, MultiDiscrete or
-    MultiBinary.
+    """A table of inputs, so that an integer can drive an environment that takes a Box,
+    MultiDiscrete or MultiBinary.
 
     An environment in real time takes the table as its argument `inputs`: its action buffer then
-    holds integers, and nothing but the interface's `send_control` sees the rows. Any other one is
+    holds integers, and only the interface's `send_control` sees the rows. Any other environment is
     wrapped.
 
     Attributes:
         inputs: the rows.
-        space: of actions: `Discrete(len(inputs))`.
+        space: the action space, `Discrete(len(inputs))`.
     """
 
     def __init__(self, inputs: Inputs, tables: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """Take the rows.
+        """Set up the rows.
 
         Args:
             inputs: an action of the environment in each row, or the name of one of `tables`.
-            tables: by name.
+            tables: the environment's own tables by name.
 
         Raises:
-            ConfigError: no rows, or no table of that name.
+            ConfigError: there are no rows, or no table of that name.
         """
         if isinstance(inputs, str):
             tables = tables or {}
@@ -53,11 +53,11 @@ class ActionTable:
         self.space = spaces.Discrete(len(self.inputs))
 
     def __call__(self, index: Any) -> Any:
-        """The row of this number."""
+        """Return a copy of the row with this number."""
         return copy(self.inputs[index])
 
     def fit(self, space: gymnasium.Space[Any]) -> None:
-        """Make actions of `space` of the rows. ConfigError: one of them is none, in one line."""
+        """Convert the rows to actions of `space`; raise ConfigError if a row is not one."""
         if not isinstance(
             space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
         ):
@@ -82,7 +82,9 @@ class ActionTable:
             self.inputs[i] = action
 
     def index_of(self, action: Any) -> np.int64:
-        """The number of the row that is this action. ConfigError: none is; names the nearest."""
+        """Return the number of the row that equals this action; raise ConfigError, which names the
+        nearest row, if there is none.
+        """
         nearest = self.nearest(action)
         if not np.array_equal(self.inputs[nearest], np.asarray(action, self.inputs[nearest].dtype)):
             raise ConfigError(
@@ -93,7 +95,7 @@ class ActionTable:
         return nearest
 
     def nearest(self, action: Any) -> np.int64:
-        """The number of the row that differs least from this action."""
+        """Return the number of the row that differs least from this action."""
         return np.int64(
             np.argmin(
                 [np.abs(np.subtract(row, action, dtype=np.float64)).sum() for row in self.inputs]
@@ -101,10 +103,10 @@ class ActionTable:
         )
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        """The environment, driven by integers.
+        """Wrap an environment so that integers drive it.
 
         Raises:
-            ConfigError: a row is not an action of it, or its observations end in past actions.
+            ConfigError: a row is not one of its actions, or its observations end in past actions.
         """
         if held_actions(env):
             raise ConfigError(

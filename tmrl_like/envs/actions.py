@@ -1,4 +1,4 @@
-"""Actions that an environment is given without a policy."""
+"""Actions that do not come from a policy: neutral ones, default ones, and those of a reset."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tmrl_like.errors import ConfigError
 
 
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
-    """An action for the reset of an environment that has no default: zeros, clipped into the
-    bounds.
+    """Return an action for the resets of an environment that has no default action: zeros, clipped
+    to the bounds, or the first value of a discrete space.
+
+    Raises:
+        ConfigError: the space has no neutral action.
     """
     return tree.map_leaves(_neutral, space)
 
@@ -36,19 +39,20 @@ def _neutral(space: gymnasium.Space[Any]) -> Any:
 
 
 def held_actions(env: Any) -> int | None:
-    """How many past actions an observation ends in, as rtgym's or its own `act_buf_len` says; None:
-    none says.
+    """Return how many past actions end an observation, or None if the environment does not say.
+
+    Its attribute `act_buf_len` says so, as in rtgym's environments.
     """
     inner = getattr(env, "unwrapped", env)
     return getattr(inner, "act_buf_len", None) if getattr(inner, "act_in_obs", True) else 0
 
 
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
-    """The actions that led to `obs`, the first observation of an episode, oldest first.
+    """Return the actions that led to `obs`, the first observation of an episode, oldest first.
 
-    That is the action buffer at its end, as the environment filled it: `env.act_buf_len` says how
-    long, as in rtgym's environments. Where there is none, one action: the environment's own default
-    action, or a neutral one of its space.
+    These are the action buffer at the end of `obs`, as the environment filled it; its length is
+    `env.act_buf_len`, as in rtgym's environments. Without a buffer it is one action: the
+    environment's own default action, or a neutral one of its space.
     """
     length = held_actions(env) or 0
     if isinstance(obs, tuple | list) and 0 < length < len(obs):
@@ -57,7 +61,7 @@ def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
 
 
 def default_action(env: Any) -> Any:
-    """An environment's own default action, or a neutral one of its space."""
+    """Return an environment's own default action, or a neutral one of its space."""
     action = getattr(env, "default_action", None)
     if action is None:
         action = getattr(getattr(env, "unwrapped", None), "default_action", None)
@@ -65,8 +69,8 @@ def default_action(env: Any) -> Any:
 
 
 def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
-    """An action as policies give it: of a Discrete space numpy's number, not Python's. All samples
-    have one type.
+    """Return an action in the type that policies give it: in a Discrete space, a NumPy integer
+    instead of a Python `int`. So all samples have the same type.
     """
     return (
         space.dtype.type(action)

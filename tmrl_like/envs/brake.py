@@ -1,4 +1,4 @@
-"""What an environment moves is stopped, once, whoever first notices that nobody drives it."""
+"""A brake that stops what an environment moves, once, when a thread notices that nobody drives."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from tmrl_like.envs.control_thread import ControlThread
 
 log = logging.getLogger("tmrl_like.envs")
 
-_STOPS_WITHIN_S = 1.0  # after that, nobody waits for it any more
+_STOPS_WITHIN_S = 1.0  # `pull` waits no longer than this
 
 
 class Brake:
     """Calls an environment's `stop()`, once after each reset, in a thread of its own.
 
-    It may come at any time, also while another thread is in `step` or `reset`, and hangs there. It
-    does not wait for that one, and nothing moves after it before the next reset begins.
+    `stop` may be called at any time, even while another thread is in `step` or `reset` and hangs
+    there. It must not wait for that thread, and nothing may move after it until the next reset
+    begins.
 
-    An environment that another process can stop says so in an attribute `stop_from_outside`: the
-    import path of a function, and its arguments (text, numbers). The guard's process makes that
-    call when this process has ended without a `stop`, because it was killed for instance.
+    An environment with a `stop` that another process can stop as well declares this, when it is
+    made, in an attribute `stop_from_outside`: the import path of a function, and its arguments
+    (text, numbers). The guard's process makes that call if this process ends without a `stop`, for
+    instance because it was killed.
 
     Attributes:
-        exists: whether there is a `stop`.
-        is_on: what moved was stopped, and no reset has begun since.
+        exists: whether the environment has a `stop`.
+        is_on: whether what moved was stopped and no reset has begun since.
     """
 
     def __init__(self, env: Any, guard: ProcessGuard, stopping: threading.Event) -> None:
-        """Of this environment, which has not moved yet; while `stopping` is set, no reset may
-        begin.
+        """Set up the brake of an environment that has not moved yet; while `stopping` is set, no
+        reset may begin.
         """
         inner = getattr(env, "unwrapped", env)
         stop = getattr(env, "stop", None) or getattr(inner, "stop", None)
@@ -48,7 +50,9 @@ class Brake:
             self._thread = ControlThread("tmrl-brake")
 
     def release(self) -> bool:
-        """A reset begins, and what it moves is to be stopped again; False: it must not begin."""
+        """Release the brake for a reset, so that the next `pull` stops what moves. Return False if
+        the reset must not begin.
+        """
         if self.exists:
             with self._lock:
                 if self._stopping.is_set():
@@ -58,13 +62,13 @@ class Brake:
         return True
 
     def pull_soon(self) -> None:
-        """As `pull`, but does not wait. A signal handler may call it."""
+        """Do as `pull`, but without waiting. A signal handler may call it."""
         if self.exists:
             self._thread.start(self._stop_once)
 
     def pull(self) -> None:
-        """Stop what moves, if nobody has; when this returns it is done, or `stop` has hung for a
-        second.
+        """Stop what moves, unless that is done already. Return when it has stopped, or when `stop`
+        has hung for a second.
         """
         if self.exists and not self._thread.is_left:
             wait([self._thread.start(self._stop_once)], _STOPS_WITHIN_S)
@@ -81,7 +85,7 @@ class Brake:
             log.error("the environment's stop() failed: %s", one_line(error))
 
     def close(self) -> None:
-        """Pull it, and end its thread. Twice is fine."""
+        """Pull the brake, and end its thread. Calling it twice is fine."""
         self.pull()
         if self.exists:
             self._thread.leave()

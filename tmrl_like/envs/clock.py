@@ -1,4 +1,4 @@
-"""Waits for deadlines as exactly as an ordinary process can."""
+"""A clock that waits for deadlines as exactly as an ordinary process can."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Callable
 
 SPIN_S = 0.2e-3
 _MAX_SPIN_SHARE = 0.25  # of a time-step
-_CARE = 1.2  # so much more time is left for a call than it is expected to take
-_FORGETS = 0.01  # each time: of the difference between what was expected and what was shorter
+_CARE = 1.2  # time kept free for a call, relative to its expected duration
+_FORGETS = 0.01  # share by which the expected duration moves towards each shorter one
 
 
 class Clock:
-    """Sleeps until shortly before a deadline, and looks at the time without a pause for the rest of
-    the wait.
+    """Sleeps until shortly before a deadline, and polls the time for the rest of the wait.
 
-    A sleep comes back late by what the machine's timers and its other work make of it. How late is
-    measured with each wait, and the next sleep ends that much sooner, but never more than
-    `max_spin_s`. What is to be done `while_waiting` has a part of that time.
+    A sleep ends late, by an amount that depends on the machine's timers and load. Each wait
+    measures it, and the next sleep ends that much sooner, but never more than `max_spin_s` before
+    the deadline. What is to be done `while_waiting` takes a part of that time.
 
     Attributes:
-        max_spin_s: seconds of a wait, at most, in which it computes instead of sleeping; 0: it only
-            sleeps.
-        now: returns seconds, `time.perf_counter`.
+        max_spin_s: the most seconds of a wait to spend computing instead of sleeping; 0 to only
+            sleep.
+        now: returns the time in seconds, as `time.perf_counter` does.
     """
 
     def __init__(
@@ -31,26 +30,25 @@ class Clock:
         now: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Set up; a test gives `now` and `sleep` of a time of its own."""
+        """Set up the clock; a test passes the `now` and `sleep` of a simulated time."""
         self.max_spin_s = max_spin_s
         self.now = now
         self._sleep = sleep
-        self._late_s = 0.0  # by this much sleeps come back late, those that were later than most
+        self._late_s = 0.0  # expected lateness of a sleep; few are later
         self._call: Callable[[], None] | None = None
-        self._call_s = 0.0  # this long the call takes, when it takes longer than mostly
+        self._call_s = 0.0  # expected duration of the call; few take longer
 
     def while_waiting(self, call: Callable[[], None]) -> None:
-        """Have a call made in each wait after the sleep, where it will be back by the deadline, as
-        far as can be known.
+        """Run `call` in each wait, after the sleep, if it is expected to return by the deadline.
 
-        For it, sleeps end sooner by as long as it takes, but a wait does not spin for longer than
-        `max_spin_s` either.
+        Sleeps end sooner by its expected duration, but call and spinning together still take no
+        more than `max_spin_s` of a wait.
         """
         self._call = call
         self._call_s = self.max_spin_s / 2
 
     def wait_until(self, deadline: float) -> None:
-        """Come back at `deadline` (as `now` counts), or at once where it has passed."""
+        """Return at `deadline` (in the time of `now`), or at once if it has passed."""
         now = self.now()
         wake_at = deadline - min(self._late_s + _CARE * self._call_s, self.max_spin_s)
         if now < wake_at:
@@ -67,14 +65,14 @@ class Clock:
 
 
 def _expected(expected_s: float, newest_s: float) -> float:
-    """How long something takes that has just taken `newest_s`: what was longer than most is
+    """Return the expected duration of something that has just taken `newest_s`; long durations are
     forgotten slowly.
     """
     return max(newest_s, expected_s + _FORGETS * (newest_s - expected_s))
 
 
 def bounded_spin_s(time_step_s: float, spin_s: float = SPIN_S) -> float:
-    """For how much of a time-step, at most, a `Clock` may spin: `spin_s`, but never more than a
-    quarter of it.
+    """Return the most seconds of a time-step for which a `Clock` may spin: `spin_s`, but never more
+    than a quarter of the time-step.
     """
     return min(spin_s, _MAX_SPIN_SHARE * time_step_s)

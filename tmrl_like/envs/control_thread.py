@@ -1,4 +1,4 @@
-"""A thread that runs one call after another, and can be left behind when one does not come back."""
+"""A thread that runs one call after another, and can be left behind when a call does not return."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tmrl_like.base.threads import start_thread
 
 
 class ControlThread:
-    """A daemon thread with a queue of calls. It ends after `leave`, and not before its call does.
+    """A daemon thread with a queue of calls. It ends after `leave`, once its calls have returned.
 
     Attributes:
         is_left: whether `leave` was called.
-        ident: as `threading.get_ident` in it.
-        native_id: as `threading.get_native_id` in it.
+        ident: what `threading.get_ident` returns in the thread.
+        native_id: what `threading.get_native_id` returns in the thread.
     """
 
     def __init__(self, name: str = "tmrl-control") -> None:
-        """Start it; ShortageError: the system gives no more threads."""
+        """Start the thread; raise ShortageError if the system gives no more threads."""
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
             queue.SimpleQueue()
         )
@@ -34,7 +34,7 @@ class ControlThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in it."""
+        """Whether the caller runs in this thread."""
         return threading.get_ident() == self.ident
 
     @property
@@ -42,13 +42,13 @@ class ControlThread:
         return not self._newest.done()
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Let the thread make a call, after those before it."""
+        """Queue a call for the thread; return the future of its result."""
         self._newest = Future()
         self._calls.put((call, self._newest))
         return self._newest
 
     def leave(self) -> None:
-        """No call comes any more. Does not wait."""
+        """Let the thread end after the calls in its queue, without waiting for it."""
         self.is_left = True
         self._calls.put(None)
 
@@ -60,4 +60,4 @@ def _serve(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None
             done.set_result(call())
         except BaseException as error:
             done.set_exception(error)
-        del item, call, done  # what the call refers to may go now
+        del item, call, done  # so that what the call refers to can be freed

@@ -1,12 +1,15 @@
-"""How long an action takes until the observation shows it, from what an environment did under
-random actions.
+"""Estimates how long an action takes until the observation shows it, from what an environment did
+under random actions.
 
 The model is o[t+1] = M o[t] + sum over lags j of B_j a[t-j] + noise, where a[t] was given to step t
 and o[t+1] came back from it. The actions were drawn at random, each independent of the others and
 of everything else. So a lag that explains nothing beyond o[t] and the younger actions has no effect
-of its own, and the last one that does is how many actions the observation must hold to be a state.
-o[t] is measured with noise, and noise in a regressor would make older actions look as if they
-acted: it is replaced by what older observations and actions say of it (instrumental variables).
+of its own. The last lag that does explain something is the number of past actions that the
+observation must hold to be a state.
+
+o[t] is measured with noise, and noise in a regressor would make older actions appear to have an
+effect. So o[t] is replaced by its prediction from older observations and actions (instrumental
+variables).
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from tmrl_like.base import tree
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_LAG = 10
-FALSE_ALARMS = 0.01  # of environments whose actions do nothing, how many seem to respond
-SMALLEST_SHARE = 0.01  # of what actions explain in a component; about a tenth of their effect
+FALSE_ALARMS = 0.01  # share of environments without any response that seem to respond
+SMALLEST_SHARE = 0.01  # of the variance that actions explain; about a tenth of their effect
 _SHUFFLES = 400
 _MAX_FEATURES = 32
 _FEATURES_PER_LEAF = 8
 _IMAGE_SIDE = 16
-_LARGEST = 1e9  # of a number that is taken as it is
+_LARGEST = 1e9  # larger numbers are clipped
 _CELLS = 8
 _ROWS_PER_REGRESSOR = 2
 _LEAST_LAG = 3
@@ -36,7 +39,7 @@ _LEAST_LAG = 3
 
 @dataclass(frozen=True)
 class Trace:
-    """One episode, or a part of it from a reset on."""
+    """One episode, or the first part of one."""
 
     actions: Array  # [T, A]; actions[t] was given to step t
     # [T + 1, D]; the first is the reset's, observations[t + 1] came back from step t
@@ -45,16 +48,17 @@ class Trace:
 
 @dataclass(frozen=True)
 class Response:
-    """When actions show in observations. A lag of 0: in the observation that the same step returns.
+    """When actions show in observations. Lag 0 is the observation that the same step returns.
 
     Attributes:
-        shares: [max_lag + 1], which part of an action's effect shows at which lag; sums to 1, or
-            all 0.
-        lags: those at which the effect is not chance, in order; empty: no effect was seen.
-        hidden_state: older actions explain more than the last observation does, however old: it
-            lacks something that moves, a speed say. `lags` are then what two observations leave to
-            explain.
-        rows: steps that the result rests on.
+        shares: [max_lag + 1], the share of an action's effect that shows at each lag; sums to 1, or
+            is all 0.
+        lags: lags at which the effect is not chance, in ascending order; empty if no effect was
+            seen.
+        hidden_state: whether even the oldest actions explain something that the last observation
+            does not: it lacks something that moves, such as a speed. `lags` are then those with an
+            effect beside the last two observations.
+        rows: number of steps that the result rests on.
     """
 
     shares: Array
@@ -64,18 +68,18 @@ class Response:
 
     @property
     def max_lag(self) -> int:
-        """The longest lag that was looked at."""
+        """The longest lag that was examined."""
         return len(self.shares) - 1
 
     @property
     def never_ends(self) -> bool:
-        """Whether the effect goes on as far as was looked."""
+        """Whether the effect lasts up to the longest lag that was examined."""
         return bool(self.lags) and self.lags[-1] == self.max_lag
 
     @property
     def act_buf_len(self) -> int:
-        """How many past actions an observation must hold, so that what was ordered and is not seen
-        is in it.
+        """Number of past actions that an observation must hold, so that it includes those whose
+        effect it does not show yet.
         """
         return self.lags[-1] if self.lags else 0
 
@@ -83,16 +87,17 @@ class Response:
 def measure_response(
     traces: Sequence[Trace], targets: slice = slice(None), seed: int = 0
 ) -> Response | None:
-    """Find the lags at which independent random actions act.
+    """Find the lags at which independent random actions have an effect.
 
     Args:
-        traces: what happened.
-        targets: on which numbers of an observation; all of them say what is known of the state.
-        seed: of the shuffles that say what chance would show.
+        traces: the recorded steps.
+        targets: numbers of an observation in which to look for the effect; all its numbers describe
+            the state.
+        seed: seed of the shuffles that estimate what chance would show.
 
     Returns:
-        The response; None where there are too few steps for so many actions and observations, or
-        episodes of a few steps only.
+        The response, or None if there are too few steps for this many actions and observations, or
+        only episodes of a few steps.
     """
     actions, features = traces[0].actions.shape[1], traces[0].observations.shape[1]
 
@@ -107,11 +112,11 @@ def measure_response(
 def _test_lags(
     traces: Sequence[Trace], max_lag: int, targets: slice, memory: int, seed: int
 ) -> Response:
-    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last
-    two (`memory`)?
+    """Test which lags have an effect beside the last `memory` observations. If the oldest lag seems
+    to have one beside a single observation, test again beside two.
 
-    The last lag is the oldest that adds to all younger ones. Of those up to it, each must add to
-    all others.
+    The last lag is the oldest that adds to all younger ones. Each lag up to it must add to all
+    others.
     """
     random = np.random.default_rng(seed)
     regression = _Regression(traces, max_lag, targets, memory)
@@ -129,10 +134,11 @@ def _test_lags(
 
 
 class _Regression:
-    """The targets of an observation on the last `memory` observations before it and on actions.
+    """A regression of an observation's targets on the last `memory` observations before it and on
+    actions.
 
     Attributes:
-        noise: [rows, D], what nothing explains, as large as before the fit.
+        noise: [rows, D], what nothing explains, scaled up to its size before the fit.
     """
 
     def __init__(self, traces: Sequence[Trace], max_lag: int, targets: slice, memory: int) -> None:
@@ -141,7 +147,7 @@ class _Regression:
             t = np.arange(max(max_lag, memory - 1), len(trace.actions))
             before = [trace.observations[t - i] for i in range(memory)]
             older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
-            # these tell of those before, too
+            # an older action is an instrument, too
             older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
             # [rows, lags, A]
             acted = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
@@ -166,13 +172,13 @@ class _Regression:
         self._noise_variance = (self.noise**2).mean(axis=0) + 1e-10
 
     def effects(self, random: np.random.Generator, beside_younger: bool) -> Array:
-        """What each lag explains of each component of the observation, where that is not chance.
+        """Return what each lag explains of each component of the observation, beyond chance.
 
-        `beside_younger`: beside what observations and younger lags explain; else beside all other
-        lags.
+        With `beside_younger`, that is beside the observations and younger lags; without, beside the
+        observations and all other lags.
 
         Returns:
-            [lags, D], variance times rows; 0 where it is chance, or too small a part of the whole.
+            [lags, D], variance times rows; 0 if it is chance or too small a share of the whole.
         """
         blocks = [self._own(lag, beside_younger) for lag in range(self._actions.shape[1])]
         widths = np.array([[block.shape[1]] for block in blocks])
@@ -180,7 +186,7 @@ class _Regression:
         lag_of = np.repeat(np.eye(len(blocks)), widths[:, 0], axis=1)  # [lags, directions]
 
         def explained(values: Array) -> Array:
-            """[lags, D], in units of what noise explains."""
+            """Return [lags, D], in units of what noise explains."""
             total: Array = (
                 lag_of @ (together.T @ values) ** 2 / np.maximum(1, widths) / self._noise_variance
             )
@@ -197,14 +203,14 @@ class _Regression:
         return np.where(is_real, variance, 0.0)
 
     def _own(self, lag: int, beside_younger: bool) -> Array:
-        """Orthonormal basis of what the observations and the other lags leave of one."""
+        """Return an orthonormal basis of what the observations and other lags leave of a lag."""
         beside = self._actions[:, :lag] if beside_younger else np.delete(self._actions, lag, axis=1)
         others = beside.reshape(len(beside), -1)
         others = _basis(others - _project(self._known, others), 1e-6)
         known = np.concatenate([self._known, others], axis=1)
         values = self._actions[:, lag]
         own = values - _project(known, values)
-        own -= _project(known, own)  # again: orthogonal to rounding
+        own -= _project(known, own)  # twice, so that it is orthogonal up to rounding
         directions, sizes, _ = np.linalg.svd(own, full_matrices=False)
         kept: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
         return kept
@@ -216,14 +222,14 @@ def _project(basis: Array, values: Array) -> Array:
 
 
 def _basis(values: Array, tolerance: float) -> Array:
-    """Orthonormal basis of the columns [rows, rank]."""
+    """Return an orthonormal basis of the columns, [rows, rank]."""
     directions, sizes, _ = np.linalg.svd(values, full_matrices=False)
     kept: Array = directions[:, sizes > max(tolerance * sizes.max(initial=0.0), 1e-12)]
     return kept
 
 
 def _scaled(values: Array) -> Array:
-    """Columns with mean 0 and deviation 1, without those that are constant."""
+    """Scale the columns to mean 0 and deviation 1; drop constant ones."""
     centred = values - values.mean(axis=0)
     deviation = centred.std(axis=0)
     moves = deviation > 1e-9 * np.maximum(1.0, np.abs(values).max(axis=0, initial=0.0))
@@ -235,14 +241,15 @@ def _scaled(values: Array) -> Array:
 
 
 def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
-    """Observations of one structure as rows of a few numbers each.
+    """Turn observations of one structure into rows of a few numbers each.
 
-    Of pictures, averaged over 8 x 8 cells, and of arrays of more than 32 numbers, the 8 directions
-    in which they vary most are kept. All else stays as it is, but for text and the like, which is
-    left out.
+    Arrays of more than 32 numbers are reduced to the 8 directions in which they vary most; pictures
+    are first averaged over a grid of 8 x 8 cells. Everything else stays as it is, except text and
+    the like, which is left out.
 
     Returns:
-        [len(observations), D], D from 0 to 32, and how many of the D are whole: they come first.
+        [len(observations), D], D from 0 to 32, and how many of the D are not reduced; these come
+        first.
     """
     rows = (
         [leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"]
@@ -261,7 +268,7 @@ def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
 
 
 def _reduce(leaf: Array) -> Array:
-    """[N, ...] -> [N, 8]."""
+    """Reduce [N, ...] to [N, 8]."""
     sides = sorted(range(1, leaf.ndim), key=lambda axis: leaf.shape[axis])[-2:]
     if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _IMAGE_SIDE:
         for axis in sides:
@@ -272,7 +279,7 @@ def _reduce(leaf: Array) -> Array:
 
 
 def _principal(centred: Array, number: int) -> Array:
-    """At most `number` columns: the columns themselves, or the directions in which they vary
+    """Return at most `number` columns: the columns themselves, or the directions in which they vary
     most.
     """
     if centred.shape[1] <= number:

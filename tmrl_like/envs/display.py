@@ -1,4 +1,4 @@
-"""The screen of this machine, if there is one."""
+"""Access to this machine's screen, if it has one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tmrl_like.errors import ConfigError, MissingExtraError
 
 
 def has_display() -> bool:
-    """Whether a window can be shown; taken for granted anywhere but on Linux."""
+    """Whether a window can be shown; assumed to be true anywhere but on Linux."""
     return not sys.platform.startswith("linux") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
 
 
 def require_display() -> None:
-    """Raise ConfigError where there is no screen to play on."""
+    """Raise ConfigError if there is no screen to play on."""
     if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
         raise ConfigError(
             "a desktop game needs a screen, and DISPLAY is not set: "
@@ -26,7 +26,9 @@ def require_display() -> None:
 
 
 def open_x11() -> Any:
-    """The X server that DISPLAY names, as python-xlib's `Display`; ConfigError: there is none."""
+    """Return the X server that DISPLAY names, as python-xlib's `Display`; raise ConfigError if
+    there is none.
+    """
     require_display()
     try:
         from Xlib import display, error

@@ -1,5 +1,5 @@
-"""Who takes over from a policy, in any environment: a person at the keyboard, or at a gamepad (see
-`types.Driver`).
+"""Drivers that take over from a policy in any environment: a person at the keyboard or a gamepad
+(see `types.Driver`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ARROWS: Mapping[str, Sequence[float]] = {"left": [-1], "right": [1], "up": [0, 1
 
 
 def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: Any) -> Any:
-    """The action of a stick in each component of a Box: at 0 that of `rest`, at -1 and 1 the
-    bounds.
+    """Return the action of a Box for a deflection of each component: 0 gives `rest`, -1 and 1 give
+    the bounds.
 
-    `deflection` is cut off beyond 1, and 0 in components that it does not have. ConfigError: no
-    bounded Box.
+    `deflection` is clipped to [-1, 1]; components that it lacks are 0. Raise ConfigError if the
+    space is no bounded Box.
     """
     if not isinstance(space, spaces.Box) or not space.is_bounded():
         raise ConfigError(
@@ -41,8 +41,8 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
 
 
 class KeyDriver:
-    """Keys drive, while they are held down, or between two presses of one key; whatever window has
-    the focus.
+    """Drives by keys while they are held down, or between two presses of a toggle key, whichever
+    window has the focus.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class KeyDriver:
         """Open the keyboard.
 
         Args:
-            action_space: of the environment.
-            default_action: sent where no key is down.
-            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which
-                are added up (the arrow keys steer the first two); or the whole action, where
-                actions are no Box, the first one's.
-            toggle: this key takes over and gives back; None: so does holding any of `keys`.
-            give_back_after_s: without `toggle`: after so long with no key held.
+            action_space: the environment's action space.
+            default_action: sent while it drives and no key is down.
+            keys: what each key does. In a bounded Box: deflections of its components, -1 to 1,
+                which are added up for all held keys (the arrow keys steer the first two). In other
+                spaces: the whole action; of several held keys, the first one's is sent.
+            toggle: a key that takes over and gives back; with None, holding any of `keys` does.
+            give_back_after_s: without `toggle`, seconds with no key held until it gives back.
 
         Raises:
-            ConfigError: there is no such key, no screen, or no action of a key.
-            MissingExtraError: what reads keys is not installed.
+            ConfigError: there is no such key or no screen, or what a key does is not an action.
+            MissingExtraError: the library that reads keys is not installed.
         """
         is_box = isinstance(action_space, spaces.Box)
         if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
@@ -85,7 +85,7 @@ class KeyDriver:
         self._codes = {name: self._keyboard.key(name) for name in names}
 
     def __call__(self, obs: Any) -> Any:
-        """The action of the keys that are down; None: they do not drive."""
+        """Return the action of the keys that are down, or None while they do not drive."""
         held = [name for name, code in self._codes.items() if self._keyboard.is_down(code)]
         if self._toggle is not None:
             self._is_on ^= self._toggle in held and not self._was_down
@@ -106,12 +106,12 @@ class KeyDriver:
         )
 
     def close(self) -> None:
-        """Let the keyboard go."""
+        """Close the keyboard."""
         self._keyboard.close()
 
 
 class _Lasting:
-    """Whether something is touched, or was a little while ago."""
+    """Tells whether something is touched, or was less than `lasts_s` seconds ago."""
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s, self._until = lasts_s, 0.0
@@ -124,13 +124,13 @@ class _Lasting:
 
 
 class Gamepad:
-    """The gamepad of this machine, by pygame; one may be plugged in later.
+    """The gamepad of this machine, read with pygame; it may be plugged in later.
 
-    Its methods raise EnvironmentAwayError while there is none.
+    Its methods raise EnvironmentAwayError while there is no gamepad.
     """
 
     def __init__(self) -> None:
-        """MissingExtraError: pygame is not installed."""
+        """Load pygame; raise MissingExtraError if it is not installed."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             import pygame
@@ -142,22 +142,22 @@ class Gamepad:
         self._pad: Any = None
 
     def axis(self, number: int) -> float:
-        """Where an axis is, -1 to 1."""
+        """Return the position of an axis, -1 to 1."""
         return float(self._newest().get_axis(number))
 
     def is_down(self, button: int) -> bool:
-        """Whether somebody holds a button down."""
+        """Whether a button is held down."""
         return bool(self._newest().get_button(button))
 
     def _newest(self) -> Any:
-        # in the thread that will ask it, as the system's queue of events wants
+        # opened in the thread that reads it, as the system's event queue requires
         if self._pad is None:
             os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
             asked = os.environ.get("SDL_VIDEODRIVER")
             os.environ["SDL_VIDEODRIVER"] = asked or "dummy"
             self._pygame.display.init()
             if asked is None:
-                # a game that the environment starts wants a window
+                # a game that the environment starts needs a real window
                 del os.environ["SDL_VIDEODRIVER"]
             self._pygame.joystick.init()
         self._pygame.event.pump()
@@ -169,7 +169,7 @@ class Gamepad:
 
 
 class AxesDriver:
-    """Axes that a person moves drive a bounded Box while one of them is moved."""
+    """Drives a bounded Box by axes, while a person moves one of them."""
 
     def __init__(
         self,
@@ -179,14 +179,15 @@ class AxesDriver:
         dead_zone: float,
         give_back_after_s: float,
     ) -> None:
-        """As `GamepadDriver` has them; raises ConfigError where actions are no bounded Box."""
+        """Take arguments as in `GamepadDriver`; raise ConfigError if actions are no bounded Box."""
         deflected((), action_space, default_action)
         self._space, self._rest, self._scale = action_space, default_action, scale
         self._dead_zone, self._lasts = dead_zone, _Lasting(give_back_after_s)
 
     def drive(self, values: Sequence[float], is_held: bool = False) -> Any:
-        """The action of axes that stand so, -1 to 1; None: nobody moves them. `is_held`: it drives
-        all the same.
+        """Return the action for axes at these positions, -1 to 1, or None if nobody moves them.
+
+        With `is_held` it drives even if no axis is moved.
         """
         moved = [value if abs(value) > self._dead_zone else 0.0 for value in values]
         if not self._lasts(any(moved) or is_held):
@@ -196,7 +197,7 @@ class AxesDriver:
 
 
 class GamepadDriver(AxesDriver):
-    """The axes of a gamepad drive a bounded Box while one of them, or a button, is moved."""
+    """Drives a bounded Box by the axes of a gamepad, while an axis is moved or a button is held."""
 
     def __init__(
         self,
@@ -208,17 +209,17 @@ class GamepadDriver(AxesDriver):
         dead_zone: float = 0.1,
         give_back_after_s: float = 0.5,
     ) -> None:
-        """Prepare; a gamepad may be plugged in later.
+        """Set up the driver; a gamepad may be plugged in later.
 
         Args:
-            action_space: of the environment.
-            default_action: sent where no axis is moved.
-            axes: of the gamepad, for each component of the action; the left stick's are 0 (right)
-                and 1 (down).
-            scale: by what each is multiplied: -1 turns it round.
-            button: drives as well while it is held: nothing moved, then.
-            dead_zone: an axis that is moved less is not moved.
-            give_back_after_s: after so long with nothing moved.
+            action_space: the environment's action space.
+            default_action: sent while it drives and no axis is moved.
+            axes: the gamepad's axis for each component of the action; the left stick's are 0
+                (right) and 1 (down).
+            scale: factor of each axis; -1 reverses it.
+            button: takes over while it is held, even if no axis is moved.
+            dead_zone: an axis deflected by no more than this counts as not moved.
+            give_back_after_s: seconds with nothing moved until it gives back.
 
         Raises:
             ConfigError: actions are no bounded Box, or there are not as many axes as scales.
@@ -233,12 +234,12 @@ class GamepadDriver(AxesDriver):
         self._axes, self._button = axes, button
 
     def __call__(self, obs: Any) -> Any:
-        """The action of the axes; None: they do not drive. EnvironmentAwayError: there is no
-        gamepad.
+        """Return the action of the axes, or None while they do not drive. Raise
+        EnvironmentAwayError if there is no gamepad.
         """
         return self.drive(
             [self._pad.axis(axis) for axis in self._axes], self._pad.is_down(self._button)
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there is nothing to release."""

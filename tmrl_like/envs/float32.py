@@ -1,4 +1,4 @@
-"""What every environment is wrapped in: one type of numbers, and what it says of its clock."""
+"""The wrapper of every environment: it unifies number types and gives the time-step's duration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FLOATS = (float, np.float32, np.float64, np.float16)
 
 
 class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wraps an environment: float64 observations become float32, rewards floats (numpy's stay),
-    ends of episodes bools.
+    """Wraps an environment: float64 observations become float32, rewards floats (NumPy's stay), and
+    `terminated` and `truncated` bools.
 
     Attributes:
-        default_action: of a reset: the environment's own, or a neutral one (zeros, where the space
-            has them).
+        default_action: the action of a reset: the environment's own, or a neutral one (zeros, if
+            the space has them).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -35,7 +35,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def time_step_s(self) -> float | None:
-        """Nominal duration of a time-step in seconds; None where the environment does not run in
+        """Nominal duration of a time-step in seconds, or None if the environment does not run in
         real time.
         """
         duration = getattr(self.env.unwrapped, "time_step_duration", None)
@@ -49,7 +49,7 @@ class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do one step; see `gymnasium.Env.step`.
+        """Take one step; see `gymnasium.Env.step`.
 
         Raises:
             EnvironmentFaultError: the reward is not a number.

@@ -1,4 +1,4 @@
-"""The processes that an environment starts, and how none of them outlives it."""
+"""Tracks the processes that an environment starts, so that none outlives it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ log = logging.getLogger("tmrl_like.envs")
 _LOOK_S = 1.0
 _TERM_WITHIN_S = 1.0
 _KILL_WITHIN_S = 1.0
-# one per process, not per user
+# Python starts these once per process, whoever uses them
 _PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _TASKS = Path("/proc/self/task")
 
 
 class EnvProcesses:
-    """Knows which processes one environment started. Make it in the environment's thread, right
-    before it.
+    """Tracks the processes that one environment started. Make it in the environment's thread, right
+    before the environment.
 
-    On Linux these are the children of the environment's thread and of the threads that it started
-    while it was made, whenever they were started. Elsewhere, or in a thread that others use too,
-    they are the children that appeared while it was made; so it is everywhere with those of
-    multiprocessing's fork server. With them count all their descendants.
+    On Linux these are all children of the environment's thread and of the threads that it started
+    while it was made. Elsewhere, or in a thread that others use too, they are the children that
+    appeared while the environment was made; on every system this also holds for children of
+    multiprocessing's fork server. All their descendants are included.
     """
 
     def __init__(self, guard: ProcessGuard, in_own_thread: bool) -> None:
-        """Remember what was there before the environment; `guard` ends the processes when this
-        process is killed.
+        """Remember the processes that exist before the environment; `guard` ends the environment's
+        processes when this process is killed.
 
-        `in_own_thread`: the calling thread works for the environment alone.
+        `in_own_thread` says whether the calling thread works for the environment alone.
         """
         self._guard = guard
         own = threading.get_native_id()
@@ -52,18 +52,18 @@ class EnvProcesses:
         self._next_look_at = 0.0
 
     def made(self) -> None:
-        """The environment is complete."""
+        """Record that the environment is complete."""
         self._look()
         self._is_made = True
 
     def look(self) -> None:
-        """Find new ones; at most once a second, for it costs a tenth of a millisecond and more."""
+        """Find new processes, at most once a second, since it takes 0.1 ms or more."""
         if time.monotonic() >= self._next_look_at:
             self._look()
             self._next_look_at = time.monotonic() + _LOOK_S
 
     def end(self) -> None:
-        """End them: ask first, then kill."""
+        """End the processes: ask first, then kill."""
         self._look()
         alive = end_processes(list(self._seen.values()), _TERM_WITHIN_S, _KILL_WITHIN_S)
         if alive:
@@ -107,7 +107,7 @@ def _threads() -> set[int]:
 
 
 def _forked_elsewhere() -> set[int]:
-    """Processes that multiprocessing started for this one, and that are children of its fork
+    """Return the processes that multiprocessing started for this one as children of its fork
     server.
     """
     started = {

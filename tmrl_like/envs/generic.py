@@ -22,13 +22,13 @@ _RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 class GenericGymEnv(Float32Env):
     """Wraps a registered Gymnasium environment; float64 observations become float32.
 
-    Under rtgym's ids it is `ClockedGym`, which does what rtgym's environments do, in the thread
-    that calls.
+    For rtgym's ids it makes a `ClockedGym`, which behaves like rtgym's environments but runs in the
+    calling thread.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`."""
+        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         gym_kwargs = arguments["gym_kwargs"] or {}
         if arguments["id"] in _RTGYM_IDS:
             return said_by_rtgym(gym_kwargs.get("config"))
@@ -46,12 +46,12 @@ class GenericGymEnv(Float32Env):
             id: "real-time-gym-ts-v1", "Pendulum-v1", …
             gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's
                 dictionary}.
-            inputs: rows of an `ActionTable`: actions are their numbers; rtgym's dictionary has a
-                key of its own.
+            inputs: rows of an `ActionTable`; actions are then row numbers. For rtgym, give them in
+                the dictionary instead, under the key `inputs`.
 
         Raises:
-            ConfigError: no environment of that id, it does not take these arguments, or the table
-                does not fit.
+            ConfigError: there is no environment with that id, it does not take these arguments, or
+                the table does not fit.
             EnvironmentFaultError: the environment raised while it was made.
         """
         make = (

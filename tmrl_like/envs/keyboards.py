@@ -1,6 +1,6 @@
-"""The keyboard, by the names of keys: python-xlib on Linux, pynput elsewhere.
+"""The keyboard, with keys by name: python-xlib on Linux, pynput elsewhere.
 
-Keys have names, "left", "space", "enter", "f5", or are single characters, "w".
+A key is given by a name, such as "left", "space", "enter" or "f5", or by a single character, "w".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from tmrl_like.envs.display import open_x11
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
 
-TAP_S = 0.1  # a game that looks at its keys 20 times a second sees that
+TAP_S = 0.1  # long enough for a game that reads its keys 20 times a second
 
 _X11_NAMES = {
     "alt": "Alt_L",
@@ -36,24 +36,24 @@ _X11_NAMES = {
 
 
 class Keyboard:
-    """Holds keys down: they go to whatever window has the focus.
+    """Holds keys down; they go to whichever window has the focus.
 
-    What is still held is released by `close`, and when the interpreter ends without it.
+    Keys that are still held are released by `close`, or at the latest when the interpreter exits.
     """
 
     def __init__(self) -> None:
         """Open the keyboard.
 
         Raises:
-            ConfigError: there is no screen whose keyboard this could be.
-            MissingExtraError: what presses keys is not installed.
+            ConfigError: there is no screen, and so no keyboard.
+            MissingExtraError: the library that presses keys is not installed.
         """
         self._port = open_keyboard()
         self._held: dict[str, Any] = {}
         weakref.finalize(self, _let_go, self._port, self._held)
 
     def free(self, keys: Iterable[str]) -> None:
-        """Release keys that somebody else left down, a process that was killed for instance.
+        """Release keys that another process left down, for instance because it was killed.
 
         Raises:
             ConfigError: there is no such key; none is released.
@@ -61,7 +61,7 @@ class Keyboard:
         _release(self._port, {name: self._port.key(name) for name in keys})
 
     def hold(self, keys: Iterable[str]) -> None:
-        """Let exactly these keys be down: press what is not, release the others.
+        """Hold exactly these keys down: press those that are not, and release all others.
 
         Raises:
             ConfigError: there is no such key; nothing is pressed.
@@ -73,13 +73,13 @@ class Keyboard:
             self._held[name] = wanted[name]
             try:
                 self._port.press(wanted[name])
-            except Exception as error:  # each platform has its own
+            except Exception as error:  # each platform raises its own
                 raise EnvironmentAwayError(
                     f"keys cannot be pressed: {error.with_traceback(None)}"
                 ) from None
 
     def tap(self, key: str, seconds: float = TAP_S) -> None:
-        """Press a key and release it after that time."""
+        """Press a key, and release it after `seconds`."""
         before = set(self._held)
         self.hold({*before, key})
         try:
@@ -88,7 +88,7 @@ class Keyboard:
             self.hold(before - {key})
 
     def close(self) -> None:
-        """Release all keys. Twice is fine."""
+        """Release all keys. Calling it twice is fine."""
         self.hold(())
 
 
@@ -102,16 +102,16 @@ def _release(port: _Port, held: dict[str, Any], names: Iterable[str] | None = No
         try:
             port.release(held.pop(name))
         except Exception as error:  # the screen is gone, and its keys with it
-            error.__traceback__ = None  # libraries keep the error, and that this keyboard
+            error.__traceback__ = None  # libraries keep the error, which would keep this keyboard
 
 
 def open_keyboard() -> _Port:
-    """The keyboard of this machine; raises as `Keyboard`."""
+    """Return the keyboard of this machine; raises as `Keyboard`."""
     return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
 
 
 class X11Keyboard:
-    """The keyboard of the X server that DISPLAY names. Keys are pressed by XTEST, as if by hand."""
+    """The keyboard of the X server that DISPLAY names; XTEST presses keys as if by hand."""
 
     def __init__(self) -> None:
         self._display = open_x11()
@@ -122,7 +122,7 @@ class X11Keyboard:
         self._gone = error.ConnectionClosedError
 
     def key(self, name: str) -> Any:
-        """The key of a name, for the other methods; raises ConfigError where there is none."""
+        """Return the key of a name, for the other methods; raise ConfigError if it is unknown."""
         keysym = (
             ord(name)
             if len(name) == 1
@@ -144,17 +144,17 @@ class X11Keyboard:
         self._display.sync()
 
     def is_down(self, key: Any) -> bool:
-        """Whether somebody holds the key down."""
+        """Whether the key is held down."""
         return bool(self._display.query_keymap()[key // 8] >> key % 8 & 1)
 
     def close(self) -> None:
-        """Let the keyboard go; what is held stays held. Twice is fine."""
+        """Close the keyboard; keys that are held stay held. Calling it twice is fine."""
         with contextlib.suppress(self._gone):
             self._display.close()
 
 
 class PynputKeyboard:
-    """As `X11Keyboard`, on Windows and macOS."""
+    """The keyboard on Windows and macOS, with the methods of `X11Keyboard`."""
 
     def __init__(self) -> None:
         try:

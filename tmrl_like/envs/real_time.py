@@ -1,5 +1,5 @@
-"""An rtgym interface as an environment with a clock of its own: rtgym's semantics, without rtgym's
-threads.
+"""Environments that run an rtgym interface with rtgym's semantics, but on their own clock and
+without rtgym's threads.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
-_SENDS_WITHIN_S = 0.01  # else it hangs, and a `stop` does not wait for it
+_SENDS_WITHIN_S = 0.01  # a `stop` waits no longer than this for a `send_control`
 
 
 def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
-    """Decorate a constructor whose `**arguments` are those of `interface_cls`, so that its
-    signature shows them.
+    """Decorate a constructor that passes `**arguments` on to `interface_cls`, so that its signature
+    lists them.
 
-    Experiments are checked against signatures, and pages of the documentation are made from them.
+    Experiments are checked against signatures, and documentation pages are generated from them.
     """
 
     def decorate(init: _Init) -> _Init:
@@ -51,38 +51,38 @@ def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
 
 
 class ClockedGym(gymnasium.Env[Any, Any]):
-    """What rtgym's `RealTimeEnvTS` does with an interface, in the thread that calls and with
-    absolute deadlines.
+    """An environment that drives an interface as rtgym's `RealTimeEnvTS` does, but in the calling
+    thread and with absolute deadlines.
 
-    Each time-step: the action is sent, the observation is taken `start_obs_capture` seconds after
-    the time-step's beginning, and the time-step ends `time_step_duration` seconds after it.
+    In each time-step the action is sent, the observation is captured `start_obs_capture` seconds
+    after the time-step began, and the time-step ends `time_step_duration` seconds after it began.
     `step(action)` waits for that end, sends `action`, which begins the next time-step, and returns
-    the observation that was taken. A time-step begins when the one before was due to end, even if
-    `step` comes later; beyond `time_step_timeout_factor` time-steps it begins when `step` comes,
-    with the warning "Time-step timed out".
+    the observation that was captured. A time-step begins when the previous one was due to end, even
+    if `step` is called later. Once `step` is `time_step_timeout_factor` time-steps late, the
+    time-step begins at that moment instead, with the warning "Time-step timed out".
 
-    Spaces, observations, rewards, `info`, warnings, and what is called of the interface with which
-    arguments, in which order and when, are rtgym's. What differs follows from there being one
-    thread:
+    Spaces, observations, rewards, `info` and warnings are the same as rtgym's. So are the calls to
+    the interface: their arguments, order and times. The differences follow from using one thread:
 
-    - An observation that falls due while the policy computes is taken when the policy is done. With
-      the default, the observation at the end of the time-step, that makes no difference.
-    - The policy waits while the interface sends an action. Let `send_control` hand over and return.
-    - `stop` stops what moves, see `envs.brake.Brake`; rtgym's waits for its thread.
-    - An exception in the interface passes through to the caller; the episode has ended then.
+    - An observation that falls due while the policy computes is captured when the policy is done.
+      With the default, an observation at the end of the time-step, this makes no difference.
+    - The policy waits while the interface sends an action, so `send_control` should hand the action
+      over and return.
+    - `stop` stops whatever moves (see `envs.brake.Brake`); rtgym's waits for its thread.
+    - An exception in the interface propagates to the caller, and ends the episode.
 
     Attributes:
-        interface: made of the dictionary's `interface`, with its arguments.
+        interface: the instance of the dictionary's `interface`, made with its arguments.
         act_buf: the newest `act_buf_len` actions.
-        default_action: of a reset, and in the buffer before the first.
-        current_step: of the episode.
+        default_action: the action of a reset; it also fills the buffer before the first one.
+        current_step: number of steps since the reset.
         running: whether an episode is under way.
-        is_stopped: `stop` was called, and no reset has begun since.
-        bench: rtgym's `Benchmark`, where `benchmark` is on.
-        table: of the inputs that integers choose; None: there is none.
+        is_stopped: whether `stop` was called and no reset has begun since.
+        bench: rtgym's benchmark; exists only if `benchmark` is on.
+        table: the inputs that integers choose from, or None if actions are the interface's own.
     """
 
-    # the keys of rtgym's dictionary, with what it takes for one that is left out
+    # the keys of rtgym's dictionary and their defaults
     interface_args: Sequence[Any] = ()
     interface_kwargs: Mapping[str, Any] = MappingProxyType({})
     time_step_duration: float = 0.0
@@ -102,27 +102,26 @@ class ClockedGym(gymnasium.Env[Any, Any]):
     spin_s: float = SPIN_S
     inputs: Inputs | None = None
 
-    _least_actions = 1  # in the buffer
+    _least_actions = 1  # smallest `act_buf_len`
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`."""
+        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         return said_by_rtgym(arguments["config"])
 
     def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
         """Make the interface.
 
         Args:
-            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys are attributes
-                afterwards. Two are more: `spin_s`, how many seconds before a deadline, at most, it
-                stops sleeping and looks at the time instead (0.0002; at most a quarter of a
-                time-step); and `inputs`, an `ActionTable`'s rows, or the name of one of the
-                interface's `input_tables` (None).
-            clock: keeps the time; None: one that does that.
+            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), whose keys become attributes.
+                It may have two further keys: `spin_s`, the most seconds before a deadline for which
+                to poll the clock instead of sleeping (0.0002; at most a quarter of a time-step);
+                and `inputs`, the rows of an `ActionTable` or the name of one of the interface's
+                `input_tables` (None).
+            clock: keeps the time; None for a new `Clock`.
 
         Raises:
-            ConfigError: there is no interface, a number that makes no sense, or a table that does
-                not fit.
+            ConfigError: there is no interface, a number makes no sense, or the table does not fit.
         """
         self._check(config)
         vars(self).update(config)
@@ -155,22 +154,22 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self.current_step = 0
         self.running = self.is_waiting = self.is_stopped = False
         self.stop_from_outside = getattr(self.interface, "stop_from_outside", None)
-        self._sending = threading.Lock()  # so that no command comes after a `stop`
+        self._sending = threading.Lock()  # so that no command is sent after a `stop`
         self._clock = Clock(self.spin_s) if clock is None else clock
         self._clock.max_spin_s = bounded_spin_s(self.time_step_duration, self.spin_s)
         self._in_time_step = self._is_captured = False
         self._captured: Any = None
         self._capture_at = 0.0
-        self._end_at = math.nan  # of the newest time-step; before the first: of none
+        self._end_at = math.nan  # end of the newest time-step; NaN before the first
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """End the time-step under way, reset the interface, and begin a time-step with the default
+        """End the current time-step, reset the interface, and begin a time-step with the default
         action.
 
-        With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the
-        episode before.
+        With `last_act_on_reset` and without `reset_act_buf`, it begins with the last action of the
+        previous episode.
         """
         self._note("start_reset_time")
         super().reset(seed=seed)
@@ -193,17 +192,17 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         return tuple(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Wait for the end of the time-step under way, begin the next one with `action`; see the
+        """Wait until the current time-step ends, then begin the next one with `action`; see the
         class.
 
-        At the end of an episode no time-step begins, and with `wait_on_done` the interface's `wait`
-        is called.
+        At the end of an episode no time-step begins; with `wait_on_done`, the interface's `wait` is
+        called.
 
         Raises:
             RuntimeError: no episode is under way.
         """
         self._note("start_step_time")
-        was_running, self.running = self.running, False  # for good if the interface raises
+        was_running, self.running = self.running, False  # stays False if the interface raises
         self._end_time_step()
         self._note("end_step_join_time")
         self.current_step += 1
@@ -222,21 +221,21 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         return obs, rew, terminated, truncated, info
 
     def wait(self) -> None:
-        """Pause: end the time-step under way, call the interface's `wait`, and let the next one
-        begin when it may.
+        """Pause: end the current time-step, call the interface's `wait`, and allow the next
+        time-step to begin at any later time without a warning.
         """
         self._end_time_step()
         self.is_waiting = True
         self.interface.wait()
 
     def while_waiting(self, call: Callable[[], None]) -> None:
-        """Have a call made in each wait for a deadline that there is time for; see `Clock`."""
+        """Run `call` in each wait for a deadline that leaves enough time for it; see `Clock`."""
         self._clock.while_waiting(call)
 
     @property
     def stop(self) -> Callable[[], None] | None:
-        """Begins no time-step before the next reset, and calls the interface's `stop`; None: it has
-        none.
+        """A function that calls the interface's `stop` and lets no time-step begin before the next
+        reset; None if the interface has no `stop`.
         """
         return self._stop if hasattr(self.interface, "stop") else None
 
@@ -255,8 +254,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.interface.close()
 
     def _check(self, config: dict[str, Any]) -> None:
-        """Raise ConfigError where there is no interface, or a number with which rtgym fails, or
-        never comes back.
+        """Raise ConfigError if there is no interface, or for a number with which rtgym fails or
+        never returns.
         """
         if not callable(config.get("interface")):
             raise ConfigError(
@@ -323,12 +322,12 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._note("end_get_obs_time")
 
     def _note(self, event: str) -> None:
-        """Tell rtgym's benchmark, where it is on, what begins or ends."""
+        """Record an event with rtgym's benchmark, if it is on."""
         if self.benchmark:
             getattr(self.bench, event)()
 
     def benchmarks(self) -> dict[str, Any]:
-        """What rtgym's benchmark measured: of each duration (average, average deviation) in
+        """Return what rtgym's benchmark measured: for each duration (average, average deviation) in
         seconds, or its trace.
         """
         assert self.benchmark, (
@@ -338,25 +337,25 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         return benchmarks
 
     def render(self) -> Any:
-        """What the interface renders."""
+        """Return what the interface renders."""
         return self.interface.render()
 
 
 class RealTimeEnv(Float32Env):
-    """An rtgym interface in real time (`ClockedGym`), with the last `act_buf_len` actions in its
-    observation.
+    """An environment that runs an rtgym interface in real time (`ClockedGym`), with the last
+    `act_buf_len` actions in its observation.
 
-    A step is an overrun when it takes more than two time-steps. By default each reset also resets
-    the action buffer.
+    A step that takes more than two time-steps is an overrun. By default, each reset also resets the
+    action buffer.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What a memory must know, by the names of its arguments, of an environment that has these
-        arguments.
+        """Return what a memory must know about an environment with these arguments, by the names of
+        the memory's arguments.
 
-        A subclass whose constructor has others, or whose observations hold stacks of frames, says
-        it in its own.
+        A subclass overrides this if its constructor has other arguments, or if its observations
+        hold stacks of frames.
         """
         return said_to_memory(arguments)
 
@@ -375,24 +374,24 @@ class RealTimeEnv(Float32Env):
         """Make the interface, and the environment around it.
 
         Args:
-            interface: makes the interface without further arguments: its class, or a `partial` of
-                it.
+            interface: makes the interface when called without arguments: its class, or a `partial`
+                of it.
             time_step_duration: seconds between two decisions.
-            ep_max_length: steps.
+            ep_max_length: steps after which an episode is truncated.
             act_buf_len: past actions in the observation; they should cover the delay.
-            start_obs_capture: seconds into a time-step at which the observation is taken; None: at
-                its end.
+            start_obs_capture: seconds into a time-step at which the observation is captured; None
+                for its end.
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock
                 until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-            spin_s: seconds before a deadline, at most, from which on it looks at the time instead
-                of sleeping; never more than a quarter of a time-step.
+            spin_s: the most seconds before a deadline for which to poll the clock instead of
+                sleeping; never more than a quarter of a time-step.
             inputs: rows of an `ActionTable`, the interface's default action among them, or the name
-                of one of its `input_tables`: actions are then the rows' numbers; None: actions are
-                the interface's.
+                of one of its `input_tables`; actions are then row numbers. With None, actions are
+                the interface's own.
 
         Raises:
-            ConfigError: a number that makes no sense, or a table that does not fit.
+            ConfigError: a number makes no sense, or the table does not fit.
         """
         config = {
             "interface": interface,

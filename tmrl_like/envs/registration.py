@@ -1,7 +1,7 @@
-"""The environments that ship, by ids of Gymnasium:
+"""Gymnasium ids of the environments that ship:
 `gymnasium.make("tmrl_like.envs:tmrl_like/Drone-v0")`.
 
-Gymnasium 1 finds no plugins by itself: an id is known once the package that registers it has been
+Gymnasium 1 does not discover plugins: it knows an id once the package that registers it has been
 imported, which the part before the colon does.
 """
 
@@ -23,8 +23,8 @@ _METADATA: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
 
 def make(env_cls: str, render_mode: str | None = None, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """What Gymnasium calls: the class, by its place, with the id's arguments and those of
-    `gymnasium.make`.
+    """Make an environment of the class `env_cls`, given as "module:name"; `gymnasium.make` calls
+    this with its own arguments and those of the id.
     """
     module, name = env_cls.split(":")
     env: gymnasium.Env[Any, Any] = getattr(importlib.import_module(module), name)(**arguments)
@@ -38,10 +38,10 @@ make.metadata = _METADATA  # type: ignore[attr-defined]  # gymnasium.make looks 
 
 
 def register_all() -> None:
-    """Make the ids known to Gymnasium: tmrl_like/Drone-v0, ….
+    """Register the ids with Gymnasium: tmrl_like/Drone-v0, ….
 
-    They run in real time, so that two episodes of one seed are as alike as real time allows:
-    `nondeterministic`.
+    They are `nondeterministic`: they run in real time, so two episodes with one seed are only as
+    alike as real time allows.
     """
     for name, (env_cls, arguments) in IDS.items():
         if (env_id := f"tmrl_like/{name}-v0") not in gymnasium.registry:

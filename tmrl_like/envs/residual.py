@@ -1,9 +1,9 @@
-"""An agent that corrects a base controller: any environment, whose actions become corrections.
+"""A wrapper that turns the actions of any environment into corrections of a base controller.
 
 Silver et al., "Residual Policy Learning", 2018 (arXiv:1812.06298), and Johannink et al., "Residual
-Reinforcement Learning for Robot Control", 2018 (arXiv:1812.03201). With the base in the environment
-it is an environment like any other: memory, agents, policies and chains of actions need not know of
-it, and who trains never runs the base.
+Reinforcement Learning for Robot Control", 2018 (arXiv:1812.03201). With the base inside, it is an
+environment like any other: memories, agents, policies and action chains need not know of the base,
+and a trainer never runs it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tmrl_like.errors import EnvironmentFaultError, expect
 class ResidualEnv(Float32Env):
     """An environment whose actions are corrections of what a base controller does.
 
-    For each observation o the base chooses an action, and the environment gets
+    For each observation o the base chooses an action, and the environment receives
     clip(base(o) + correction).
 
-    An action is a correction, in the unit of the environment's actions: `scale` times half of their
-    range, to either side; the default action is none. An observation is `(*o, base(o),
-    *corrections)`: the parts of the environment's own observation, whose action buffer holds what
-    it got; what the base wants to do now; and as many of the last corrections as there are actions
-    in that buffer. What is no Tuple is one part.
+    A correction is in the unit of the environment's actions, and reaches `scale` times half of
+    their range to either side. The default action is no correction: zeros. An observation is
+    `(*o, base(o), *corrections)`: the parts of the environment's own observation, whose action
+    buffer holds the actions that it received; the base's action for it; and as many of the last
+    corrections as there are actions in that buffer. An observation that is not a tuple is one part.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`."""
+        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         return known_from_env(arguments["env"])
 
     def __init__(
@@ -46,18 +46,19 @@ class ResidualEnv(Float32Env):
         """Make the environment and its base.
 
         Args:
-            env: makes the environment, whose actions are a Box of floats with bounds.
-            base: a function of the environment's observation; or a class, of which a `Driver` is
-                made with those of `observation_space`, `action_space` and `default_action` that it
-                takes, and whose method `reset`, if it has one, is called before each episode. It is
-                asked in the control loop, once a step: let it be fast. Where it gives None, the
-                base is the environment's default action.
-            scale: how far corrections reach, more than 0: at 1 half of the range to either side, at
-                2 all of it from anywhere. One number, or one for each of an action.
+            env: makes the environment, whose actions must be a Box of floats with bounds.
+            base: a function of the environment's observation; or a `Driver` class to instantiate,
+                with those of `observation_space`, `action_space` and `default_action` that it
+                takes. A method `reset`, if there is one, is called before each episode. The base is
+                called in the control loop, once a step, so it must be fast. If it returns None, the
+                environment's default action takes its place.
+            scale: how far corrections reach, above 0 and up to 2: with 1, half of the range to
+                either side; with 2, the whole range from anywhere. One number, or one for each
+                component of an action.
 
         Raises:
-            ConfigError: actions are no bounded Box, the scale does not fit, or what the base
-                raises.
+            ConfigError: actions are no bounded Box, the scale does not fit, or the base raised
+                this.
         """
         super().__init__(env())
         space = self.env.action_space
@@ -91,7 +92,7 @@ class ResidualEnv(Float32Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, in which nothing was corrected so far."""
+        """Start an episode, with past corrections of zero."""
         reset_base = getattr(self._base, "reset", None)
         if reset_base is not None:
             reset_base()
@@ -100,11 +101,11 @@ class ResidualEnv(Float32Env):
         return self._with_base(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Give the environment what the base chose for the newest observation, corrected by
+        """Step the environment with the base's action for the newest observation, corrected by
         `action`.
 
         Raises:
-            EnvironmentFaultError: the base gave no action for the observation that follows.
+            EnvironmentFaultError: the base returned no valid action for the next observation.
         """
         correction = np.array(action, self._space.dtype)
         obs, *results = super().step(
@@ -128,7 +129,7 @@ class ResidualEnv(Float32Env):
         return within
 
     def close(self) -> None:
-        """Close the environment, and the base, if it has a `close`."""
+        """Close the environment, and the base if it has a `close`."""
         super().close()
         close_base = getattr(self._base, "close", None)
         if close_base is not None:

@@ -1,4 +1,4 @@
-"""Sensors at their own rate: a slow camera does not hold up a fast arm."""
+"""Sensors that are read at their own rate, so that a slow camera does not hold up a fast arm."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _CLOSES_WITHIN_S = 0.2
 
 class _Reading(NamedTuple, Generic[Value]):
     value: Value
-    at: float  # `time.perf_counter()` when it was there
-    period_s: float  # since the one before; 0: there was none
+    at: float  # `time.perf_counter()` when it arrived
+    period_s: float  # time since the previous reading; 0 for the first
 
 
 class Sensor(Generic[Value]):
-    """Reads a device in a thread of its own, however long that takes, and has its newest value
+    """Reads a device in a thread of its own, however long that takes, and keeps its newest value
     ready.
 
-    Who asks never waits. An environment, or its interface, that has its sensors in an attribute
-    `sensors` has the age of the slowest one's value among the metrics of its worker, and `tmrl-like
-    check` say how often each one reads.
+    Getting the value never waits. If an environment or its interface lists its sensors in an
+    attribute `sensors`, its worker's metrics include the age of the slowest one's value, and
+    `tmrl-like check` reports how often each one reads.
 
     Attributes:
-        name: for what goes wrong with it: "the wrist camera".
+        name: what error messages call it: "the wrist camera".
     """
 
     @in_ranges
@@ -43,18 +43,18 @@ class Sensor(Generic[Value]):
         silent_after_s: AboveZero = 1.0,
         first_within_s: AboveZero = 10.0,
     ) -> None:
-        """Begin to read, and wait for the first value.
+        """Start reading, and wait for the first value.
 
         Args:
-            name: of the device.
-            read: waits for the next value, and returns it: a new one each time, which nobody
-                changes.
-            silent_after_s: without a new value for so long it is silent, which is a fault of the
-                environment.
-            first_within_s: the first value is there after so long.
+            name: name of the device.
+            read: waits for the next value and returns it: a new object each time, which is not
+                changed afterwards.
+            silent_after_s: seconds without a new value after which the sensor is silent, which is a
+                fault of the environment.
+            first_within_s: seconds within which the first value must arrive.
 
         Raises:
-            EnvironmentFaultError: it is not, or `read` raised.
+            EnvironmentFaultError: no value arrived in time, or `read` raised.
         """
         self.name = name
         self._read, self._silent_after_s = read, silent_after_s
@@ -72,10 +72,10 @@ class Sensor(Generic[Value]):
             self.newest()
 
     def newest(self) -> Value:
-        """The newest value; does not wait.
+        """Return the newest value, without waiting.
 
         Raises:
-            EnvironmentFaultError: `read` raised, or has given nothing for `silent_after_s`.
+            EnvironmentFaultError: `read` raised, or has returned nothing for `silent_after_s`.
         """
         failure = self._failure
         if failure is not None:
@@ -90,20 +90,18 @@ class Sensor(Generic[Value]):
 
     @property
     def age_s(self) -> float:
-        """Seconds since the newest value was there; for `info`, and for an observation."""
+        """Seconds since the newest value arrived; for `info` or an observation."""
         assert self._newest is not None
         return time.perf_counter() - self._newest.at
 
     @property
     def period_s(self) -> float:
-        """Seconds between the two newest values; of the first one how long it has been the
-        newest.
-        """
+        """Seconds between the two newest values; while there is only one, its age."""
         assert self._newest is not None
         return self._newest.period_s or self.age_s
 
     def close(self) -> None:
-        """Read no more; who is in `read` is left there. Twice is fine."""
+        """Stop reading; a thread that hangs in `read` is left there. Calling it twice is fine."""
         self._is_over = True
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSES_WITHIN_S)
@@ -122,7 +120,7 @@ class Sensor(Generic[Value]):
 
 
 def sensors_of(env: Any) -> Sequence[Sensor[Any]]:
-    """Those that an environment or its interface has in an attribute `sensors`."""
+    """Return the sensors that an environment or its interface lists in an attribute `sensors`."""
     inner = getattr(env, "unwrapped", env)
     for part in (inner, getattr(inner, "interface", None)):
         if sensors := getattr(part, "sensors", ()):

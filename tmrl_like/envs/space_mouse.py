@@ -1,4 +1,4 @@
-"""A 3D mouse as a driver: it takes over from a policy while somebody moves its cap."""
+"""A 3D mouse as a driver: it takes over from a policy while a person moves its cap."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tmrl_like.envs.drivers import AxesDriver
 from tmrl_like.errors import EnvironmentAwayError, MissingExtraError, expect
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
-_MOST_REPORTS = 20  # that wait to be read: it sends some 250 a second
+_MOST_REPORTS = 20  # read at once; the mouse sends about 250 a second
 
 
 class SpaceMouseDriver(AxesDriver):
-    """The axes of a SpaceMouse drive a bounded Box while one of them is moved."""
+    """Drives a bounded Box by the axes of a SpaceMouse, while one of them is moved."""
 
     def __init__(
         self,
@@ -26,20 +26,21 @@ class SpaceMouseDriver(AxesDriver):
         dead_zone: float = 0.05,
         give_back_after_s: float = 0.5,
     ) -> None:
-        """Prepare; a mouse may be plugged in later.
+        """Set up the driver; a mouse may be plugged in later.
 
         Args:
-            action_space: of the environment.
-            default_action: sent where no axis is moved.
-            axes: of the mouse, for each component of the action: x to the right, y ahead, z up, and
-                roll, pitch and yaw around them.
-            scale: by what each is multiplied: -1 turns it round.
-            dead_zone: an axis that is moved less is not moved; 1 is as far as it goes.
-            give_back_after_s: after so long with nothing moved.
+            action_space: the environment's action space.
+            default_action: sent while it drives and no axis is moved.
+            axes: the mouse's axis for each component of the action: x to the right, y ahead, z up,
+                and roll, pitch and yaw around them.
+            scale: factor of each axis; -1 reverses it.
+            dead_zone: an axis deflected by no more than this counts as not moved; 1 is full
+                deflection.
+            give_back_after_s: seconds with nothing moved until it gives back.
 
         Raises:
-            ConfigError: actions are no bounded Box, there is no such axis, or not as many axes as
-                scales.
+            ConfigError: actions are no bounded Box, there is no such axis, or there are fewer
+                scales than axes.
             MissingExtraError: pyspacemouse is not installed.
         """
         for axis in axes:
@@ -58,14 +59,14 @@ class SpaceMouseDriver(AxesDriver):
         self._mouse: Any = None
 
     def __call__(self, obs: Any) -> Any:
-        """The action of the axes; None: nobody moves them. EnvironmentAwayError: there is no
-        SpaceMouse.
+        """Return the action of the axes, or None if nobody moves them. Raise EnvironmentAwayError
+        if there is no SpaceMouse.
         """
         state = self._look()
         return self.drive([getattr(state, axis) for axis in self._axes])
 
     def _look(self) -> Any:
-        """The newest of the states that it has sent."""
+        """Return the newest state that the mouse has sent."""
         try:
             if self._mouse is None:
                 convention = self._library.AxisConvention.HID_Z_UP
@@ -77,13 +78,13 @@ class SpaceMouseDriver(AxesDriver):
                 if state.t == before:
                     break
         except (RuntimeError, OSError) as error:
-            # of the library, and of what it reads devices with
+            # raised by the library, and by the one with which it reads devices
             self.close()
             raise EnvironmentAwayError(f"there is no SpaceMouse: plug one in ({error})") from None
         return state
 
     def close(self) -> None:
-        """Let the mouse go. Twice is fine."""
+        """Close the mouse. Calling it twice is fine."""
         mouse, self._mouse = self._mouse, None
         if mouse is not None:
             mouse.close()

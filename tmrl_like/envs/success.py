@@ -1,4 +1,4 @@
-"""A reward from pictures: an episode ends well where a model sees success."""
+"""A reward from pictures: an episode ends with a reward once a model recognises success."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tmrl_like.envs.float32 import Float32Env
 
 
 class SuccessEnv(Float32Env):
-    """An environment whose episodes terminate, with a reward, where a model sees success.
+    """An environment whose episodes terminate, with a reward, once a model recognises success.
 
-    The reward is added to the environment's own. Success is seen where several observations in a
-    row show it, since a single one may mislead the model.
+    The reward is added to the environment's own. Several observations in a row must show success,
+    since a single one may mislead the model.
     """
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`."""
+        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         return known_from_env(arguments["env"])
 
     @in_ranges
@@ -37,16 +37,16 @@ class SuccessEnv(Float32Env):
 
         Args:
             env: makes the environment.
-            model: a function of the environment's observation that gives a probability of success;
-                or a class, of which one is made, with `observation_space` if it takes that:
-                `tmrl_like.policies.success_model.SuccessModel`. It is asked in the control loop,
-                once a step: let it be fast.
-            reward: what success adds to the reward of its step.
-            threshold: an observation shows success where its probability is at least this.
-            frames: success is seen where so many observations in a row show it.
+            model: a function of the environment's observation that returns a probability of
+                success; or a class to instantiate, with `observation_space` if it takes that, such
+                as `tmrl_like.policies.success_model.SuccessModel`. It is called in the control
+                loop, once a step, so it must be fast.
+            reward: added to the reward of the step that succeeds.
+            threshold: an observation shows success if its probability is at least this.
+            frames: number of observations in a row that must show success.
 
         Raises:
-            ConfigError: a number is out of its range, or what the model raises.
+            ConfigError: a number is out of its range, or the model raised this.
         """
         super().__init__(env())
         self._model = instance_or_function(model, observation_space=self.observation_space)
@@ -56,12 +56,12 @@ class SuccessEnv(Float32Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, in which nothing was seen so far."""
+        """Start an episode, and count successes from 0."""
         self._in_a_row = 0
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do one step, and look at what came of it."""
+        """Take one step, and ask the model about the observation that it returns."""
         obs, rew, terminated, truncated, info = super().step(action)
         self._in_a_row = self._in_a_row + 1 if self._model(obs) >= self._threshold else 0
         if self._in_a_row < self._frames:

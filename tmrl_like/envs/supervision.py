@@ -1,9 +1,9 @@
-"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is
-rebuilt.
+"""Keeps a user's environment running: errors and hangs become one exception, and a broken
+environment is rebuilt.
 
-The environment lives in a thread of its own, the control thread: it is made there, and whatever
-uses it runs there while the caller waits. So the caller can leave a call that does not come back,
-thread and all, and go on with a new thread and a new environment.
+The environment lives in a thread of its own, the control thread: it is made there, and everything
+that uses it runs there while the caller waits. So the caller can leave behind a call that does not
+return, together with its thread, and continue with a new thread and a new environment.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ log = logging.getLogger("tmrl_like.envs")
 _T = TypeVar("_T")
 
 _LOOK_S = 0.25
-_LOOK_TO_STOP_S = 0.03  # where a hang goes on moving something
+_LOOK_TO_STOP_S = 0.03  # if something would go on moving during a hang
 _STOP_WITHIN_S = 1.0
 _CLOSE_WITHIN_S = 5.0
 _CLOSE_LOST_WITHIN_S = 1.0
 _MAX_FAULTS_IN_A_ROW = 5
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
-_USERS_MISTAKES = (ConfigError, MissingExtraError)  # another try does not mend them
+_USERS_MISTAKES = (ConfigError, MissingExtraError)  # trying again would not help
 
 
 class StoppedError(Exception):
-    """`stopping` was set; unwinds to whoever runs episodes."""
+    """Raised after `stopping` was set; unwinds to the code that runs episodes."""
 
 
 class _Stopping(threading.Event):
-    """A request to stop, which the brake hears of at once."""
+    """A request to stop, which pulls the brake at once."""
 
     brake: Brake | None = None
 
@@ -69,25 +69,26 @@ class _Stopping(threading.Event):
 
 
 class _LeftBehindError(BaseException):
-    """Nobody waits any more for what this thread does: it unwinds, and touches nothing."""
+    """Raised in a thread that was left behind, to unwind it without touching anything."""
 
 
 class SupervisedEnv:
-    """An environment that can be left when it hangs, and made again.
+    """An environment that can be left behind when it hangs, and made again.
 
     Attributes:
-        env: the environment now; another one after `rebuild`.
-        time_step_s: nominal duration of a time-step; 0 where the environment does not run in real
+        env: the current environment; another one after `rebuild`.
+        time_step_s: nominal duration of a time-step; 0 if the environment does not run in real
             time.
-        sensors: those of the environment, see `Sensor`.
+        sensors: the environment's sensors, see `Sensor`.
         brake: stops what the environment moves whenever nobody drives it.
-        overrun_after_s: a period that long broke its deadline; infinite where there is none.
-        stopping: set it to end what `run` runs; what moves is stopped at once, what hangs is left
-            after a second.
-        faults: how often it broke off an episode, or could not be rebuilt, since construction.
-        rebuilds: how often it was rebuilt since construction.
-        log: for lines of the control thread; who waits in `run` writes them, four times a second.
-            Without a control thread they are written between episodes.
+        overrun_after_s: a step that takes this long missed its deadline; infinite if there is no
+            deadline.
+        stopping: set it to end what `run` runs: what moves is stopped at once, and a call that
+            hangs is left behind after a second.
+        faults: number of faults since construction: broken-off episodes and failed rebuilds.
+        rebuilds: number of rebuilds since construction.
+        log: for log lines of the control thread; the thread that waits in `run` writes them, four
+            times a second. Without a control thread they are written between episodes.
     """
 
     def __init__(
@@ -100,29 +101,29 @@ class SupervisedEnv:
         """Make the environment, however long that takes.
 
         Args:
-            make_env: makes it, now and after each fault.
-            hang_timeout_s: a call that takes longer is a fault.
-            own_thread: let the environment live in a thread of its own; without, it lives in those
-                that call, and a hang is waited for.
-            seed: of the first reset of each environment that is made, if its `reset` takes one:
-                this one, and the next number after each fault. None: no seed is given.
+            make_env: makes the environment, now and after each fault.
+            hang_timeout_s: a call that takes longer than this many seconds is a fault.
+            own_thread: whether the environment lives in a thread of its own; if not, it lives in
+                the threads that call, which then wait for a hang.
+            seed: seed of the first reset of each environment that is made, if its `reset` takes
+                one: this number at first, the next one after each rebuild. None to pass no seed.
         """
         self.stopping = _Stopping()
         self.log = DeferredLog(log)
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._seed = seed
-        self._is_new = True  # `env` was not reset yet
+        self._is_new = True  # `env` has not been reset yet
         self._thread = ControlThread() if own_thread else None
-        self._left: set[int] = set()  # threads that nobody waits for
+        self._left: set[int] = set()  # idents of threads that were left behind
         self._call_while_waiting: Callable[[], None] | None = None
-        # start and, until somebody takes it, the call that is under way
+        # start of the current call and, until some thread takes it, the call itself
         self._call_token: list[Any] = [0.0]
         self.faults = self.rebuilds = 0
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
         self._closed = False
         self._is_open = False  # `env` was made and not closed
-        self._is_lost = False  # `env` was left in a call
+        self._is_lost = False  # `env` was left behind in a call
         self._guard = ProcessGuard()
         self._processes: EnvProcesses | None = None
         self.brake = Brake(None, self._guard, self.stopping)
@@ -151,16 +152,16 @@ class SupervisedEnv:
         )
         self.sensors = sensors_of(env)
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
-        # 1 %: the clock's own noise
+        # 1 % less, for the clock's own noise
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
         if self._call_while_waiting is not None:
             self.while_waiting(self._call_while_waiting)
 
     def while_waiting(self, call: Callable[[], None]) -> None:
-        """Have a call made where the environment waits for its clock and has time for it.
+        """Run `call` whenever the environment waits for its clock and has time for it.
 
-        That is what an environment's own method `while_waiting` is for, of each one that is made
-        from now on, too; most have none, see `ClockedGym`.
+        It is passed to the environment's own method `while_waiting`, now and after each rebuild.
+        Most environments have none; see `ClockedGym`.
         """
         self._call_while_waiting = call
         inner = getattr(self.env, "unwrapped", self.env)
@@ -174,27 +175,27 @@ class SupervisedEnv:
 
     @property
     def moves_hardware(self) -> bool:
-        """Whether the environment says so, or its interface: in an attribute `moves_hardware`."""
+        """Whether the environment or its interface has a true attribute `moves_hardware`."""
         inner = getattr(self.env, "unwrapped", self.env)
         parts = (self.env, inner, getattr(inner, "interface", None))
         return any(getattr(part, "moves_hardware", False) for part in parts)
 
     @property
     def thread_id(self) -> int:
-        """Native id of the control thread, another one after a hang; without one, of the calling
-        thread.
+        """Native id of the control thread, which changes after a hang; without a control thread,
+        that of the calling thread.
         """
         return threading.get_native_id() if self._thread is None else self._thread.native_id
 
     # -- in the control thread ---------------------------------------------------------------------
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """As the environment's.
+        """Reset the environment.
 
         Raises:
-            EnvironmentFaultError: it raised.
-            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not
-                mend.
+            EnvironmentFaultError: the environment raised.
+            ConfigError, MissingExtraError: the environment raised one of these, which a rebuild
+                would not fix.
             StoppedError: `stopping` was set, and there is something that would move.
         """
         options = {}
@@ -207,8 +208,8 @@ class SupervisedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's; raises as `reset`, and StoppedError where what moves was stopped
-        since the reset.
+        """Step the environment. Raises as `reset`, and StoppedError if what moves was stopped since
+        the reset.
         """
         if self.brake.is_on:
             raise StoppedError
@@ -222,12 +223,12 @@ class SupervisedEnv:
         try:
             return call(*args, **options)
         except (Exception, SystemExit) as error:
-            # it was stopped within the call, and says so
+            # it raised because it was stopped during the call
             if self.brake.is_on and self.stopping.is_set():
                 raise StoppedError from error
             if isinstance(error, EnvironmentFaultError | ConfigError | MissingExtraError):
                 raise
-            # in the main thread, of a signal
+            # raised by a signal handler in the main thread
             if self._thread is None and isinstance(error, SystemExit):
                 raise
             what = f"{one_line(error)}{place_of(error)}"
@@ -235,19 +236,19 @@ class SupervisedEnv:
             raise fault from fault.__cause__
         finally:
             try:
-                token.pop(1)  # as `_take`, without the call
+                token.pop(1)  # `_take` inlined
             except IndexError:
                 raise _LeftBehindError from None
 
     # -- in the caller's thread --------------------------------------------------------------------
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Make a call that uses the environment in the control thread; returns what the call does.
+        """Make a call that uses the environment, in the control thread, and return its result.
 
         If the call raises, what moves is stopped.
 
         Raises:
-            EnvironmentFaultError: the environment did not come back in time.
+            EnvironmentFaultError: the environment did not return in time.
             StoppedError: `stopping` was set, and the call did not end.
         """
         thread = self._thread
@@ -271,10 +272,10 @@ class SupervisedEnv:
             raise
         finally:
             self.log.write()
-            del job  # it holds what it raised, whose frames hold it
+            del job  # breaks a cycle: it holds its exception, whose frames hold it
 
     def _with_brake(self, call: Callable[[], _T]) -> _T:
-        brake = self.brake  # a thread that was left behind has another one than those after it
+        brake = self.brake  # of this call's environment; a rebuild makes another one
         try:
             return call()
         except BaseException:
@@ -282,7 +283,7 @@ class SupervisedEnv:
             raise
 
     def _stop(self, job: Future[Any], thread: ControlThread) -> None:
-        """End a job that the caller does not want any more, or leave it."""
+        """End a job that the caller no longer wants, or leave it behind."""
         was_stopping = self.stopping.is_set()
         self.stopping.set()
         try:
@@ -316,32 +317,32 @@ class SupervisedEnv:
                 self._processes.look()
 
     def _leave_thread(self) -> None:
-        """Stop what moves, and waiting for the control thread; go on with a new one."""
+        """Stop what moves, leave the control thread behind, and continue with a new one."""
         if self._is_open:
             self.brake.pull()
         assert self._thread is not None
         self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
-        with contextlib.suppress(ShortageError):  # then `_make` does it
+        with contextlib.suppress(ShortageError):  # `_make` tries again
             self._renew_thread()
 
     def _renew_thread(self) -> None:
-        """Go on with a new control thread; ShortageError: the system gives none, or the interpreter
-        exits.
+        """Start a new control thread; raise ShortageError if the system gives none, or the
+        interpreter is exiting.
         """
         self._thread = ControlThread()
-        # the ident of a thread that has ended may come again
+        # the ident of a thread that has ended may be reused
         self._left.discard(self._thread.ident)
 
     def episode_ended_well(self) -> None:
-        """Faults before this are forgiven."""
+        """Reset the counts of faults and rebuilds in a row."""
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
         if self._thread is None:
             self.log.write()
 
     def revive(self) -> None:
-        """Make the environment again if it was left in an earlier call; raises
+        """Make the environment again if it was left behind in an earlier call; raise
         EnvironmentFaultError if that fails.
         """
         if self._is_lost and not self._closed:
@@ -349,12 +350,12 @@ class SupervisedEnv:
             self._make_again()
 
     def rebuild(self, error: EnvironmentFaultError) -> None:
-        """End what is left of the environment and make a new one, a little later after each fault
-        in a row.
+        """End what is left of the environment and make a new one, after a pause that grows with
+        each fault in a row.
 
         Raises:
-            EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of
-                them.
+            EnvironmentFaultError: there were too many faults in a row; an EnvironmentAwayError does
+                not count as one.
             StoppedError: `stopping` was set; there is no new environment.
         """
         said = ""
@@ -394,8 +395,8 @@ class SupervisedEnv:
         self.rebuilds += 1
 
     def close(self) -> None:
-        """Close the environment, and end what it started; what it raises is logged. Twice is
-        fine.
+        """Close the environment, and end the processes that it started; errors are logged. Calling
+        it twice is fine.
         """
         if self._closed:
             return
@@ -410,9 +411,9 @@ class SupervisedEnv:
         """Make the environment in the control thread.
 
         Raises:
-            EnvironmentFaultError: it is not there after `within_s`; if it comes later, it is
-                closed.
-            StoppedError: `stopping` was set before it was there.
+            EnvironmentFaultError: it was not made within `within_s`; if it is completed later, it
+                is closed.
+            StoppedError: `stopping` was set before it was made.
         """
         token: list[Any] = [time.monotonic(), self._make_env]
 
@@ -449,8 +450,8 @@ class SupervisedEnv:
     def _dispose(self, within_s: float) -> None:
         """Close the environment if it is open, and end the processes that it started.
 
-        After a hang in the other order: what it waits for is perhaps one of them, and its `close`
-        would wait as well, in the worst case with the interpreter's lock held.
+        After a hang, the processes are ended first: the environment may be waiting for one of them,
+        and its `close` would wait as well, in the worst case with the interpreter's lock held.
         """
         if self._is_open:
             self.brake.close()
@@ -483,7 +484,7 @@ class SupervisedEnv:
 
 
 def _fault(error: BaseException, line: str) -> EnvironmentFaultError:
-    """What the environment raised, as one of ours."""
+    """Return an exception of the environment as an EnvironmentFaultError."""
     fault = (EnvironmentAwayError if is_shortage(error) else EnvironmentFaultError)(line)
     fault.__cause__ = None if is_shortage(error) else error
     return fault
@@ -507,7 +508,7 @@ def _takes_seed(reset: Callable[..., Any]) -> bool:
 
 
 def _take(token: list[Any]) -> Any:
-    """Take what is in a token, which only one thread can; None: another one did."""
+    """Take the call out of a token, which only one thread can do; return None if another did."""
     try:
         return token.pop(1)
     except IndexError:

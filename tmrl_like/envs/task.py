@@ -1,5 +1,5 @@
-"""What the environments that ship are made of: an rtgym interface that says what is done, seen and
-rewarded.
+"""The base of the interfaces that ship: an rtgym interface split into methods that act, observe and
+reward.
 """
 
 from __future__ import annotations
@@ -15,53 +15,54 @@ State = TypeVar("State")
 
 
 class TaskInterface(RealTimeGymInterface, Generic[State]):  # type: ignore[misc]
-    """An rtgym interface whose `reset` and step are made of `begin`, `look`, `judge`, `observe` and
-    `describe`.
+    """An rtgym interface whose resets and steps are composed of `begin`, `look`, `judge`, `observe`
+    and `describe`.
 
-    Nothing is touched before the first reset: a trainer makes an interface, too, to see its spaces.
+    Nothing is opened, started or moved before the first reset, because a trainer also makes an
+    interface, just to read its spaces.
 
     Attributes:
-        random: draws what differs between episodes; the seed of a reset begins it again.
+        random: generator for what differs between episodes; a reset with a seed restarts it.
     """
 
     def __init__(self) -> None:
         self.random = np.random.default_rng()
 
     def begin(self) -> State:
-        """Bring everything to the beginning of an episode; returns what there is to see then."""
+        """Set everything up for a new episode, and return its first state."""
         raise NotImplementedError
 
     def look(self) -> State:
-        """What there is to see now."""
+        """Return the current state."""
         raise NotImplementedError
 
     def judge(self, state: State) -> tuple[float, bool]:
-        """The reward of the step that ended so, and whether the episode terminates."""
+        """Return the reward of the step that led to `state`, and whether the episode terminates."""
         raise NotImplementedError
 
     def observe(self, state: State) -> list[Any]:
-        """The observation, without actions; called once for each state, after `judge`."""
+        """Return the observation, without past actions; called once per state, after `judge`."""
         raise NotImplementedError
 
     def describe(self, state: State) -> dict[str, Any]:
-        """`info`, of resets as well; called last."""
+        """Return the `info` of a step or a reset; called last."""
         return {}
 
     def get_default_action(self) -> Any:
-        """A neutral one."""
+        """Return a neutral action."""
         return neutral_action(self.get_action_space())
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Begin an episode."""
+        """Begin an episode; return its first observation and `info`."""
         if seed is not None:
             self.random = np.random.default_rng(seed)
         state = self.begin()
         return self.observe(state), self.describe(state)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        """Look, and judge."""
+        """Return what a step gives: observation, reward, whether it terminated, and `info`."""
         state = self.look()
         reward, terminated = self.judge(state)
         return self.observe(state), np.float32(reward), terminated, self.describe(state)

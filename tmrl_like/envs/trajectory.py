@@ -1,7 +1,7 @@
-"""A demonstration of the way around a track, and the reward that it makes.
+"""A demonstrated way around a track, and the reward for progress along it.
 
-The demonstration is cut into equally spaced points. The reward of a step is how many of them were
-passed.
+The demonstration is cut into equally spaced points. A step is rewarded for each point that it
+passes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ def resample(positions: Any, spacing: float) -> Points:
 
     Args:
         positions: [T, D], in the order in which they were passed; standing still is fine.
-        spacing: length of a piece, in the unit of the positions; the last point of the way is kept,
-            so that pieces are a little longer or shorter than that.
+        spacing: length of a piece, in the unit of the positions. The last point of the way is kept,
+            so pieces are a little longer or shorter than this.
 
     Returns:
         The points, float32 [N, D].
 
     Raises:
-        ConfigError: the positions are not a path, or one shorter than a piece.
+        ConfigError: the positions are not a path, or the path is shorter than half a piece or
+            longer than 10 million.
     """
     way = Way(positions)
     if not 0.5 * spacing < way.length < _MOST_PIECES * spacing:
@@ -50,10 +51,10 @@ def resample(positions: Any, spacing: float) -> Points:
 
 
 def save_trajectory(file: str | Path, points: Any) -> None:
-    """Write points [N, D] as an .npz file, in one step.
+    """Write points [N, D] to an .npz file atomically.
 
     Raises:
-        ConfigError: they are not a trajectory, or the file cannot be written.
+        ConfigError: the points are not a trajectory, or the file cannot be written.
     """
     content = io.BytesIO()
     np.savez_compressed(content, points=checked_points(points))
@@ -66,11 +67,11 @@ def save_trajectory(file: str | Path, points: Any) -> None:
 
 
 def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
-    """Read what `save_trajectory` wrote. Nothing in the file is code.
+    """Read points that `save_trajectory` wrote. No code from the file is run.
 
     Raises:
-        ConfigError: there is no such file, no trajectory in it, or one with other `dimensions`
-            (None: 2 or 3).
+        ConfigError: there is no such file, it holds no trajectory, or its positions do not have
+            `dimensions` coordinates (None allows 2 or 3).
     """
     try:
         with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
@@ -79,7 +80,7 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
         raise ConfigError(
             f"there is no trajectory at {file}: record one with `tmrl-like record --lap`"
         ) from None
-    except Exception as error:  # zipfile, zlib and numpy each have their own
+    except Exception as error:  # zipfile, zlib and numpy each raise their own
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"{file} is not an .npz file with `points` ({reason}): record it again"
@@ -95,17 +96,18 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardOptions(Options):
-    """What progress along a demonstration is worth, and what ends an episode.
+    """How progress along a demonstration is rewarded, and what ends an episode.
 
     Attributes:
-        forward_limit: points that one step can pass; no less than the fastest step does.
-        backward_limit: points that one step can fall back.
-        failure_countdown: steps in a row without progress that end an episode.
-        min_steps: steps of an episode before that is counted.
-        max_distance: further from all points within the limits than that, none is passed.
-        reward_per_point: for each point passed; lost for each fallen back.
+        forward_limit: the most points that one step can pass; at least as many as the fastest step
+            passes.
+        backward_limit: the most points that one step can fall back.
+        failure_countdown: number of steps in a row without progress that ends an episode.
+        min_steps: steps at the start of an episode that `failure_countdown` ignores.
+        max_distance: a position further than this from all points within the limits passes none.
+        reward_per_point: reward of each point passed; each point fallen back costs as much.
         end_of_track_reward: added at the last point.
-        constant_penalty: added at each step; negative.
+        constant_penalty: added to the reward of each step; negative for a penalty.
     """
 
     forward_limit: Positive = 50
@@ -121,9 +123,10 @@ class RewardOptions(Options):
 class TrajectoryReward(Way):
     """Rewards progress along a demonstration, which is its `Way`.
 
-    Reward is `reward_per_point` times the points passed; what going back loses, going there again
-    regains, so driving to and fro is worth nothing. An episode terminates at the last point, or
-    after `failure_countdown` steps in a row that did not get beyond the furthest point so far.
+    The reward is `reward_per_point` times the number of points passed. Going back loses what going
+    forward again regains, so driving to and fro earns nothing. An episode terminates at the last
+    point, or after `failure_countdown` steps in a row that did not get beyond the furthest point so
+    far.
     """
 
     def __init__(
@@ -136,8 +139,8 @@ class TrajectoryReward(Way):
 
         Args:
             points: [N, D], see `resample`.
-            options: what progress is worth.
-            half_width: of the road; the unit of the potential in `info`.
+            options: how progress is rewarded.
+            half_width: half the road's width, the unit of the potential in `info`.
 
         Raises:
             ConfigError: the points are not a way.
@@ -154,7 +157,7 @@ class TrajectoryReward(Way):
 
     @property
     def progress(self) -> float:
-        """Share of the track that was driven since `reset`, 0 to 1."""
+        """Share of the track driven since `reset`, 0 to 1."""
         return self.furthest / self.last
 
     @property
@@ -163,13 +166,13 @@ class TrajectoryReward(Way):
         return self.index == self.last
 
     def info(self, position: Any) -> dict[str, Any]:
-        """Where on the track `position`, [D], is, after the call that judged it; see
+        """Return where on the track `position`, [D], is, after the call that rewarded it; see
         `Way.where`.
         """
         return self.where(position, self.progress, self._half_width)
 
     def __call__(self, position: Any) -> tuple[float, bool]:
-        """The reward of a step that ended at `position`, [D], and whether the episode
+        """Return the reward of a step that ended at `position`, [D], and whether the episode
         terminates.
         """
         options, before, furthest = self._options, self.index, self.furthest
@@ -184,34 +187,33 @@ class TrajectoryReward(Way):
 
 
 class Lap:
-    """In the place of a `TrajectoryReward` while a demonstration is driven: nothing is worth
-    anything.
+    """Takes the place of a `TrajectoryReward` while a demonstration is recorded; rewards are 0.
+
+    A lap is over once the vehicle has been further than `away` from where the lap began and is then
+    less than `back` from it, in the unit of the positions.
 
     Attributes:
-        is_at_end: no demonstration says where that is.
-
-    A lap is over when he who was `away` from where it began is `back` within so much, in the unit
-    of the positions.
+        is_at_end: always False, because no demonstration says where the end is.
     """
 
     is_at_end = False
 
     def __init__(self, away: float = math.inf, back: float = 0.0) -> None:
-        """Begin; by default another one says when it is over."""
+        """Begin a lap. By default it never ends by itself."""
         self._away, self._back = away, back
         self.reset()
 
     def reset(self) -> None:
-        """Begin where the next position is."""
+        """Begin a lap at the next position."""
         self._start: Any = None
         self._was_away = False
 
     def info(self, position: Any) -> dict[str, Any]:
-        """The position, float32 [D]."""
+        """Return the position, float32 [D]."""
         return {"position": np.array(position, np.float32)}
 
     def __call__(self, position: Any) -> tuple[float, bool]:
-        """As `TrajectoryReward`."""
+        """Return a reward of 0, and whether the lap is over at `position`, [D]."""
         self._start = np.array(position) if self._start is None else self._start
         distance = float(np.linalg.norm(self._start - position))
         self._was_away |= distance > self._away

@@ -1,4 +1,4 @@
-"""What an agent sees of a frame: a smaller picture, or distances to the road's edge."""
+"""Turns frames into what an agent sees: smaller pictures, or distances to the road's edge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LARGEST_PX = 4096
 
 
 class Shrink:
-    """Crops a frame, makes it smaller and, unless colour is wanted, grey.
+    """Crops a frame, shrinks it, and makes it grey unless colour is wanted.
 
     Attributes:
-        shape: of what it returns: (height, width), in colour (height, width, 3).
+        shape: shape of the result: (height, width), or (height, width, 3) in colour.
     """
 
     def __init__(
@@ -28,17 +28,17 @@ class Shrink:
         crop: tuple[int, int, int, int] | None = None,
         grey: bool = True,
     ) -> None:
-        """Prepare.
+        """Load OpenCV and set up the conversion.
 
         Args:
-            size: height and width in pixels.
+            size: height and width of the result in pixels.
             crop: first row, row after the last, first column, column after the last; None keeps
                 everything.
             grey: one value per pixel instead of three.
 
         Raises:
             MissingExtraError: OpenCV cannot be loaded.
-            ConfigError: a size without pixels, or of too many.
+            ConfigError: the height or width is not 1 to 4096 pixels.
         """
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
@@ -54,7 +54,7 @@ class Shrink:
         self.shape = (height, width) if grey else (height, width, 3)
 
     def __call__(self, frame: Frame) -> NDArray[np.uint8]:
-        """A frame, uint8 [H, W, 3] in RGB, becomes uint8 [height, width] or [height, width, 3]."""
+        """Convert a frame, uint8 [H, W, 3] RGB, to uint8 [height, width] or [height, width, 3]."""
         image = frame[self._crop]
         if self._grey:
             image = self._cv2.cvtColor(image, self._cv2.COLOR_RGB2GRAY)
@@ -67,47 +67,47 @@ class Shrink:
 
 
 class History:
-    """The newest arrays, stacked, newest last. The first one stands for those before it, too."""
+    """A stack of the newest arrays, newest last; the first array fills the whole stack."""
 
     def __init__(self, length: int) -> None:
-        """Begin without any; `length` arrays are kept."""
+        """Begin empty; the stack holds `length` arrays."""
         self.length = length
         self._arrays: deque[NDArray[Any]] = deque(maxlen=length)
 
     def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Append an array; returns [length, *array.shape]."""
+        """Append an array, and return the stack, [length, *array.shape]."""
         self._arrays.extend([array] * (1 if self._arrays else self.length))
         return np.stack(self._arrays)
 
     def clear(self) -> None:
-        """Begin again: the next array is the first."""
+        """Empty the stack; the next array is the first."""
         self._arrays.clear()
 
 
 def stack_of(item: int, length: int) -> dict[int, int] | int:
-    """What a memory is told (`frame_stack`) of observations whose item is a `History` of so
-    many.
+    """Return a memory's `frame_stack` for observations whose item number `item` is a `History` of
+    `length` arrays.
     """
     return {item: length} if length > 1 else 0
 
 
 class RangeFinder:
-    """Measures how far the road goes in several directions.
+    """Measures how far the road extends in several directions.
 
-    A ray goes in steps of a pixel from `origin` to the first pixel that is not road, or to the edge
-    of the picture, or as far as `max_range`.
+    A ray advances in steps of a pixel from `origin` until it meets a pixel that is not road, leaves
+    the picture, or reaches `max_range`.
     """
 
     def __init__(
         self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float
     ) -> None:
-        """Work out which pixels each ray meets.
+        """Compute which pixels each ray meets.
 
         Args:
             shape: height and width of the pictures.
             origin: row and column where the rays begin.
-            angles: in degrees; 0 is up, 90 to the right. [R]
-            max_range: in pixels.
+            angles: directions of the rays in degrees, [R]; 0 is up, 90 is to the right.
+            max_range: longest range, in pixels.
 
         Raises:
             ConfigError: the origin is not in the picture.
@@ -134,8 +134,9 @@ class RangeFinder:
         self._max_range = np.float32(max_range)
 
     def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Pixels of road along each ray, float32 [R], 0 to `max_range`; `road` [H, W] says which
-        pixels are road.
+        """Return the number of road pixels along each ray, float32 [R], 0 to `max_range`.
+
+        `road` [H, W] is True where a pixel is road.
         """
         self._road[: self._outside] = road.reshape(-1)
         pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
@@ -143,7 +144,7 @@ class RangeFinder:
 
 
 def load_opencv() -> Any:
-    """OpenCV's module; raises MissingExtraError where it cannot be loaded."""
+    """Return OpenCV's module; raise MissingExtraError if it cannot be loaded."""
     try:
         import cv2
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Progress along a way: a line through points, and the place on it where somebody is."""
+"""Progress along a way: a line through points, and a current place on it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from numpy.typing import NDArray
 
 from tmrl_like.errors import ConfigError
 
-_SHORTEST = 1e-12  # a line of no length divides nothing
+_SHORTEST = 1e-12  # avoids a division by the zero length of a line
 
 Points = NDArray[np.float32]  # [N, D]; D = 2 or 3
 
 
 class Way:
-    """How far somebody got along a line through points.
+    """Tracks how far a vehicle has come along a line through points.
 
-    He is *at* one of the points, at first the first one. Each position that is followed brings him
-    to the nearest of those from `backward` behind to `forward` ahead, the furthest of several. So a
-    short cut past more than that gains nothing, and a way that crosses itself has none.
+    The vehicle is always *at* one of the points, initially the first. Each followed position moves
+    it to the nearest of the points from `backward` behind to `forward` ahead; of several equally
+    near ones, to the furthest along. So a short cut past more points than that gains nothing, and a
+    way that crosses itself offers none.
 
     Attributes:
-        index: the point at which he is, 0 to `last`.
-        furthest: the furthest one since `reset`.
-        last: the last point.
-        length: from the first point to the last, in the unit of the points.
-        distance: how far along he is: the place nearest to him on the two lines that meet at that
-            point.
+        index: number of the point at which the vehicle is, 0 to `last`.
+        furthest: largest `index` since `reset`.
+        last: number of the last point.
+        length: length of the way from the first point to the last, in the unit of the points.
+        distance: distance along the way to the place nearest to the vehicle on the two lines that
+            meet at its point.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class Way:
     ) -> None:
         """Begin at the first of the points, [N, 2] or [N, 3].
 
-        Whoever is further than `max_distance` from all of them stays where he was.
+        A position further than `max_distance` from all points within reach changes nothing.
 
         Raises:
-            ConfigError: they are not a way.
+            ConfigError: the points are not a way.
         """
         self._points = checked_points(points).astype(np.float64)
         self._forward, self._backward, self._max_distance = forward, backward, max_distance
@@ -56,15 +57,15 @@ class Way:
         self.distance = 0.0
 
     def follow(self, position: Any) -> float:
-        """Look for him at `position`, [D]; returns how much further along he is, negative if he
-        went back.
+        """Move the vehicle to `position`, [D]; return the distance gained along the way, which is
+        negative if it went back.
         """
         here = np.asarray(position, np.float64)
         first = max(0, self.index - self._backward)
         ways = self._points[first : self.index + self._forward + 1] - here
         distances = np.einsum("nd,nd->n", ways, ways)
         nearest = len(distances) - 1 - int(distances[::-1].argmin())
-        if not distances[nearest] <= self._max_distance**2:  # or he is nowhere
+        if not distances[nearest] <= self._max_distance**2:  # also true for NaN
             return 0.0
         self.index = first + nearest
         self.furthest = max(self.furthest, self.index)
@@ -72,7 +73,9 @@ class Way:
         return self.distance - before
 
     def _place(self, here: NDArray[np.float64]) -> float:
-        """How far along the nearest place is, on the lines that meet at the point where he is."""
+        """Return how far along the way the place nearest to `here` is, on the lines that meet at
+        the current point.
+        """
         lines = slice(max(0, self.index - 1), self.index + 1)
         steps, lengths = self._lines[lines], self._lengths[lines]
         from_starts = here - self._points[:-1][lines]
@@ -82,29 +85,31 @@ class Way:
         return float(self._along[lines][best] + shares[best] * lengths[best])
 
     def off(self, position: Any) -> float:
-        """How far `position`, [D], is from the place where he is."""
+        """Return the distance of `position`, [D], from the vehicle's place on the way."""
         return float(np.linalg.norm(np.asarray(position, np.float64) - self.ahead([0.0])[0]))
 
     def ahead(self, distances: Any) -> NDArray[np.float64]:
-        """The places so far ahead of him, [len(distances), D]; the last point where the way ends
-        before.
+        """Return the places on the way at these distances ahead of the vehicle,
+        [len(distances), D]; beyond the end of the way, its last point.
         """
         along = self.distance + np.asarray(distances)
         return np.stack([np.interp(along, self._along, axis) for axis in self._points.T], axis=1)
 
     def where(self, position: Any, progress: float, half_width: float) -> dict[str, Any]:
-        """Where on the way `position`, [D], is, after it was followed; for an environment's `info`.
+        """Return where on the way `position`, [D], is, for an environment's `info`; call `follow`
+        with it first.
 
         Args:
-            position: where he is.
+            position: the vehicle's position.
             progress: the share of the way that counts as done.
-            half_width: of the road; the unit of the potential.
+            half_width: half the road's width, the unit of the potential.
 
         Returns:
             progress: float32 [].
-            distance: float32 [], along the way, in its unit.
-            potential: float32 [], minus the distance from the way, in half widths of the road: 0 on
-            it. position: float32 [D].
+            distance: float32 [], distance along the way, in its unit.
+            potential: float32 [], minus the distance from the way in half widths of the road; 0 on
+                the way.
+            position: float32 [D].
         """
         return {
             "progress": np.float32(progress),
@@ -115,8 +120,10 @@ class Way:
 
 
 def checked_points(points: Any, whose: str = "") -> Points:
-    """The points of a way, [N, 2] or [N, 3]; ConfigError: they are none, and `whose` begins the
-    line.
+    """Return the points of a way as float32 [N, 2] or [N, 3].
+
+    Raises:
+        ConfigError: they are not the points of a way; `whose` begins the message.
     """
     found: NDArray[Any] = np.asarray(points)
     is_way = (

@@ -1,3 +1,3 @@
-"""Numbers about a run: collected per round (`rounds`), written to where they are wanted
-(`sinks`).
+"""A run's metrics and records: read back (`reading`), drawn (`curves`), written to files and
+services (`sinks`), and the starts of a run (`starts`).
 """

@@ -1,4 +1,6 @@
-"""Returns over time and over samples, from what trainers wrote to metrics.jsonl, as a picture."""
+"""Returns over time and over samples, drawn as a picture from what trainers wrote to
+metrics.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tmrl_like.metrics.reading import read_records
 
 log = logging.getLogger("tmrl_like.metrics")
 
-_GRID = 200  # points of a band
+_GRID = 200  # points of a band along the axis
 
 
 Points: TypeAlias = NDArray[np.float64]
@@ -23,16 +25,17 @@ Points: TypeAlias = NDArray[np.float64]
 class Curve(NamedTuple):
     """The episodes of one run, in order: float64 [E] each."""
 
-    minutes: Points  # of training, at the episode's end
-    samples: Points  # in the memory by then
+    minutes: Points  # minutes of training until the episode's end
+    samples: Points  # samples in the memory by then
     returns: Points
 
 
 def curve_of(folder: Path) -> Curve:
-    """The test episodes of the run in a folder, or its training episodes where there were no tests.
+    """Return the test episodes of the run in a folder, or its training episodes if there were no
+    tests.
 
-    What a trainer did that was killed, after the checkpoint that the next one went on from, is left
-    out.
+    If a trainer was killed and another resumed from its checkpoint, episodes between checkpoint and
+    kill are left out.
     """
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     for record in read_records(folder / "metrics.jsonl"):
@@ -48,14 +51,12 @@ def curve_of(folder: Path) -> Curve:
 
 
 def recent(episodes: int) -> int:
-    """Over how many episodes returns are averaged where there are so many: a fifth of them, ten at
-    most.
-    """
+    """Return over how many episodes returns are averaged: a fifth of `episodes`, at most ten."""
     return min(10, 1 + episodes // 5)
 
 
 def averaged(returns: Points) -> Points:
-    """Means of each return and the `recent` ones before it, float64 [E]."""
+    """Return running means, float64 [E], each over the newest `recent` returns."""
     sums = np.concatenate(([0.0], np.cumsum(returns)))
     ends = np.arange(1, len(sums))
     starts = np.maximum(ends - recent(len(returns)), 0)
@@ -71,14 +72,13 @@ def plot_returns(
     episodes, ten at most.
 
     Args:
-        picture: a PNG file, or another one that matplotlib writes.
-        runs: run folders by what to call them. Of several it draws the mean, and a band from the
+        picture: a PNG file, or another format that matplotlib writes.
+        runs: run folders by label. For several folders, it draws their mean and a band from the
             lowest to the highest.
-        levels: means and standard deviations of returns, drawn as horizontal lines, by what to call
-            them.
+        levels: means and standard deviations of returns by label, drawn as horizontal lines.
 
     Returns:
-        False, with a line in the log: matplotlib is not installed.
+        True; False, with a line in the log, if matplotlib is not installed.
 
     Raises:
         OSError, ValueError: the picture cannot be written.
@@ -107,8 +107,8 @@ def plot_returns(
 
 
 def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label: str) -> None:
-    """One run as its episodes and a line, several as a line in a band, where all of them have
-    been.
+    """Draw one run as its episodes and a line, or several runs as a line in a band over the range
+    that all of them cover.
     """
     if len(curves) == 1:
         x, returns = curves[0]
@@ -124,8 +124,8 @@ def _draw(axes: Any, curves: Sequence[tuple[Points, Points]], colour: str, label
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not
-    installed.
+    """Return a new matplotlib figure with its size in inches; None, with a line in the log, if
+    matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""What a trainer has written to its metrics.jsonl, read back: whole, or as it grows."""
+"""Reads back what a trainer has written to its metrics.jsonl, all of it or as it grows."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 
 Record = dict[str, Any]
-"""A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is
-in it.
+"""A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md describes its
+contents.
 """
 
 
 def numbers_of(record: Record) -> dict[str, float]:
-    """What of a record are numbers."""
+    """Return the numbers of a record, without bools."""
     return {
         k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
 
 
 def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
-    """The records of a file, or of its end, oldest first; none where there is no file.
+    """Yield the records of a file, or of its last bytes, oldest first; none if there is no file.
 
     An unfinished last line is left out.
     """
@@ -35,14 +35,14 @@ class Tail:
     """Reads what is appended to a file of JSON lines."""
 
     def __init__(self, path: Path, last_bytes: float = 0) -> None:
-        """Begin so many bytes before the file's end; it need not exist yet."""
+        """Begin this many bytes before the file's end; the file need not exist yet."""
         self._path = path
         size = path.stat().st_size if path.exists() else 0
         self._position = size - int(min(last_bytes, size))
 
     def records(self) -> Iterator[Record]:
-        """The whole lines written since the last call; what of a line is left that was cut off is
-        left out.
+        """Yield the records of all complete lines written since the last call. Lines that cannot be
+        decoded are skipped.
         """
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._position)

@@ -1,4 +1,6 @@
-"""Where metrics go: console, JSON lines, wandb, TensorBoard. No sink can stop or stall training."""
+"""Destinations of metrics: console, JSON lines, wandb, TensorBoard. No sink can stop or stall
+training.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ SHOWN_IF_ANY = {
 }
 
 
-# of TensorBoard's tags, by how a metric's name begins; what an agent returns and is no loss: agent
+# groups of TensorBoard's tags, by how a metric's name begins; other metrics of an agent: agent
 _GROUPS = {
     group: tuple(begins.split())
     for group, begins in {
@@ -62,8 +64,9 @@ _GROUPS = {
 }
 DOES_IT_LEARN = "does it learn?"
 
-_COMPARED_EPISODES = 10  # the first ones of a run beside the last ones
-# beside the hyper-parameters of each run
+# episodes at the beginning of a run that are compared with those at its end
+_COMPARED_EPISODES = 10
+# metrics that are shown beside the hyper-parameters of each run
 COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")
 
 
@@ -71,15 +74,15 @@ class Sink(Protocol):
     """Takes records: flat dictionaries with a "kind" ("round", "episode" or "warm_up")."""
 
     def write(self, record: Record) -> None:
-        """Take one record; quick, and never raises."""
+        """Take one record; must be quick, and must not raise."""
 
     def close(self) -> None:
-        """Finish writing, within seconds."""
+        """Finish writing within seconds."""
 
 
 class JsonLinesSink:
-    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last
-    line.
+    """Writes one JSON object a line, flushed line by line: after a kill, at most the last line of
+    the file is incomplete.
 
     Values that are not finite become null.
     """
@@ -112,7 +115,7 @@ class JsonLinesSink:
 
 
 def as_line(record: Record) -> str:
-    """A record as a JSON object; values that are not finite become null."""
+    """Return a record as a JSON object; values that are not finite become null."""
     finite = {
         k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()
     }
@@ -120,13 +123,14 @@ def as_line(record: Record) -> str:
 
 
 class ConsoleSink:
-    """One line a round, and at the end one of what was reached."""
+    """Prints one line a round, and at the end a summary."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
-        self._returns = {True: array("d"), False: array("d")}  # of test episodes, and of others
+        # of test episodes, of training episodes
+        self._returns = {True: array("d"), False: array("d")}
         self._time_s = 0.0
 
     def write(self, record: Record) -> None:
@@ -139,7 +143,7 @@ class ConsoleSink:
             self._returns[record["test"]].append(record["return"])
 
     def close(self) -> None:
-        """Say what was reached; nothing where no episode has ended."""
+        """Print the summary, unless no episode has ended."""
         tests, others = self._returns[True], self._returns[False]
         returns = tests or others
         if not returns:
@@ -155,7 +159,7 @@ class ConsoleSink:
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`,
+    """Writes scalars for TensorBoard over training steps, in groups: `episodes/return_test_mean`,
     `losses/loss_critic`, ….
     """
 
@@ -163,7 +167,7 @@ class TensorBoardSink:
         """Write to `folder`.
 
         Args:
-            folder: made if it is not there.
+            folder: created if it does not exist.
             hyper_parameters: numbers, bools and texts by name, for the tab HPARAMS, where runs are
                 compared.
 
@@ -195,11 +199,11 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """Weights & Biases, in a thread of its own.
+    """Sends metrics to Weights & Biases, in a thread of its own.
 
-    Whatever wandb does (no key, no network, an exception), training does not notice: records wait
-    in a bounded queue, the oldest give way. Without a key or a network the run is kept offline in
-    its folder.
+    Whatever wandb does (no key, no network, an exception) does not affect training: records wait in
+    a bounded queue, from which the oldest are dropped. Without a key or a network the run is kept
+    offline in its folder.
     """
 
     MAX_WAITING = 10_000
@@ -214,7 +218,7 @@ class WandbSink:
         key: str | None = None,
         config: object = None,
     ) -> None:
-        """Start wandb in the background, with its files in `folder`; the rest is as in
+        """Start wandb in the background, with its files in `folder`; the other arguments are as in
         `Trainer.run_with_wandb`.
         """
         settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
@@ -267,9 +271,9 @@ class WandbSink:
 
 
 def describe_round(record: Record) -> str:
-    """One readable line about a round."""
+    """Return one readable line about a round."""
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
-    # it may have no such state
+    # the environment may have no terminal state
     never = "terminated_test_share" if not record.get("terminated_test_share") else ""
     parts += [
         text.format(record[name])
@@ -290,7 +294,7 @@ def describe_round(record: Record) -> str:
 
 
 def describe_warm_up(record: Record) -> str:
-    """How many of the samples have come that training waits for."""
+    """Return a text that says how many of the samples that training waits for have come."""
     return (
         f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} "
         "(start_training)"
@@ -298,13 +302,17 @@ def describe_warm_up(record: Record) -> str:
 
 
 def learns_in_words(record: Record) -> str:
-    """What a round says of whether it learns, as the answer to `DOES_IT_LEARN`; empty: nothing."""
+    """Return the round's diagnosis as an answer to `DOES_IT_LEARN`, or an empty string if it has
+    none.
+    """
     line = str(record.get("learning") or "")
     return "yes" if line == "learning" else line.replace("not learning because ", "no: ", 1)
 
 
 def loss_in_words(record: Record) -> str:
-    """A round's first loss beside that of what is held out from training; empty: nothing is."""
+    """Return a round's first loss beside its loss on held-out episodes, or an empty string if there
+    is none.
+    """
     for name, held_out in record.items():
         trained = record.get(name.removesuffix("_held_out"))
         if name.endswith("_held_out") and held_out is not None and trained is not None:
@@ -313,6 +321,6 @@ def loss_in_words(record: Record) -> str:
 
 
 def tag_of(name: str) -> str:
-    """A metric's name with its group before it, as TensorBoard shows it."""
+    """Return a metric's name with its group in front, as TensorBoard shows it."""
     groups = (group for group, begins in _GROUPS.items() if name.startswith(begins))
     return f"{next(groups, 'agent')}/{name}"

@@ -1,4 +1,4 @@
-"""run.json: each start of a run, with what it takes to do it again, and how it ended."""
+"""run.json: records each start of a run, with everything needed to repeat it, and how it ended."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ StartFields: TypeAlias = Mapping[str, object]
 
 
 class Start(msgspec.Struct, kw_only=True):
-    """One start of a run's trainer. What is not known is empty.
+    """One start of a run's trainer. Unknown fields are empty.
 
     Attributes:
         time: when, ISO 8601 with the time zone.
         command: the command line.
         folder: the working folder.
-        experiment: the experiment, as YAML; a script has none.
+        experiment: the experiment, as YAML; empty for a script.
         experiment_file: its path.
         task: the environment.
         tmrl_like: version of this package.
         packages: versions of the packages that are installed.
-        python: version.
+        python: version of Python.
         platform: system and machine.
-        cpu: its model, and how many.
-        gpu: of the training.
+        cpu: its model, and the number of cores.
+        gpu: the GPU of the training.
         git_commit: of the working folder.
         git_changed: whether files there differ from it.
-        ended: "done", "stopped", or "failed: …"; empty: it runs, or was killed.
+        ended: "done", "stopped", or "failed: …"; empty: still running, or killed.
     """
 
     time: str = ""
@@ -70,7 +70,7 @@ class Start(msgspec.Struct, kw_only=True):
 
 
 def describe_start(**known: object) -> Start:
-    """This process, now; `known` are further fields, or take the place of these."""
+    """Describe a start of this process now; `known` adds or replaces fields."""
     time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return msgspec.structs.replace(_here(str(Path.cwd())), **{"time": time} | known)
 
@@ -95,9 +95,7 @@ def _here(folder: str) -> Start:
 
 
 def read_starts(folder: Path) -> list[Start]:
-    """What the run in a folder says of its starts, newest last; none where it says nothing that can
-    be read.
-    """
+    """Return the starts of the run in a folder, newest last; empty if they cannot be read."""
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Start])
     except (OSError, msgspec.MsgspecError):
@@ -105,17 +103,17 @@ def read_starts(folder: Path) -> list[Start]:
 
 
 def write_starts(folder: Path, starts: list[Start]) -> None:
-    """Keep the newest hundred; OSError: they cannot be written."""
+    """Write the newest hundred starts. Raises OSError if they cannot be written."""
     write_atomically(
         folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1)
     )
 
 
 def _git(*arguments: str, empty: Sequence[str] = ()) -> str:
-    """What git says of the working folder; empty: there is no git, or it is in no repository.
+    """Return git's output about the working folder; empty without git or outside a repository.
 
-    The repository may be anyone's: nothing is written to it, and none of its programs is started;
-    filters are those whose keys of its configuration are `empty`.
+    The repository may be untrusted: nothing is written to it, and none of its programs is started.
+    The configuration keys in `empty`, which name filter programs, are set to nothing.
     """
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)

@@ -1,3 +1,3 @@
-"""The live page: one process that looks at a server with a watcher's key, and shows it to browsers
-and Prometheus.
+"""The live page: a process that watches a server with a watcher's key, for browsers and
+Prometheus.
 """

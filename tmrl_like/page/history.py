@@ -1,4 +1,4 @@
-"""What is known of a run: curves over its time, the newest round, and what happened, in order."""
+"""The history of a run: curves over its time, the newest round, and incidents in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Beat
 
 Incident: TypeAlias = tuple[float, str, str]
-"""Unix time, "good", "note" or "bad", a sentence."""
+"""Unix time, kind ("good", "note" or "bad"), a sentence."""
 
 DRAWN = (
     "return",
@@ -25,13 +25,13 @@ DRAWN = (
     "sample_age_p",
     "demonstration_share",
 )
-"""How metrics begin that have a curve."""
+"""Prefixes of the metrics that have a curve."""
 
 _MAX_BINS = 300
 _MAX_INCIDENTS = 300
 _MAX_CURVES = 100
-_NAMED = 5  # workers in one line
-# and programs, as a condition names them
+_NAMED = 5  # up to this many workers get a line each
+# people and programs that take over, as a condition names them
 _PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)
 
 
@@ -40,11 +40,11 @@ class BinnedCurve:
 
     def __init__(self) -> None:
         self._width_s = 1.0
-        # by number: count, sum, sum of squares
+        # by bin number: count, sum, sum of squares
         self._bins: dict[int, tuple[int, float, float]] = {}
 
     def add(self, time_s: float, value: float) -> None:
-        """Add a value; times do not fall."""
+        """Add a value; times must not decrease."""
         self._merge(int(time_s / self._width_s), (1, value, value**2))
         if len(self._bins) > _MAX_BINS:
             self._width_s *= 2
@@ -57,13 +57,13 @@ class BinnedCurve:
         self._bins[number] = count + more[0], total + more[1], squares + more[2]
 
     def cut(self, time_s: float) -> None:
-        """Forget what came at that time or later."""
+        """Forget all values from this time on."""
         self._bins = {
             number: sums for number, sums in self._bins.items() if number * self._width_s < time_s
         }
 
     def columns(self) -> tuple[list[float], list[float], list[float]]:
-        """The middle of each bin in seconds, mean, standard deviation."""
+        """Return for each bin its middle in seconds, mean and standard deviation."""
         times = [(number + 0.5) * self._width_s for number in self._bins]
         means = [total / count for count, total, _ in self._bins.values()]
         variances = [
@@ -73,18 +73,18 @@ class BinnedCurve:
 
 
 class RunHistory:
-    """Collects records of the metrics, and workers' signs of life.
+    """Collects records of the metrics, and workers' heartbeats.
 
     Attributes:
         curves: over the time of training: of numbers of the rounds by their names, and "return" and
             "return_test".
-        round: the newest round's record; empty: there was none.
+        round: the newest round's record; empty before the first one.
         time_s: of the newest record.
-        incidents: the newest, oldest first.
+        incidents: the newest ones, oldest first.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Start with nothing; `clock` gives Unix time in seconds."""
+        """Start empty; `clock` returns Unix time in seconds."""
         self._clock = clock
         self.curves: dict[str, BinnedCurve] = {}
         self.round: Record = {}
@@ -94,8 +94,8 @@ class RunHistory:
         self._trainers: list[str] | None = None
 
     def add_record(self, record: Record) -> None:
-        """Add a record. One that is earlier than the last stands for it and all since: training
-        began again there.
+        """Add a record. If it is earlier than the last one, training has resumed there, and values
+        from its time on are dropped.
         """
         time_s = float(record.get("time_s") or 0.0)
         if time_s < self.time_s:
@@ -113,7 +113,7 @@ class RunHistory:
     def _add(self, name: str, value: float) -> None:
         if not name.startswith(DRAWN):
             return
-        # a trainer may send whatever names it likes
+        # the number of curves is limited because a trainer may send any names
         if name in self.curves or len(self.curves) < _MAX_CURVES:
             self.curves.setdefault(name, BinnedCurve()).add(self.time_s, value)
 
@@ -132,11 +132,11 @@ class RunHistory:
             self.tell("bad", "the trainer's disk takes no samples")
 
     def tell(self, kind: str, text: str) -> None:
-        """Add an incident of now."""
+        """Add an incident that happens now."""
         self.incidents.append((self._clock(), kind, text))
 
     def see(self, trainers: list[str], beats: Iterable[Beat]) -> None:
-        """Note what has changed since the last look, from the names of the trainers and the
+        """Note what has changed since the last call, given the names of the trainers and the
         workers' newest beats.
         """
         if self._trainers is not None and trainers != self._trainers:
@@ -148,7 +148,7 @@ class RunHistory:
         known, self._workers = self._workers, {beat.worker: beat.condition for beat in beats}
         for name, now in self._workers.items():
             before = (known or {}).get(name)
-            if before is None:  # its faults may be of long ago
+            if before is None:  # its faults may have happened long ago
                 before = Condition(env_faults=now.env_faults, env_rebuilds=now.env_rebuilds)
             self._tell_of_worker(name, now, before)
         if known is not None:

@@ -1,5 +1,5 @@
-"""The page's own server: a page, its figures as they change, and Prometheus' metrics. It answers
-questions only.
+"""The page's own HTTP server: the page, its changing figures, and metrics for Prometheus. It only
+answers requests.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FILES = {
 }
 _MAX_BROWSERS = 20
 _MAX_CONNECTIONS = 100
-_SLOW_S = 10.0  # who sends or takes nothing for so long is left
-_HEADERS = {  # nothing from elsewhere, nothing inside another page, and no other site reads it
+_SLOW_S = 10.0  # a connection that sends or takes nothing for this long is closed
+_HEADERS = {  # load nothing from elsewhere, allow no embedding, and let no other site read it
     "content-security-policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
@@ -44,15 +44,15 @@ _HEADERS = {  # nothing from elsewhere, nothing inside another page, and no othe
 
 
 class Page:
-    """Serves the page from threads of its own. Use it as a context manager, or call `close`."""
+    """Serves the page in threads of its own. Use it as a context manager, or call `close`."""
 
     def __init__(self, watcher: Watcher, bind: str = "127.0.0.1", port: int | None = None) -> None:
-        """Start to serve what a watcher sees; it is closed with the page.
+        """Start to serve what a watcher sees; the watcher is closed with the page.
 
         Args:
             watcher: what to show.
             bind: local address to listen on.
-            port: TCP port; 0 takes a free one; None: 7791, and a free one where that is taken.
+            port: TCP port; 0: a free one; None: 7791, or a free one if that is taken.
 
         Raises:
             AddressInUseError: the port is taken.
@@ -71,18 +71,20 @@ class Page:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         host, port = self.address
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def serve_forever(self) -> None:
-        """Wait until `close` is called; raises what ended the watcher's connection for good."""
+        """Wait until `close` is called; raises the error that permanently ended the watcher's
+        connection.
+        """
         while self._thread.is_alive():
             self._watcher.session.check()
             self._thread.join(0.5)
 
     def close(self) -> None:
-        """Stop, and free the port. Twice is fine; any thread, or a signal handler."""
+        """Stop serving. Calling it twice is fine. Any thread, or a signal handler."""
         self._server.shutdown()
         for browser in list(self._watcher.browsers):
             browser.end()
@@ -110,7 +112,7 @@ def _listening(watcher: Watcher, bind: str, port: int | None) -> _Server:
 
 
 class _Server(ThreadingTCPServer):
-    """A thread for each connection, up to a limit."""
+    """Starts a thread for each connection, up to a limit."""
 
     allow_reuse_address = os.name == "posix"
     daemon_threads = True
@@ -122,7 +124,7 @@ class _Server(ThreadingTCPServer):
         super().__init__((bind, port), _Answer)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or not at all."""
+        """Answer in a thread, or close the connection if that is not possible."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -142,7 +144,7 @@ class _Server(ThreadingTCPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # it is gone
+        if not isinstance(sys.exception(), OSError):  # an OSError means that the client is gone
             log.exception("a request to the page could not be answered")
 
 
@@ -153,8 +155,8 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = _SLOW_S
 
     def do_GET(self) -> None:
-        """Answer where Host is an address or this machine's own name, not one that a site has given
-        to it.
+        """Answer if Host is an address or this machine's own name, not a name that another site
+        points to it.
         """
         path = self.path.partition("?")[0]
         if not _is_ours(self.headers.get("host", "")):
@@ -202,12 +204,12 @@ class _Answer(BaseHTTPRequestHandler):
         return "tmrl_like"
 
     def log_message(self, *line: Any) -> None:
-        """Nothing."""
+        """Do not log requests."""
 
 
 def _is_ours(host: str) -> bool:
-    """Whether a Host is an address or a name of this machine; else another site had a browser ask
-    (DNS rebinding).
+    """Whether a Host is an address or a name of this machine. If not, another site made a browser
+    send the request (DNS rebinding).
     """
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:

@@ -1,4 +1,4 @@
-"""What the page knows, in Prometheus' text format."""
+"""The page's figures in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire.condition import FIGURES
 from tmrl_like.wire.messages import Beat, Sight
 
-NO_NUMBERS = ("returns", "driver")  # of a worker
+NO_NUMBERS = ("returns", "driver")  # figures of a worker that are not numbers
 _EDGES = (*LATENESS_EDGES_S, "+Inf")
 
 
 def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
-    """All figures: what was seen so many seconds ago, and the newest round's record."""
+    """Return all figures: those seen `silent_s` seconds ago, and the newest round's record."""
     lines = [
         f"{re.sub(r'[^a-zA-Z0-9_]', '_', name)} {value}"
         for name, value in numbers_of(record).items()
@@ -28,7 +28,8 @@ def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
         lines += [f"server_{name}_total {count}" for name, count in sight.counters.items()]
         for age_s, beat in sight.workers:
             lines += _of_worker(age_s + silent_s, beat)
-    return "".join(f"tmrl_{line}\n" for line in sorted(lines))  # what has one name comes together
+    # sorted, so that lines of one metric are adjacent
+    return "".join(f"tmrl_{line}\n" for line in sorted(lines))
 
 
 def _of_worker(age_s: float, beat: Beat) -> Iterator[str]:
@@ -39,10 +40,10 @@ def _of_worker(age_s: float, beat: Beat) -> Iterator[str]:
         metric, value = f"worker_{figure.metric_of(field)}", getattr(beat.condition, field)
         if field in NO_NUMBERS:
             continue
-        if isinstance(value, tuple):  # bins: all up to each edge
+        if isinstance(value, tuple):  # bins are cumulative: the count up to each edge
             for edge, count in zip(_EDGES, itertools.accumulate(value), strict=False):
                 yield f'{metric}{{{label},le="{edge}"}} {count}'
-        else:  # of a text, whether there is one
+        else:  # a text becomes 1 if it is not empty, else 0
             yield (
                 f"{metric}{{{label}}} "
                 f"{int(bool(value)) if isinstance(value, str | bool) else value}"

@@ -1,4 +1,4 @@
-"""The watcher: the page's side of the wire, and what it tells browsers."""
+"""The page's connection to a server, and what it sends to browsers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tmrl_like.session.session import Session
 from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire import messages as m
 
-_LOOKS_EVERY_S = 0.35  # while somebody looks at the page
-_KEEPS_UP_EVERY_S = 5.0  # else: a server keeps the reports of much longer
+_LOOKS_EVERY_S = 0.35  # while a browser shows the page
+_KEEPS_UP_EVERY_S = 5.0  # otherwise; a server keeps reports for much longer
 _TELLS_OF_RUN_EVERY_S = 3.0
 _decoder = msgspec.msgpack.Decoder(m.Sight)
 
 
 class Browser:
-    """What waits for one browser, of each kind the newest; an iterator of server-sent events, until
+    """The newest waiting event of each kind for one browser; iterates over server-sent events until
     `end`.
     """
 
@@ -36,13 +36,13 @@ class Browser:
         self._is_over = False
 
     def put(self, kind: str, data: bytes) -> None:
-        """Let it have something, one line."""
+        """Queue the event of this kind; `data` is one line."""
         with self._changed:
             self._waiting[kind] = data
             self._changed.notify()
 
     def end(self) -> None:
-        """Let it have nothing more."""
+        """End the iteration, so that nothing more is sent."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
@@ -59,22 +59,22 @@ class Browser:
 
 
 class Watcher:
-    """Looks at a server, often while somebody looks at the page (see `conversation.Role`).
+    """Looks at a server regularly, more often while a browser shows the page (see
+    `conversation.Role`).
 
-    Browsers are told, in JSON, of the "workers" a few times a second, and of the "run" every few
-    seconds.
+    Browsers receive, as JSON, the "workers" a few times a second and the "run" every few seconds.
 
     Attributes:
-        session: keeps the connection; raises what ended it.
+        session: keeps the connection; raises the error that ended it.
         history: of the run.
-        sight: the newest; None: there was none yet.
-        seen_at: when that came, `time.monotonic()`.
-        browsers: those who look; what serves the page adds and removes them.
+        sight: the newest view of the server; None before the first one.
+        seen_at: when that arrived, `time.monotonic()`.
+        browsers: the connected ones; the code that serves the page adds and removes them.
     """
 
     def __init__(self, ring: Ring, title: dict[str, Any], records: Iterable[Record]) -> None:
-        """Connect, without waiting for the server; `title` is for browsers, `records` what is known
-        of the run.
+        """Connect, without waiting for the server; `title` is passed to browsers, `records` are
+        those known of the run.
         """
         self.history = RunHistory()
         for record in records:
@@ -92,7 +92,7 @@ class Watcher:
         self.session = Session(ring, self, "watcher", new_name())
 
     def welcome(self, browser: Browser) -> None:
-        """Tell one more browser, and look at the server now. Any thread."""
+        """Add a browser, and look at the server now. Any thread."""
         self.browsers.add(browser)
         self._asked_at = -math.inf
         self._told_at = -math.inf
@@ -107,12 +107,12 @@ class Watcher:
     # -- the connection's thread -------------------------------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """Another server counts its reports from 1."""
+        """Begin with the first report of a new server, since each counts its own from 1."""
         if is_new:
             self._report = 0
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
-        """A view."""
+        """Take a view of the server."""
         if not isinstance(message, m.View):
             return
         self._view, self._report = message.number, message.report
@@ -121,13 +121,13 @@ class Watcher:
         for report in sight.reports:
             with contextlib.suppress(
                 ValueError, TypeError, AttributeError, KeyError, OverflowError
-            ):  # an odd one
+            ):  # a malformed report
                 self.history.add_record(msgspec.json.decode(report))
         self.history.see(sight.trainers, [beat for _, beat in sight.workers])
         self._tell("workers", [described(age_s, beat) for age_s, beat in sight.workers])
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Ask, and tell of the run."""
+        """Request a view if one is due, and send the run to browsers."""
         now = time.monotonic()
         if connected != self._was_connected:
             self._was_connected = connected
@@ -167,7 +167,7 @@ class Watcher:
 
 
 def described(age_s: float, beat: m.Beat) -> dict[str, Any]:
-    """A worker, for browsers."""
+    """Return a worker's condition as browsers receive it."""
     return {
         "worker": beat.worker,
         "age_s": age_s,

@@ -1,3 +1,3 @@
-"""Policies: the actor that acts, its parameters as bytes, and what a worker checks before one
+"""Policies: actors, their parameters as bytes, and the checks that a worker makes before a policy
 drives.
 """

@@ -1,4 +1,4 @@
-"""What acts, as whoever drives with it sees it: without torch."""
+"""The interface of actors for the code that drives with them, which needs no torch."""
 
 from __future__ import annotations
 
@@ -15,64 +15,70 @@ from tmrl_like.types import Action, Observation
 
 
 class Actor(Protocol):
-    """What acts, in torch (`ActorModule`) or without; see there."""
+    """An actor, in torch or without it; see `ActorModule`."""
 
     extras: Mapping[str, Any]
 
     def act_(self, obs: Observation, test: bool = False) -> Action:
-        """The action for one raw observation; `test` asks for the best one."""
+        """Return the action for one raw observation; `test` asks for the best one."""
 
     def reset(self) -> None:
-        """An episode begins."""
+        """Begin an episode: forget recurrent state."""
 
     def carry_over(self, previous: Self) -> None:
-        """Take over what the instance remembers that acted until now."""
+        """Take over recurrent state from the instance that acted until now."""
 
     def manifest(self) -> Manifest:
-        """What its parameters are."""
+        """Return the dtype and shape of each parameter, by name."""
 
     def weights(self) -> Weights:
-        """A copy of its parameters."""
+        """Return a copy of the parameters."""
 
     def load_weights(self, weights: Weights) -> None:
-        """Replace them; PolicyError: they do not fit."""
+        """Replace the parameters. Raise PolicyError if these do not fit."""
 
     def in_torch(self) -> Any:
-        """An `ActorModule` that does the same; itself, if it is one."""
+        """Return an `ActorModule` that does the same: self, if it is one."""
 
     def to_device(self, device: str) -> Actor:
-        """One that computes there; ConfigError: there is none like it."""
+        """Return an actor that computes on `device`. Raise ConfigError if there is no such
+        device.
+        """
 
     def in_numpy(self) -> NetworkActor | None:
-        """An actor that does the same without torch; itself, if it is one; None: there is none."""
+        """Return an actor that does the same without torch (self, if it is one), or None."""
 
 
 class NetworkActor(Actor, Protocol):
-    """An actor that is such a network, and what makes its input of a raw observation."""
+    """An actor that computes by a `Network`, and makes the network's input from raw
+    observations.
+    """
 
     spec: NetworkSpec
     network: Network
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the
-        manifest's.
+        """Act with these arrays from now on, without a copy. Names, dtypes and shapes must be those
+        of the manifest.
         """
 
     def flatten(self, obs: Observation) -> Floats:
-        """A raw observation as the network sees it, float32 [R]."""
+        """Return a raw observation as the network sees it, float32 [R + P]; see `Network`."""
 
 
 class OnDisk:
-    """What an actor has beside `weights`, `load_weights` and `to_device`: weights in a file."""
+    """Mixin that saves the weights of an actor to a file and loads them. It needs the actor's
+    `weights`, `load_weights` and `to_device`.
+    """
 
     def save(self: Actor, path: str | os.PathLike[str]) -> None:
-        """Write the weights atomically: after a kill the file is the old one or the new one,
-        whole.
+        """Write the weights atomically: a process that is killed leaves the whole old file or the
+        whole new one.
         """
         write_weights(Path(path), self.weights())
 
     def load(self: Actor, path: str | os.PathLike[str], device: str = "cpu") -> Actor:
-        """Read weights written by `save`; returns what `to_device(device)` does.
+        """Load weights that `save` wrote, and return what `to_device(device)` returns.
 
         Raises:
             PolicyError: the file is damaged or belongs to another actor; the message names it.

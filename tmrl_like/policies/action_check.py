@@ -1,4 +1,4 @@
-"""What an action must be before it is sent to an environment."""
+"""Checks of actions before they are sent to an environment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tmrl_like.base.text import one_line
 from tmrl_like.types import Action
 from tmrl_like.wire.spaces import Space
 
-_SHORT = 40  # numbers; beyond, a dot product is faster
+_SHORT = 40  # numbers; for more, a dot product is faster
 _ROUNDING = 1e-5  # of an action's size, and at least that much
 
 
 def is_finite(value: object) -> bool:
-    """Whether no number in an action, or an observation, is NaN or infinite. Of one space:
-    `finite_check`.
+    """Whether no number in an action, or an observation, is NaN or infinite. `finite_check` is
+    faster for a known space.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fc":
@@ -28,14 +28,14 @@ def is_finite(value: object) -> bool:
         return math.isfinite(np.vdot(value, value).real) or bool(np.isfinite(value).all())
     if isinstance(value, float | np.floating):
         return math.isfinite(value)
-    if isinstance(value, tuple | list):  # the control loop's: three times as fast as a walk
+    if isinstance(value, tuple | list):  # as in the control loop: three times as fast as a walk
         return all(map(is_finite, value))
     return all(map(is_finite, value.values())) if isinstance(value, dict) else True
 
 
 def finite_check(space: Space) -> Callable[[Action], bool]:
-    """`is_finite`; of a space that is a short vector, or a Tuple of these as most are, several
-    times as fast.
+    """Return `is_finite`, or a check that is several times as fast if the space is a short vector
+    or a Tuple of these, as most are.
     """
     is_tuple = isinstance(space, spaces.Tuple)
     for part in space.spaces if isinstance(space, spaces.Tuple) else (space,):
@@ -47,15 +47,15 @@ def finite_check(space: Space) -> Callable[[Action], bool]:
         try:  # nan and inf survive a sum
             total = sum(numbers_in(map(numbers_of, value))) if is_tuple else sum(numbers_of(value))
             return math.isfinite(total) or is_finite(value)
-        except TypeError:  # not what the space says
+        except TypeError:  # the value does not match the space
             return is_finite(value)
 
     return check
 
 
 def action_problem(action: Action, space: Space) -> str:
-    """Why an action is not one of a space; empty: it is. Bounds of a Box may be missed by
-    rounding.
+    """Return why an action is not in a space, or an empty string if it is. Rounding may take it
+    beyond the bounds of a Box.
     """
     return next(
         filter(None, (_leaf_problem(part, of) for _, of, part in tree.walk(space, action))), ""

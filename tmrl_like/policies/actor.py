@@ -1,4 +1,4 @@
-"""The seam for policies: an observation in, an action out."""
+"""The interface for policies: an observation in, an action out."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _SPACES = "observation_space", "action_space"
 
 
 class ActorModule(OnDisk, torch.nn.Module, ABC):
-    """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
+    """Base class of policies. Subclass it and call `super().__init__(observation_space,
+    action_space)` first.
 
-    The trainer's and the worker's instance are built from the same class with the same arguments;
-    what travels is what `state_dict()` holds, never code.
+    The trainer and the workers build their instances from the same class with the same arguments.
+    Only the contents of `state_dict()` travel between them, never code.
     """
 
     made_with: dict[str, Any]
-    """The arguments that its class was called with, by name, the two spaces apart."""
+    """The arguments that the class was called with, by name, without the two spaces."""
 
     extras: Mapping[str, Any] = MappingProxyType({})
-    """What it says about its newest action beside it: numbers and arrays, always of one form. They
-    become items of the sample's `info`. An actor that says something sets this in its constructor,
-    to values of that form, and to a new dict in each `act`."""
+    """Numbers and arrays about the newest action, which become items of the sample's `info`. Their
+    names, shapes and dtypes must not change. An actor with extras sets this in its constructor, to
+    values of these shapes and dtypes, and to a new dict in each `act`."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make it, and keep the arguments: a policy file says them."""
+        """Create the actor, and keep the arguments for its policy file."""
         self = super().__new__(cls)
         given = (
             dict(zip(signature_of(cls).parameters, args, strict=False)) | options
@@ -73,8 +74,8 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         """
 
     def best_actions(self, obs: Observation) -> torch.Tensor:
-        """What `act` does with `test=True`, for a batch and in torch alone: what is written as
-        ONNX. Optional.
+        """Choose the best actions for a batch, as `act` does with `test=True`, by torch operations
+        only. Optional: `write_onnx` needs it.
 
         Args:
             obs: the observation's structure with tensors [N, ...] as leaves.
@@ -83,12 +84,13 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
             The actions, [N, …] in the shape of the action space.
 
         Raises:
-            NotImplementedError: this actor has none.
+            NotImplementedError: the actor does not implement it.
         """
         raise NotImplementedError
 
     def log_prob(self, obs: Observation, act: torch.Tensor) -> torch.Tensor:
-        """How likely actions are, with gradients: what `tmrl-like clone` trains by. Optional.
+        """Return the log-probability of actions, with gradients. Optional: `tmrl-like clone` needs
+        it.
 
         Args:
             obs: the observation's structure with tensors [N, ...] as leaves.
@@ -98,55 +100,58 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
             log pi(a | s), float32 [N].
 
         Raises:
-            NotImplementedError: this actor has none.
+            NotImplementedError: the actor does not implement it.
         """
         raise NotImplementedError
 
     def act_(self, obs: Observation, test: bool = False) -> Action:
-        """Collate one raw observation, call `act`, and give the action the action space's shape."""
+        """Make a batch of one raw observation, call `act`, and return the action in the action
+        space's shape.
+        """
         with torch.inference_mode():
             action = self.act(to_batch_of_one(obs, self.device), test)
         return fit_action(action, self.action_space)
 
     def reset(self) -> None:
-        """An episode begins: forget recurrent state. The worker calls it before it resets the
-        environment.
+        """Forget recurrent state at the beginning of an episode. The worker calls it before it
+        resets the environment.
         """
 
     def carry_over(self, previous: ActorModule) -> None:
-        """Take over recurrent state from the instance that acted until now (weights swap in
-        mid-episode).
+        """Take over recurrent state from the instance that acted until now (new weights take effect
+        in mid-episode).
 
-        Before, `act(obs, test=True)` was called on this instance with a few probe observations.
+        Before that, the worker has called `act(obs, test=True)` on this instance with a few probe
+        observations.
         """
 
     def to_device(self, device: str) -> ActorModule:
-        """Move parameters and future observations to `device`; returns self. ConfigError: torch has
-        none like it.
+        """Move parameters and future observations to `device`, and return self. Raise ConfigError
+        if torch has no such device.
         """
         refuse_device(device)
         self.device = device
         return self.to(device)
 
     def manifest(self) -> Manifest:
-        """What its weights are: of each parameter and buffer, by name, dtype and shape."""
+        """Return the dtype and shape of each parameter and buffer, by name."""
         return manifest_of(self.state_dict())
 
     def in_numpy(self) -> NetworkActor | None:
-        """An actor that does the same without torch, on the same memory; None: there is none."""
+        """Return an actor that does the same without torch on the same memory, or None."""
         return None
 
     def in_torch(self) -> ActorModule:
-        """Itself."""
+        """Return self."""
         return self
 
     def weights(self) -> Weights:
-        """A copy of parameters and buffers, as `load_weights` takes them."""
+        """Return a copy of parameters and buffers, as `load_weights` takes them."""
         manifest, data = copied(self.state_dict()).content
         return Weights(manifest, bytes(data))
 
     def load_weights(self, weights: Weights) -> None:
-        """Replace parameters and buffers, all of them or, when an error is raised, none.
+        """Replace all parameters and buffers. If this raises, nothing has changed.
 
         Raises:
             PolicyError: names, shapes or dtypes differ from this actor's (the message says which).
@@ -154,7 +159,7 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
         refuse_misfit(type(self).__name__, self.manifest(), weights.manifest)
         own, new = self.state_dict(), tensors_of(weights)
         if own:
-            # one call for all: each torch call may hand the interpreter to another thread
+            # one call for all tensors: each torch call may hand the interpreter to another thread
             with torch.no_grad():
                 torch._foreach_copy_(list(own.values()), [new[name] for name in own])
 
@@ -171,7 +176,7 @@ def refuse_device(device: str) -> None:
 
 
 def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
-    """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
+    """Convert a structure of arrays and numbers to one of tensors [1, ...] on `device`."""
 
     def tensor(leaf: Observation) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor):
@@ -183,9 +188,9 @@ def to_batch_of_one(obs: Observation, device: str = "cpu") -> Observation:
 
 
 def fit_action(action: Action, space: Space) -> Action:
-    """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
+    """Give an action the shape of its space by adding or removing dimensions of 1.
 
-    An action of a Discrete space becomes a number: environments use it as a key.
+    An action of a Discrete space becomes a number, since environments use it as a key.
 
     Raises:
         PolicyError: the number of elements differs.

@@ -1,5 +1,5 @@
-"""A policy as ONNX, for machines without tmrl_like: what it does with `test=True`, from
-observations to actions.
+"""Export of policies to ONNX, for machines without tmrl_like: a graph from observations to the
+actions of `test=True`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.load_policy import Policy
 from tmrl_like.policies.probe import PolicyProbe
 
-_OPSET = 18  # the first that torch writes
+_OPSET = 18  # the oldest that torch writes
 INPUT, OUTPUT = "observation", "action"
 
 
 def write_onnx(policy: Policy, path: Path) -> None:
-    """Write a policy's best actions as a graph, with all that its actor does to observations.
+    """Write a policy as an ONNX graph that computes its best actions, including all that its actor
+    does to observations.
 
-    Its inputs are the parts of N observations as the actor sees them, [N, …] in the dtypes that
-    they have: `observation` where there is one, `observation.KEY` for each part of a Tuple or Dict.
-    Its output `action` is [N, …], in the action space's shape. What an `obs_preprocessor` does is
-    not in it.
+    The inputs are the parts of N observations as the actor sees them, [N, …], in their own dtypes:
+    `observation` where there is only one, `observation.KEY` for each part of a Tuple or Dict. The
+    output `action` is [N, …], in the action space's shape. The graph does not contain an
+    `obs_preprocessor`.
 
     Raises:
         MissingExtraError: ONNX is not installed.
-        PolicyError: the actor has no `best_actions`, or torch cannot write them down.
+        PolicyError: the actor has no `best_actions`, or torch cannot export them.
         OSError: the file cannot be written.
     """
     if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
@@ -60,7 +61,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
         def forward(self, *leaves: torch.Tensor) -> torch.Tensor:
             return actor.best_actions(tree.fill(obs, iter(leaves)))
 
-    # of other packages that are not installed
+    # its warnings are about other packages that are not installed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     rows = {0: torch.export.Dim("N")}
     try:
@@ -74,7 +75,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
                 opset_version=_OPSET,
                 verbose=False,
             )
-    except Exception as error:  # whatever it does not know
+    except Exception as error:  # torch raises errors of many kinds
         raise PolicyError(
             f"torch cannot write {type(actor).__name__}.best_actions as ONNX: "
             f"{one_line(error, 300)}"

@@ -1,4 +1,4 @@
-"""Drivers that are files: a policy of ours, or a network as ONNX, whatever trained it.
+"""Drivers made from files: a policy file, or a network as ONNX, trained by any library.
 
 Each is a `types.Driver`: it takes over from a policy, or is the base controller of a `ResidualEnv`.
 """
@@ -19,7 +19,7 @@ from tmrl_like.wire.spaces import Space
 
 
 class PolicyDriver:
-    """A policy file drives, with its best actions."""
+    """Drives with the best actions of a policy file."""
 
     is_program = True
 
@@ -31,19 +31,19 @@ class PolicyDriver:
         allow: Sequence[str] = (),
         observation_space: Space | None = None,
     ) -> None:
-        """Load it.
+        """Load the policy.
 
         Args:
-            action_space: of the environment.
-            default_action: of the environment; not used.
-            policy: what `load_policy` takes: a file, a run, RUN@TAG.
-            allow: packages of yours that the file may name code of.
-            observation_space: of the environment, which the policy's must equal; None: nobody
-                looks.
+            action_space: action space of the environment.
+            default_action: default action of the environment; not used.
+            policy: as `load_policy` takes it: a file, a run, RUN@TAG.
+            allow: packages of yours whose code the file may name.
+            observation_space: observation space of the environment, which the policy's must equal;
+                None skips this check.
 
         Raises:
-            PolicyError: there is none, or it cannot be what its file says.
-            ConfigError: it is for other observations or actions.
+            PolicyError: there is no such policy, or its file cannot be used.
+            ConfigError: the policy is for other observations or actions.
         """
         self._policy = load_policy(policy, allow=allow)
         pairs = (
@@ -55,23 +55,23 @@ class PolicyDriver:
                 raise ConfigError(f"the policy {policy} is for {own}; the environment has {wanted}")
 
     def __call__(self, obs: Observation) -> Action:
-        """Its best action."""
+        """Return the policy's best action."""
         return self._policy.act(obs)
 
     def reset(self) -> None:
-        """An episode begins."""
+        """Begin an episode: forget recurrent state."""
         self._policy.reset()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 class OnnxDriver:
-    """A network in an ONNX file drives, by the runtime's processor.
+    """Drives with a network in an ONNX file, which onnxruntime computes on the CPU.
 
-    A network with as many inputs as an observation has parts is given each of them, [1, …], in
-    their order; one with a single input all of their numbers side by side, [1, R]. Its first output
-    is the action, with as many numbers as that has.
+    A network with as many inputs as an observation has parts gets one part per input, [1, …], in
+    order. A network with a single input gets the numbers of all parts side by side, [1, R]. The
+    first output is the action, with as many numbers as the action space has.
     """
 
     is_program = True
@@ -86,10 +86,10 @@ class OnnxDriver:
         """Load the file.
 
         Args:
-            action_space: of the environment.
-            default_action: of the environment; not used.
-            file: its path.
-            obs_preprocessor: what observations go through before; None: nothing.
+            action_space: action space of the environment.
+            default_action: default action of the environment; not used.
+            file: path of the file.
+            obs_preprocessor: applied to observations first, or None.
 
         Raises:
             MissingExtraError: onnxruntime is not installed.
@@ -103,18 +103,18 @@ class OnnxDriver:
             ) from None
         self._shape, self._see = action_space.shape, obs_preprocessor
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # its own threads would wait for the processors that train
+        options.intra_op_num_threads = 1  # more threads would wait for cores that train
         try:
             self._session = onnxruntime.InferenceSession(
                 str(Path(file)), options, ["CPUExecutionProvider"]
             )
-        except Exception as error:  # the runtime's classes of errors are its own
+        except Exception as error:  # onnxruntime has error classes of its own
             raise ConfigError(f"the ONNX file {file} cannot be loaded: {error}") from None
         self._inputs = self._session.get_inputs()
 
     def __call__(self, obs: Observation) -> Action:
-        """What it computes; ConfigError: it has another number of inputs than the observation has
-        parts.
+        """Return the network's action. Raise ConfigError if it has neither one input nor as many as
+        the observation has parts.
         """
         parts: list[Any] = [
             np.asarray(part)[None]
@@ -131,4 +131,4 @@ class OnnxDriver:
         return self._session.run(None, given)[0].reshape(self._shape)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""

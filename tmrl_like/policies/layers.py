@@ -1,4 +1,4 @@
-"""Layers in numpy that networks of vectors and of pictures have in common."""
+"""Numpy layers that networks of vectors and of pictures have in common."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 class WeightAndBias(NamedTuple):
-    """A linear layer, a convolution or a normalisation."""
+    """The parameters of a linear layer, a convolution or a normalisation."""
 
-    # [width, width before], of a convolution [channels, channels before, kernel, kernel]; or
-    # [width]
+    # [width, width before]; convolution: [channels, channels before, kernel, kernel];
+    # normalisation: [width]
     weight: Floats
     bias: Floats  # [width]
 
 
 def layer_of(parameters: Mapping[str, Floats], name: str) -> WeightAndBias:
-    """The layer of this name, without a copy."""
+    """Return the parameters of the layer of this name, without a copy."""
     return WeightAndBias(parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
 
 def normalise(x: Floats, norm: WeightAndBias) -> None:
-    """Layer normalisation of x, [width], in place: Ba, Kiros and Hinton 2016 (arXiv:1607.06450),
-    eq. 4.
+    """Apply layer normalisation to x, [width], in place: Ba, Kiros and Hinton 2016
+    (arXiv:1607.06450), eq. 4.
     """
     x -= np.add.reduce(x) / len(x)
     x *= norm.weight / math.sqrt(x.dot(x) / len(x) + EPS)

@@ -1,5 +1,5 @@
-"""Act with a policy file: without server and environment, and without torch where the actor is one
-that ships.
+"""Act with a policy file, without server and environment, and without torch if the actor has a form
+in numpy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _OURS = __name__.partition(".")[0]
 
 
 def without_torch(class_path: str) -> str:
-    """Where a package says in `WITHOUT_TORCH` what does the same as a class of its own without
-    torch: that one's path.
+    """Return the import path of the class that does the same without torch, if the package of
+    `class_path` names one in `WITHOUT_TORCH`; else `class_path` itself.
 
-    Else the path itself, as it is where there is no such package: whoever imports the class says
-    so.
+    A package that does not exist raises nothing here; importing the class will.
     """
     package, _, name = class_path.rpartition(".")
     try:
@@ -42,11 +41,11 @@ class Policy:
     """A policy, ready to act. One thread at a time.
 
     Attributes:
-        actor: what acts.
-        obs_preprocessor: what an observation goes through before; None: nothing.
-        observation_space: what `act` takes.
-        action_space: what it gives.
-        metadata: all that its file says of it.
+        actor: the actor, with the policy's weights.
+        obs_preprocessor: applied to each observation first, or None.
+        observation_space: space of the observations that `act` takes.
+        action_space: space of the actions that `act` returns.
+        metadata: the card in the policy's file.
     """
 
     actor: Actor
@@ -57,19 +56,19 @@ class Policy:
 
     @property
     def version(self) -> int:
-        """The trainer's number."""
+        """The policy version, as the trainer numbered it."""
         return self.metadata.version
 
     def act(self, obs: Observation, test: bool = True) -> Action:
-        """The action for one raw observation, as the environment gives and takes them; `test`: the
-        best one.
+        """Return the action for one raw observation, both in the environment's form; `test` asks
+        for the best action.
         """
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
         return self.actor.act_(obs, test)
 
     def reset(self) -> None:
-        """An episode begins: forget what is remembered of the one before."""
+        """Begin an episode: forget recurrent state."""
         self.actor.reset()
 
 
@@ -80,21 +79,21 @@ def load_policy(
     actor: Callable[..., Actor] | None = None,
     obs_preprocessor: ObsPreprocessor | None = None,
 ) -> Policy:
-    """Load a policy; it has passed the checks that a worker makes before one drives.
+    """Load a policy, with the checks that a worker makes before a policy drives.
 
     Args:
         where: a policy file; a run by its name or folder (its newest policy); `RUN@TAG` or
             `RUN@VERSION`.
-        allow: packages of yours that the file may name code of, e.g. `("my_arm",)`. It is imported
-            and called, so allow only what you know. Without it a file may name the actors that
-            ship, and parts of the environments that do.
-        actor: makes the actor, from `observation_space` and `action_space`, in place of what the
-            file names.
-        obs_preprocessor: in place of what the file names.
+        allow: packages of yours whose code the file may name, e.g. `("my_arm",)`. This code is
+            imported and called, so allow only what you know. Without `allow`, a file may name
+            built-in actors, and parts of built-in environments.
+        actor: makes the actor, from `observation_space` and `action_space`, in place of the class
+            that the file names.
+        obs_preprocessor: replaces the one that the file names.
 
     Raises:
-        PolicyError: there is none, or it cannot be what its file says: unknown code, parameters
-            that do not fit or are not finite, another format.
+        PolicyError: there is no such policy, or its file cannot be used: it names unknown code, its
+            parameters do not fit or are not finite, or it has another format.
     """
     path = find_policy(where)
     try:
@@ -114,7 +113,7 @@ def load_policy(
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
         raise PolicyError(f"{path}: {error}") from None
-    except Exception as error:  # of a space or an actor that is made from what the file says
+    except Exception as error:  # from a space or an actor, made as the file says
         raise PolicyError(f"{path} cannot be what it says: {one_line(error, 300)}") from error
     return Policy(made, obs_preprocessor, observation_space, action_space, card)
 
@@ -144,12 +143,12 @@ def _preprocessor_of(code: Code, allow: Sequence[str]) -> ObsPreprocessor:
 def _factory_of(
     code: Code, allow: Sequence[str], instead: Callable[[str], str] = str
 ) -> tuple[Callable[..., Any], Any]:
-    """What a file names, if it may, with its arguments and without; `instead` of its import path it
-    may be another.
+    """Return the class or function that a file names, with its arguments and without them; raise
+    PolicyError if the file may not name it. `instead` may replace its import path.
     """
     _refuse_strangers(code.class_path, code.class_path, allow)
     target = import_object(instead(code.class_path))
-    # what a module has imported
+    # a module may have imported it from elsewhere
     _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)
     arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}
     return functools.partial(target, **arguments) if arguments else target, target
@@ -171,7 +170,7 @@ def _refuse_strangers(module: str, path: str, allow: Sequence[str]) -> None:
 def _may_be_named(room: str) -> bool:
     try:
         return bool(import_object(f"{_OURS}.{room}.POLICY_PARTS"))
-    except TmrlLikeError:  # no such room, or it does not say so
+    except TmrlLikeError:  # no such package, or one without this name
         return False
 
 

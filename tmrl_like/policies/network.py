@@ -1,11 +1,11 @@
-"""A shipped actor as plain data, and what it computes in numpy: from a flat observation to an
-action, in microseconds.
+"""A built-in actor as plain data, and its computation in numpy, which makes an action from a flat
+observation in microseconds.
 
-The data (`NetworkSpec`) says all but the parameters, so that another process can act without the
-environment's spaces.
+The data (`NetworkSpec`) describe everything but the parameters, so that another process can act
+without the environment's spaces.
 
-Shape names: R numbers of an observation, P pixels of its images, V entries that stand for the
-numbers, A flat action, K categorical variables.
+Shape names: R numbers of an observation, P pixels of its images, V entries that encode the numbers,
+A numbers of a flat action, K categorical variables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tmrl_like.policies.pictures import PICTURE_FEATURES, PictureNetwork, Pictur
 from tmrl_like.policies.weight_file import Manifest
 from tmrl_like.types import Action
 
-# torch initialises layers small: inputs of this size give a first layer that resolves them
+# torch initialises layers small: with inputs of this size the first layer can resolve them
 OBS_RANGE = 3.0
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _ZERO = np.zeros((), np.float32)  # as an array, which numpy need not convert
@@ -40,7 +40,7 @@ SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What a network of hidden layers takes.
+    """Options of a network of hidden layers.
 
     Attributes:
         hidden_sizes: width of each hidden layer.
@@ -59,18 +59,19 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class GaussianOptions(NetworkOptions, Options):
-    """What an actor with a squashed Gaussian policy takes.
+    """Options of an actor with a squashed Gaussian policy.
 
     Its actions are  center + half * tanh(u),  u ~ N(mean, std).
 
     Attributes:
         log_std_min: lower bound of the logarithm of u's standard deviation.
         log_std_max: its upper bound.
-        noise_beta: what it explores with while it acts: 0 draws each action's noise independently;
-            above, up to 2, an episode's noise has the power spectral density 1 / f^noise_beta, so
-            that it moves smoothly. See `ColouredNoise`. Training draws as it was.
-        noise_steps: the lowest frequency is 1 / noise_steps: about the number of steps of an
-            episode, or fewer.
+        noise_beta: exponent of the exploration noise while acting, 0 to 2. With 0, each action's
+            noise is drawn independently. Above 0, an episode's noise has the power spectral density
+            1 / f^noise_beta, so that it moves smoothly; see `ColouredNoise`. Training always draws
+            independently.
+        noise_steps: the lowest frequency of the noise is 1 / noise_steps. Choose about the number
+            of steps of an episode, or fewer.
     """
 
     log_std_min: float = -10.0
@@ -80,19 +81,20 @@ class GaussianOptions(NetworkOptions, Options):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The numbers of a flat observation as the environment gives them, images apart."""
+    """The numbers of a flat observation as the environment gives them, without the images."""
 
     low: tuple[float, ...]  # [R]
     high: tuple[float, ...]  # [R]
-    num_categories: tuple[int, ...]  # [R]; 0: a number, else `low` is the smallest category
+    num_categories: tuple[int, ...]  # [R]; 0: not categorical, else `low` is the smallest category
 
     @np.errstate(all="ignore")
     def scaling(self, limit: float) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """What brings bounded numbers to [-limit, limit]; a limit of 0 leaves all as they are.
+        """Return the scaling of bounded numbers to [-limit, limit]; a limit of 0 leaves all as they
+        are.
 
         Returns:
-            Of each number, [R]: scale, shift, and whether it has no useful bounds, but infinite,
-            absurdly wide or equal ones, and is no category.
+            For each number, [R]: scale, shift, and whether it lacks useful bounds, that is, is not
+            categorical and has infinite, absurdly wide or equal bounds.
         """
         low = np.array(self.low)
         half = np.array(self.high) / 2 - low / 2
@@ -104,12 +106,12 @@ class Numbers(msgspec.Struct, frozen=True):
         return scale.astype(np.float32), shift.astype(np.float32), is_unbounded
 
     def entries(self) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
-        """What stands for the numbers: each category becomes one entry per value, of which one is
-        1; [V] each.
+        """Return the entries that encode the numbers: a categorical number becomes one entry per
+        category, one of which is 1; any other number stays one entry.
 
         Returns:
-            Of each entry: which number it is made of, which category it stands for, whether it
-            stands for one.
+            For each entry, [V]: the index of the number that it encodes, the category that it
+            stands for, and whether it stands for a category.
         """
         rows = [
             (place, low + i, size > 0)
@@ -122,17 +124,19 @@ class Numbers(msgspec.Struct, frozen=True):
 
 class _ActorSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     numbers: Numbers
-    pictures: tuple[PictureSpec, ...]  # behind the numbers in the input
+    pictures: tuple[PictureSpec, ...]  # follow the numbers in the input
     options: NetworkOptions
-    shape: tuple[int, ...]  # of an action; (): a number
+    shape: tuple[int, ...]  # of an action; () for a number
 
     def noise(self, random: np.random.Generator) -> ColouredNoise | None:
-        """What it explores with in place of independent draws; None: there is none."""
+        """Return the exploration noise that is correlated over time, or None for independent
+        draws.
+        """
         return None
 
 
 class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
-    """An actor of a Box."""
+    """The description of an actor for a Box action space."""
 
     options: GaussianOptions
     center: tuple[float, ...]  # [A]
@@ -140,7 +144,7 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
 
     @property
     def num_outputs(self) -> int:
-        """Mean and log standard deviation of each entry."""
+        """Number of outputs: mean and log standard deviation of each of the A numbers."""
         return 2 * len(self.center)
 
     @functools.cached_property
@@ -149,12 +153,14 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
         return [np.array(values, np.float32) for values in (self.center, self.half, *limits)]
 
     def noise(self, random: np.random.Generator) -> ColouredNoise | None:
-        """Noise over time."""
+        """Return the coloured noise, or None if `noise_beta` is 0."""
         beta, steps = self.options.noise_beta, self.options.noise_steps
         return ColouredNoise(beta, steps, len(self.center), random) if beta else None
 
     def action(self, outputs: Floats, random: Any) -> Floats:
-        """Mean and log standard deviation [2 A] -> a new array; without `random` u's mean."""
+        """Return the action, a new array, for mean and log standard deviation, [2 A]. Without
+        `random`, u is its mean.
+        """
         center, half, log_std_min, log_std_max = self._arrays
         u = outputs[: len(center)]
         if random is not None:
@@ -165,29 +171,29 @@ class GaussianSpec(_ActorSpec, frozen=True, kw_only=True, tag="gaussian"):
 
 
 class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
-    """An actor of one or more categorical variables."""
+    """The description of an actor of one or more categorical variables."""
 
     dtype: str
-    sizes: tuple[int, ...]  # [K] how many categories
-    first: tuple[int, ...]  # [K] the smallest
+    sizes: tuple[int, ...]  # [K] number of categories
+    first: tuple[int, ...]  # [K] smallest category
 
     @property
     def num_outputs(self) -> int:
-        """A logit of each category."""
+        """Number of outputs: a logit for each category."""
         return sum(self.sizes)
 
     def action(self, outputs: Floats, random: np.random.Generator | None) -> Action:
-        """Logits [V] -> a new array, or a number where the space is Discrete; NaN where a chosen
-        one is not finite.
+        """Return the action for logits, one for each category: a new array, or a number if the
+        space is Discrete. It is NaN if a chosen logit is not finite.
 
-        Without `random` each variable's likeliest category, else Gumbel noise decides.
+        Without `random`, each variable takes its likeliest category; with it, Gumbel noise decides.
         """
         if random is not None:
             outputs = outputs - np.log(random.standard_exponential(len(outputs), np.float32))
         chosen, start = [], 0
         for size, first in zip(self.sizes, self.first, strict=True):
             logits = outputs[start : start + size]
-            index = int(logits.argmax())  # of a NaN, if there is one
+            index = int(logits.argmax())  # that of a NaN, if there is one
             if not math.isfinite(logits[index]):
                 return np.full(self.shape, np.nan)[()]
             chosen.append(first + index)
@@ -196,11 +202,11 @@ class CategoricalSpec(_ActorSpec, frozen=True, kw_only=True, tag="categorical"):
 
 
 NetworkSpec: TypeAlias = GaussianSpec | CategoricalSpec
-"""All of a shipped actor but its parameters."""
+"""The description of a built-in actor: everything but its parameters."""
 
 
 def input_size(spec: NetworkSpec | None) -> int:
-    """R + P; 0 without a network."""
+    """Return the size of the network's input, R + P, or 0 without a network."""
     return (
         0
         if spec is None
@@ -214,15 +220,15 @@ class Network:
     Attributes:
         manifest: names, dtypes and shapes of the parameters, which are those of the torch actor's
             `state_dict`.
-        parameters: by these names.
-        input: float32 [R + P], the flat observation that `act` answers; may be replaced by a view
-            of other memory.
-        random: draws what `act` explores with, a Generator or `ColouredNoise`; seeded from numpy's
-            global generator.
+        parameters: the arrays, by these names.
+        input: float32 [R + P], the flat observation that `act` reads. May be replaced by a view of
+            other memory.
+        random: draws the noise that `act` explores with; a Generator or `ColouredNoise`, seeded
+            from numpy's global generator.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
-        """Make the parameters: those of an untrained torch actor."""
+        """Build the network, with parameters like those of an untrained torch actor."""
         numbers, options = spec.numbers, spec.options
         random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
         self._spec = spec
@@ -260,8 +266,8 @@ class Network:
         self.random: Any = spec.noise(random) or random
 
     def bind(self, parameters: Mapping[str, Floats]) -> None:
-        """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the
-        manifest's.
+        """Compute with these arrays from now on, without a copy. Names, dtypes and shapes must be
+        those of the manifest.
         """
         self.parameters = {name: parameters[name] for name in self.manifest}
         self._scale, self._shift = (
@@ -280,9 +286,9 @@ class Network:
 
     @np.errstate(all="ignore")
     def act(self, test: bool) -> Action:
-        """The action for `input`, see the spec's `action`; `test` asks for the best one.
+        """Return the action for `input`, see the spec's `action`; `test` asks for the best one.
 
-        What is not finite in input or parameters makes the action NaN.
+        Values that are not finite, in the input or the parameters, make the action NaN.
         """
         numbers = self.input[: self._ends[0]] if self._pictures else self.input
         x = numbers * self._scale + self._shift
@@ -302,13 +308,13 @@ class Network:
         return self._spec.action(weight.dot(x) + bias, None if test else self.random)
 
     def check(self, inputs: Floats) -> None:
-        """See that the network has an answer; those that are finite are in the action space.
+        """Check that the network's actions are finite. Finite actions are in the action space.
 
         Args:
             inputs: float32 [N, R + P], flat observations.
 
         Raises:
-            PolicyError: an answer is not finite.
+            PolicyError: an action is not finite.
         """
         for obs in inputs:
             self.input[:] = obs
@@ -322,8 +328,8 @@ class Network:
 
 
 def _untrained(shape: tuple[int, ...], random: np.random.Generator) -> tuple[Floats, Floats]:
-    """As torch begins: a linear layer's weights and biases uniform, a normalisation without
-    effect.
+    """Return initial parameters as torch's: uniform for a linear layer or a convolution, without
+    effect for a normalisation.
     """
     if len(shape) == 1:
         return np.ones(shape, np.float32), np.zeros(shape, np.float32)

@@ -1,6 +1,4 @@
-"""Noise that is correlated over time: what a policy explores with where independent draws would
-shake a robot.
-"""
+"""Exploration noise that is correlated over time, for robots that independent draws would shake."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1024  # numbers that are made at a time, or as many as the filter has terms
+_BLOCK = 1024  # numbers that are made at a time; more if the filter has more terms
 
 
 class ColouredNoise:
@@ -17,18 +15,18 @@ class ColouredNoise:
     down to f = 1 / K.
 
     Eberhard et al., "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
-    Learning", 2023. They draw as many numbers as an episode is long, by their spectrum (Timmer and
-    König, 1995). Here white noise w goes through the filter of Kasdin, "Discrete Simulation of
+    Learning", 2023. They draw the numbers of a whole episode at once from their spectrum (Timmer
+    and König, 1995). Here white noise w goes through the filter of Kasdin, "Discrete Simulation of
     Colored Noise and Stochastic Processes and 1/f^alpha Power Law Noise Generation", 1995, cut off
-    behind K terms, so that a sequence has no end:
+    after K terms, so that a sequence has no end:
 
         x[t] = sum_k h[k] w[t - k] / |h|,  k < K
         h[0] = 1,  h[k] = h[k - 1] (k - 1 + beta / 2) / k
     """
 
     def __init__(self, beta: float, steps: int, size: int, random: np.random.Generator) -> None:
-        """Make `size` independent sequences of what `random` draws; `steps` is K. White noise has a
-        `beta` of 0, pink noise of 1, red noise of 2.
+        """Make `size` independent sequences from the draws of `random`; `steps` is K. A `beta` of 0
+        gives white noise, 1 pink noise, 2 red noise.
         """
         k = np.arange(1, steps)
         h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
@@ -37,15 +35,15 @@ class ColouredNoise:
         self.reset()
 
     def reset(self) -> None:
-        """Begin new sequences, and make their numbers for an episode of up to 1024 steps."""
+        """Begin new sequences, and make their numbers for 1024 steps, or for K if that is more."""
         self._white = self._random.standard_normal(self._form)
         self._go_on()
 
     def standard_normal(
         self, size: int | None = None, dtype: type = np.float32
     ) -> NDArray[np.float32]:
-        """The next number of each sequence, float32 [size]; called as the method of
-        `numpy.random.Generator` is.
+        """Return the next number of each sequence, float32 [size]. The arguments, those of the
+        method of `numpy.random.Generator`, are ignored.
         """
         for row in self._rows:
             return row

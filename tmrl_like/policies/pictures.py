@@ -1,6 +1,6 @@
-"""The encoder of a picture as plain data, and what it computes in numpy: from pixels to features.
+"""The picture encoder as plain data, and its computation in numpy, from pixels to features.
 
-Shape names: C channels, a history's pictures among them, P pixels of all channels, F features.
+Shape names: C channels of all pictures of a history, P pixels of all channels, F features.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from tmrl_like.policies.layers import Floats, layer_of, normalise
 
 PICTURE_FEATURES = 50  # F
-_SIDE = 16  # of the averaged picture, about
+_SIDE = 16  # of the averaged picture, approximately
 _KERNEL = 4
 _LAYERS = ((32, 2), (64, 1))  # channels and stride
 
@@ -23,7 +23,7 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 class Convolution(NamedTuple):
-    """A layer of convolutions without padding."""
+    """A convolutional layer without padding."""
 
     channels_in: int
     channels: int
@@ -36,14 +36,15 @@ Kernel: TypeAlias = tuple[Convolution, Floats, Floats]
 
 
 class PictureSpec(msgspec.Struct, frozen=True):
-    """An encoder of a picture, or of a history of pictures: averaged down to sides of about 16, two
-    layers of convolutions, each with a ReLU, a linear layer, layer normalisation and tanh.
+    """The description of an encoder of a picture, or of a history of pictures: averaging to sides
+    of about 16, two convolutional layers, each with a ReLU, a linear layer, layer normalisation and
+    tanh.
 
-    So it is in Almuzairee and Christensen, "Squint: Fast Visual Reinforcement Learning", 2026
-    (arXiv:2602.21203).
+    This is the encoder of Almuzairee and Christensen, "Squint: Fast Visual Reinforcement Learning",
+    2026 (arXiv:2602.21203).
 
     Attributes:
-        shape: of the Box.
+        shape: shape of the Box.
         channels_are_last: whether a single picture's channels come last.
         low, high: the bounds, which are scaled to [-1/2, 1/2].
     """
@@ -55,47 +56,49 @@ class PictureSpec(msgspec.Struct, frozen=True):
 
     @property
     def num_pixels(self) -> int:
-        """P."""
+        """Number of pixels of all channels, P."""
         return math.prod(self.shape)
 
     @property
     def form(self) -> tuple[int, int, int]:
-        """C, height and width."""
+        """Number of channels C, height and width."""
         *history, one, two, three = (1, *self.shape) if len(self.shape) == 2 else self.shape
         channels, height, width = (three, one, two) if self.channels_are_last else (one, two, three)
         return math.prod(history) * channels, height, width
 
     @property
     def factor(self) -> int:
-        """So many pixels each way are averaged to one."""
+        """Number of pixels in each direction that are averaged to one."""
         return max(1, (min(self.form[1:]) + _SIDE // 2) // _SIDE)
 
     @property
     def largest_shift(self) -> int:
-        """By so many pixels each way a picture may be shifted in training: 4, fewer with sides
-        below 64.
+        """Number of pixels by which a picture may be shifted each way in training: 4, or fewer with
+        sides below 64.
         """
         return min(4, min(self.form[1:]) // _SIDE)
 
     def scaling(self) -> tuple[float, float]:
-        """What brings a pixel to [-1/2, 1/2]: scale and shift."""
+        """Return the scale and shift that bring a pixel to [-1/2, 1/2]; without finite bounds those
+        that leave it as it is.
+        """
         width = self.high - self.low
         if not 0.0 < width < math.inf:
             return 1.0, 0.0
         return 1.0 / width, -0.5 - self.low / width
 
     def averaged(self) -> tuple[int, int]:
-        """Height and width after averaging; rows and columns that are left over are not seen."""
+        """Return height and width after averaging, which ignores rows and columns left over."""
         _, height, width = self.form
         return height // self.factor, width // self.factor
 
     @property
     def num_averaged(self) -> int:
-        """Numbers of the averaged picture, of all channels."""
+        """Number of pixels of the averaged picture, over all channels."""
         return self.form[0] * math.prod(self.averaged())
 
     def convolutions(self) -> tuple[list[Convolution], int]:
-        """The layers, and how many numbers the last one gives."""
+        """Return the convolutional layers, and the number of outputs of the last one."""
         channels, (height, width) = self.form[0], self.averaged()
         layers: list[Convolution] = []
         for channels_out, stride in _LAYERS:
@@ -109,7 +112,7 @@ class PictureSpec(msgspec.Struct, frozen=True):
         return layers, channels * height * width
 
     def shapes(self) -> Shapes:
-        """Of the parameters' weights, by the names of the torch module's layers."""
+        """Return the shapes of the weights, by the names of the torch module's layers."""
         layers, num_convolved = self.convolutions()
         return shapes_of(layers) | {
             "project": (PICTURE_FEATURES, num_convolved),
@@ -121,7 +124,7 @@ class PictureNetwork:
     """The encoder with its parameters, in numpy."""
 
     def __init__(self, spec: PictureSpec) -> None:
-        """Without parameters: `bind` gives them."""
+        """Build the encoder without parameters; `bind` sets them."""
         self._spec = spec
         self._layers, _ = spec.convolutions()
         height, width = spec.averaged()
@@ -130,14 +133,14 @@ class PictureNetwork:
         self._columns = _averaging(spec.form[2], width, spec.factor).T * scale
 
     def bind(self, parameters: Mapping[str, Floats], name: str) -> None:
-        """Compute with these arrays from now on, without a copy; their names begin with `name`."""
+        """Compute with these arrays from now on, without a copy. Their names begin with `name`."""
         self._kernels = kernels_of(parameters, self._layers, f"{name}.")
         self._project, self._norm = (
             layer_of(parameters, f"{name}.{part}") for part in ("project", "norm")
         )
 
     def __call__(self, pixels: Floats) -> Floats:
-        """float32 [P], as the environment gives them -> [F]."""
+        """Encode pixels, float32 [P] as the environment gives them, to features [F]."""
         x: Any = self._rows @ (channels_first(pixels, self._spec) @ self._columns) + self._shift
         x = convolved(x, self._kernels)
         weight, bias = self._project
@@ -148,7 +151,7 @@ class PictureNetwork:
 
 
 def channels_first(pixels: Floats, spec: PictureSpec) -> Floats:
-    """[P] -> [C, height, width]."""
+    """Rearrange pixels [P] to [C, height, width]."""
     x = pixels.reshape(spec.shape)
     if spec.channels_are_last:
         x = np.moveaxis(x, -1, -3)
@@ -156,7 +159,7 @@ def channels_first(pixels: Floats, spec: PictureSpec) -> Floats:
 
 
 def _averaging(side: int, averaged: int, factor: int) -> Floats:
-    """The matrix [averaged, side] that averages `factor` neighbours."""
+    """Return the matrix [averaged, side] that averages `factor` neighbours."""
     matrix = np.zeros((averaged, side), np.float32)
     matrix[:, : averaged * factor] = (
         np.repeat(np.eye(averaged, dtype=np.float32), factor, axis=1) / factor
@@ -165,7 +168,7 @@ def _averaging(side: int, averaged: int, factor: int) -> Floats:
 
 
 def shapes_of(layers: Sequence[Convolution]) -> Shapes:
-    """Of the weights of layers, by the names of the torch module's layers."""
+    """Return the shapes of the layers' weights, by the names of the torch module's layers."""
     return {
         f"convolutions.{i}": (layer.channels, layer.channels_in, layer.kernel, layer.kernel)
         for i, layer in enumerate(layers)
@@ -175,7 +178,7 @@ def shapes_of(layers: Sequence[Convolution]) -> Shapes:
 def kernels_of(
     parameters: Mapping[str, Floats], layers: Sequence[Convolution], prefix: str = ""
 ) -> list[Kernel]:
-    """The layers with their parameters, whose names begin with `prefix`, without a copy."""
+    """Return the layers with their parameters, without a copy. Names begin with `prefix`."""
     kernels: list[Kernel] = []
     for i, layer in enumerate(layers):
         weight, bias = layer_of(parameters, f"{prefix}convolutions.{i}")
@@ -184,14 +187,14 @@ def kernels_of(
 
 
 def convolved(x: Floats, kernels: Sequence[Kernel]) -> Floats:
-    """[C, height, width] -> [C', height', width'], by layers of convolutions, each with a ReLU."""
+    """Apply convolutional layers, each with a ReLU: [C, height, width] -> [C', height', width']."""
     for kernel in kernels:
         x = np.maximum(_convolved(x, *kernel), np.float32(0.0))
     return x
 
 
 def _convolved(x: Floats, layer: Convolution, weight: Floats, bias: Floats) -> Floats:
-    """One layer, as one product with all patches side by side."""
+    """Apply one layer, as one matrix product with all patches side by side."""
     sides = layer.kernel, layer.kernel
     patches = np.lib.stride_tricks.sliding_window_view(x, sides, axis=(1, 2))[
         :, :: layer.stride, :: layer.stride

@@ -1,5 +1,5 @@
-"""A policy as one file: a safetensors file whose metadata say which actor it is, for which spaces,
-and how good.
+"""A policy as one file: a safetensors file whose metadata describe the actor, its spaces, and its
+test returns.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 Arguments: TypeAlias = dict[str, Any]
-"""What something is called with, by name."""
+"""The arguments of a call, by name."""
 
 _T = TypeVar("_T")
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A class or function by its import path, and what it is called with, as an experiment names
-    them.
+    """A class or function by its import path, and the arguments of its call, as in an experiment's
+    file.
     """
 
     class_path: str
@@ -48,23 +48,23 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "return"}):
-    """What a policy file says of its policy. Text in the place of a part says why that cannot be
+    """The description of a policy in its file. Text in place of a part says why that part cannot be
     written down.
 
     Attributes:
-        actor: what makes it, from the spaces and these arguments.
-        obs_preprocessor: what observations go through before it; None: nothing.
-        observation_space: of the environment.
-        action_space: of the environment.
-        run: name of the training's run.
-        version: the trainer's number of the policy.
-        published_at_s: Unix time.
-        training_steps: that it was trained for.
-        return_: mean of its test episodes; None: there was none.
-        episodes: how many there were.
-        std: standard deviation of their returns; 0 of less than two.
-        worst: the lowest of their returns; None: there was none.
-        format: of these fields.
+        actor: the class or function that makes the actor, from the spaces and these arguments.
+        obs_preprocessor: applied to observations before the actor sees them, or None.
+        observation_space: observation space of the environment.
+        action_space: action space of the environment.
+        run: name of the run that trained the policy.
+        version: the policy version, as the trainer numbered it.
+        published_at_s: Unix time of publication.
+        training_steps: number of training steps that led to the policy.
+        return_: mean return of its test episodes, or None if there were none.
+        episodes: number of its test episodes.
+        std: standard deviation of their returns; 0 for fewer than two.
+        worst: lowest of their returns, or None if there were none.
+        format: version of the card's format.
     """
 
     actor: Code | str
@@ -89,7 +89,7 @@ class _Format(msgspec.Struct):
 def describe(
     actor: ActorModule, obs_preprocessor: ObsPreprocessor | None = None, run: str = ""
 ) -> PolicyCard:
-    """The card of an actor, as it was made."""
+    """Return the card of an actor, with the arguments that it was made with."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
         obs_preprocessor=None if obs_preprocessor is None else code_of(obs_preprocessor),
@@ -100,35 +100,36 @@ def describe(
 
 
 def code_of(value: object) -> Code | str:
-    """What a function, a partial of one, or an object is made of; text says why that cannot be
-    written down.
+    """Return the `Code` of a function, a partial of one, or an object; or text that says why it
+    cannot be written down.
     """
     return _said(_code_of_object, value)
 
 
 def write_policy(path: Path, weights: Weights, card: PolicyCard) -> None:
-    """Write weights with a card: after a kill the file is the old one or the new one, whole.
-    OSError: it cannot be.
+    """Write weights with a card, atomically: a process that is killed leaves the whole old file or
+    the whole new one. Raise OSError if the file cannot be written.
     """
     write_weights(path, weights, msgspec.json.encode(card).decode())
 
 
 def read_card(path: Path) -> PolicyCard | None:
-    """The card in a file; None: the file holds weights alone.
+    """Return the card in a file, or None if the file holds weights alone.
 
     Raises:
-        PolicyError: no policy, or one of another format.
+        PolicyError: the file is no policy, or one of another format.
         OSError: the file cannot be read.
     """
     return _card(path, read_card_text(path))
 
 
 def read_policy(path: Path) -> tuple[PolicyCard | None, Weights]:
-    """The card in a file, as `read_card`, and the weights in the same file, whatever happens to its
-    name meanwhile.
+    """Return the card in a file, as `read_card`, and its weights: both are of one file, even if
+    another takes its name meanwhile.
 
     Raises:
-        PolicyError: no policy, one of another format, damaged, or with values that are not finite.
+        PolicyError: the file is no policy, of another format, damaged, or holds values that are not
+            finite.
         OSError: the file cannot be read.
     """
     text, weights = read_weights(path)
@@ -169,7 +170,7 @@ def _code_of(target: Any, arguments: Arguments) -> Code:
 
 
 def _code_of_object(value: Any) -> Code:
-    """Of a function, or of an object whose class and fields say all of it."""
+    """Return the `Code` of a function, or of an object that its class and fields describe fully."""
     target, given = taken_apart(value)
     if not hasattr(target, "__qualname__"):
         target, given = type(value), {}
@@ -181,14 +182,14 @@ def _code_of_object(value: Any) -> Code:
             }
         elif signature_of(target).parameters:
             raise PolicyError(
-                f"with which arguments {one_line(value, 80)} was made is not known: a function, a "
-                "partial of one or a dataclass says so"
+                f"it is not known with which arguments {one_line(value, 80)} was made: use a "
+                "function, a partial of one or a dataclass"
             )
     return _code_of(target, given)
 
 
 def _import_path(target: Any) -> str:
-    """The shortest one."""
+    """Return the shortest import path of a class or function."""
     module, name = target.__module__ or "", target.__qualname__
     if "<" in name:
         raise PolicyError(
@@ -201,7 +202,7 @@ def _import_path(target: Any) -> str:
 
 
 def _plain(name: str, value: object) -> object:
-    """An argument as JSON has it; code by its path."""
+    """Convert an argument to JSON's types; code becomes its import path and arguments."""
     if isinstance(value, np.generic):
         value = value.item()
     if (
@@ -216,4 +217,4 @@ def _plain(name: str, value: object) -> object:
         return {key: _plain(name, part) for key, part in value.items()}
     if callable(value):
         return msgspec.to_builtins(_code_of_object(value))
-    raise PolicyError(f"its argument {name} is {one_line(value, 80)!r}, which no text says")
+    raise PolicyError(f"its argument {name} is {one_line(value, 80)!r}, which JSON cannot express")

@@ -1,11 +1,11 @@
-"""A run's policies on disk: the newest versions for a while, those with a tag for good.
+"""A run's policies on disk: the newest versions are kept for a while, those with a tag for good.
 
     policies/
       1200.safetensors    version 1200
       best.safetensors    the tag `best`, a name of its own for the same file
 
-Each is a whole policy file (`policy_file`), which is never changed: another one takes its name, in
-one step. So anybody may read at any time, and what one process removes stays whole for another one
+Each is a whole policy file (`policy_file`) that is never changed, but replaced atomically. Any
+process may therefore read at any time, and a file that one process removes stays whole for another
 that has it open.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger("tmrl_like.policies")
 FOLDER = "policies"  # in the run's
 NEWEST = "newest"
 BEST = "best"
-TESTS = 3  # test episodes of a version before it replaces the best one
+TESTS = 3  # test episodes that a version needs before it replaces the best one
 
 _LAST_TESTED = 16
 _SUFFIX = ".safetensors"
@@ -41,12 +41,14 @@ _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 class PolicyStore:
-    """The folder. Any number of processes may read it and tag, one adds versions."""
+    """The folder of a run's policies. Any number of processes may read and tag; one adds
+    versions.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is made until there is something to keep."""
+        """Keep the path; the folder is made with the first policy."""
         self.folder = folder
-        self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions, which may be tested again
+        self._tested: deque[int] = deque(maxlen=_LAST_TESTED)  # versions that may be tested again
 
     def _names(self) -> list[str]:
         try:
@@ -60,19 +62,21 @@ class PolicyStore:
         ]
 
     def versions(self) -> list[int]:
-        """Those that are kept for a while, oldest first."""
+        """Return the versions that are kept for a while, oldest first."""
         return sorted(int(name) for name in self._names() if name.isdecimal())
 
     def tags(self) -> list[str]:
-        """By name."""
+        """Return the tags in alphabetical order."""
         return sorted(name for name in self._names() if not name.isdecimal())
 
     def path(self, name: str | int) -> Path:
-        """Where a version or a tag is, if it is there."""
+        """Return the path of a version or a tag, which need not exist."""
         return self.folder / f"{name}{_SUFFIX}"
 
     def cards(self) -> Iterator[tuple[str, PolicyCard]]:
-        """What is there, by version or tag; what is removed meanwhile is left out."""
+        """Yield each policy's version or tag, and its card. Policies that are removed meanwhile, or
+        cannot be read, are left out.
+        """
         for name in [*map(str, self.versions()), *self.tags()]:
             try:
                 card = read_card(self.path(name))
@@ -85,10 +89,10 @@ class PolicyStore:
                 yield name, card
 
     def find(self, which: str) -> Path:
-        """The file of a version, a tag or `newest`: the newest version that is whole.
+        """Return the file of a version, of a tag, or of `newest`, the newest version that is whole.
 
         Raises:
-            PolicyError: there is none.
+            PolicyError: there is no such policy.
         """
         versions, tags = self.versions(), self.tags()
         for version in reversed(versions) if which == NEWEST else ():
@@ -119,22 +123,23 @@ class PolicyStore:
     # -- the trainer -------------------------------------------------------------------------------
 
     def add(self, weights: Weights, card: PolicyCard) -> Path:
-        """Keep a version. OSError: it cannot be written."""
+        """Write a version, and return its path. Raise OSError if it cannot be written."""
         path = self.path(card.version)
         write_policy(path, weights, card)
         return path
 
     def add_return(self, version: int, return_: float) -> bool:
-        """A version's test episode ended. Whether `best` is another one now.
+        """Record the return of a version's test episode; return whether `best` is another version
+        now.
 
-        That is the version whose worst test episode is best, of those that were tested `TESTS`
-        times (TD7's rule: Fujimoto et al., "For SALE: State-Action Representation Learning for Deep
-        Reinforcement Learning", 2023). The first that is tested at all has the name until there is
-        one; of equal ones who has it keeps it.
+        `best` is the version whose worst test episode is best, among those tested `TESTS` times
+        (TD7's rule: Fujimoto et al., "For SALE: State-Action Representation Learning for Deep
+        Reinforcement Learning", 2023). Until there is one, it is the first version tested at all.
+        Among equal versions, the current `best` stays.
 
         Raises:
             PolicyError: the version is not kept any more.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         path = self.find(str(version))
         card, weights = read_policy(path)
@@ -152,8 +157,8 @@ class PolicyStore:
         return BEST not in cards or best != before
 
     def collect(self, at_most: int) -> int:
-        """Remove all versions but the newest, one at least, and those tested last; how many were
-        removed.
+        """Remove all versions but the newest `at_most`, one at least, and those tested last. Return
+        how many were removed.
         """
         removed = 0
         remove_drafts(self.folder)
@@ -163,19 +168,19 @@ class PolicyStore:
             try:
                 disk.remove(self.path(version))
                 removed += 1
-            except OSError:  # Windows, where somebody reads it: the next time then
+            except OSError:  # on Windows while a process reads it: removed the next time
                 continue
         return removed
 
-    # -- anybody -----------------------------------------------------------------------------------
+    # -- any process -------------------------------------------------------------------------------
 
     def tag(self, which: str, name: str) -> Path:
-        """Keep a policy for good, under a name of its own; one that has the name loses it.
+        """Keep a policy for good, under a name of its own; a policy that has the name loses it.
 
         Raises:
-            ConfigError: no name for a tag.
+            ConfigError: `name` cannot be a tag.
             PolicyError: there is no such policy.
-            OSError: it cannot be written.
+            OSError: the tag cannot be written.
         """
         if not _TAG.fullmatch(name) or name == NEWEST:
             raise ConfigError(
@@ -187,7 +192,7 @@ class PolicyStore:
 
 
 def _with_return(card: PolicyCard, return_: float) -> PolicyCard:
-    """With one test episode more: mean and standard deviation move on (Welford, 1962)."""
+    """Return the card with one more test episode, updating mean and deviation (Welford, 1962)."""
     before, episodes = return_ if card.return_ is None else card.return_, card.episodes + 1
     mean = before + (return_ - before) / episodes
     squares = card.std**2 * max(0, card.episodes - 1) + (return_ - before) * (return_ - mean)
@@ -197,13 +202,13 @@ def _with_return(card: PolicyCard, return_: float) -> PolicyCard:
 
 
 def _worst_if_retested(card: PolicyCard) -> float:
-    """What versions are compared by."""
+    """Return the worst return, by which versions are compared; -inf before `TESTS` episodes."""
     return -math.inf if card.worst is None or card.episodes < TESTS else card.worst
 
 
 def split_place(where: str | Path) -> tuple[Path, str]:
-    """`RUN`, `RUN@TAG`, `RUN@1200`, the same with a folder -> the folder of the policies, and which
-    one.
+    """Split `RUN`, `RUN@TAG` or `RUN@1200`, RUN being a name or a folder, into the folder of the
+    policies and the version or tag.
 
     Raises:
         PolicyError: there is no such run.
@@ -225,12 +230,13 @@ def split_place(where: str | Path) -> tuple[Path, str]:
 
 
 def find_policy(where: str | Path, own: Path | None = None) -> Path:
-    """The policy file that `where` names: a file, or one of a run's policies as in `split_place`.
+    """Return the policy file that `where` names: a file, or one of a run's policies as in
+    `split_place`.
 
-    With the folder of a run's `own` policies a version or a tag alone is one of these.
+    With the folder of a run's `own` policies, a version or a tag alone names one of these.
 
     Raises:
-        PolicyError: there is none.
+        PolicyError: there is no such policy.
     """
     if Path(where).is_file():
         return Path(where)

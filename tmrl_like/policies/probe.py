@@ -1,4 +1,4 @@
-"""A few observations that a policy must have an answer to before it drives."""
+"""A few observations for which a policy must give valid actions before it drives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("tmrl_like.policies")
 
 _SAMPLED = 3
 _SEED = 0
-# where a space is wider, its samples are kept to what a network can be expected to bear
+# limit of samples from wider spaces: what a network can be expected to bear
 _LARGEST = 1e3
 
 
@@ -31,7 +31,7 @@ class PolicyProbe:
 
     Attributes:
         sampled: observations sampled from the space, as an actor gets them.
-        newest: the newest observation that an actor got; None: there was none yet. The
+        newest: the newest observation that an actor got, or None before the first. The
             environment's thread sets it.
     """
 
@@ -44,9 +44,10 @@ class PolicyProbe:
         """Sample the observations, always the same ones.
 
         Args:
-            observation_space: of the environment.
-            action_space: what actions must be in.
-            obs_preprocessor: applied to the sampled observations; `newest` has gone through it.
+            observation_space: observation space of the environment.
+            action_space: the space that actions must be in.
+            obs_preprocessor: applied to the sampled observations, but not to `newest`, which has
+                gone through it.
         """
         self.newest: Observation | None = None
         self._action_space = action_space
@@ -54,12 +55,12 @@ class PolicyProbe:
         self._calibrated = False
 
     def load(self, actor: Actor, weights: Weights) -> None:
-        """Have an actor load weights.
+        """Load weights into an actor, and check it.
 
         Raises:
-            PolicyError: they do not fit it, or it does not pass `check` with them.
+            PolicyError: the weights do not fit, or the actor does not pass `check` with them.
         """
-        # leave out what even an untrained actor has no answer to: it would be unfair
+        # leave out observations for which not even the untrained actor gives a finite action
         if not self._calibrated:
             self._calibrated = True
             self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
@@ -67,7 +68,7 @@ class PolicyProbe:
         self.check(actor)
 
     def check(self, actor: Actor) -> None:
-        """Ask.
+        """Check an actor's best actions on the observations.
 
         Raises:
             PolicyError: `act` raised, or an action is not finite or not in the action space.

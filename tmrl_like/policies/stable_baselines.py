@@ -1,4 +1,4 @@
-"""A policy of Stable-Baselines3 as an expert."""
+"""Policies of Stable-Baselines3 as experts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tmrl_like.wire.spaces import Space
 
 
 class StableBaselinesActor(ActorModule):
-    """Acts as a loaded model of Stable-Baselines3 does, without exploring: for `worker --expert`,
+    """Acts by a loaded model of Stable-Baselines3, without exploration, for `worker --expert` and
     `record --expert`.
 
-    Where the model was trained on a Box, what an observation holds is put side by side, in its
-    space's order, as by `gymnasium.wrappers.FlattenObservation`; an `obs_preprocessor` may leave
-    out what the policy never knew, an action buffer, say.
+    If the model was trained on a Box, the parts of an observation are put side by side, in the
+    order of its space, as `gymnasium.wrappers.FlattenObservation` does. An `obs_preprocessor` may
+    leave out what the model was not trained on, an action buffer for example.
     """
 
     def __init__(self, observation_space: Space, action_space: Space, *, model: Any) -> None:
-        """`model`: what `SAC.load(path)` of the library gives, which unpickles."""
+        """Keep `model`, as the library's `SAC.load(path)` returns it, which unpickles the file."""
         super().__init__(observation_space, action_space)
         self._model = model
 
     def act(self, obs: Observation, test: bool = False) -> Action:
-        """The policy's best action."""
+        """Return the model's best action."""
         space = self._model.observation_space
         if isinstance(space, spaces.Box):
             obs = self._flat(obs).reshape(1, *space.shape)

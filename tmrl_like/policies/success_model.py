@@ -1,4 +1,4 @@
-"""What sees success in a picture: its file, and what it computes, without torch."""
+"""A model that recognises success in pictures: its file, and its computation without torch."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ log = logging.getLogger("tmrl_like.policies")
 
 
 class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network that looks for success in a picture: two layers of convolutions, each with a ReLU,
-    the largest answer of each channel, wherever it is, and a linear layer.
+    """The description of a network that recognises success in a picture: two convolutional layers,
+    each with a ReLU, the maximum of each channel over all places, and a linear layer.
 
     Attributes:
-        picture: what it looks at.
+        picture: the pictures that it takes.
         note: how often it was right, in words.
     """
 
@@ -52,17 +52,17 @@ class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def factor(self) -> int:
-        """So many pixels each way are averaged to one."""
+        """Number of pixels in each direction that are averaged to one."""
         return max(1, min(self.picture.form[1:]) // _SIDE)
 
     @property
     def layers(self) -> tuple[Convolution, Convolution]:
-        """Those of convolutions."""
+        """The convolutional layers."""
         one, two = _CHANNELS
         return Convolution(self.picture.form[0], one, 4, 2), Convolution(one, two, 3, 1)
 
     def manifest(self) -> Manifest:
-        """Of the parameters, by the names of the torch module's layers."""
+        """Return the dtypes and shapes of the parameters, named by the torch module's layers."""
         manifest: Manifest = {}
         for name, shape in (shapes_of(self.layers) | {"head": (1, _CHANNELS[-1])}).items():
             manifest[f"{name}.weight"] = ("F32", shape)
@@ -71,7 +71,7 @@ class SuccessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_success_model(file: Path, spec: SuccessSpec, weights: Weights) -> None:
-    """Write it; ConfigError: it cannot be written."""
+    """Write a model to a file. Raise ConfigError if it cannot be written."""
     try:
         write_weights(file, weights, msgspec.json.encode(spec).decode())
     except OSError as error:
@@ -82,20 +82,20 @@ class SuccessModel:
     """A model of success for a `SuccessEnv`, from a file of `tmrl-like success-model`.
 
     Attributes:
-        spec: all of it but the parameters.
+        spec: the description of the network: everything but its parameters.
     """
 
     def __init__(self, file: str, observation_space: Space) -> None:
-        """Load it, and say in the log how often it was right.
+        """Load the model, and log how often it was right.
 
         Args:
-            file: its path.
-            observation_space: of the environment. The first pictures in it that are as those it has
-                learnt from, or a history of such, are what it looks at.
+            file: path of the file.
+            observation_space: observation space of the environment. The model looks at the first
+                part that holds pictures like those it has learnt from, or a history of them.
 
         Raises:
-            ConfigError: there is no such file, or the environment has no such pictures.
-            PolicyError: the file is damaged, or of something else.
+            ConfigError: the file cannot be read, or the environment has no such pictures.
+            PolicyError: the file is damaged, or holds something else.
         """
         try:
             text, weights = read_weights(Path(file))
@@ -115,8 +115,8 @@ class SuccessModel:
         log.info("%s: %s", file, self.spec.note)
 
     def __call__(self, obs: Observation) -> float:
-        """How likely this observation shows success, 0 to 1; of a history of pictures the
-        newest.
+        """Return the probability that an observation shows success, 0 to 1. In a history of
+        pictures, only the newest counts.
         """
         picture = np.asarray(tree.part_at(obs, self._place))
         if picture.shape != self.spec.picture.shape:
@@ -127,7 +127,9 @@ class SuccessModel:
         return 0.5 + 0.5 * math.tanh(0.5 * logit)
 
     def _averaged(self, picture: Floats) -> Floats:
-        """uint8, as the environment gives it -> float32 [C, height, width] in [-1/2, 1/2]."""
+        """Average a uint8 picture, as the environment gives it, to float32 [C, height, width] in
+        [-1/2, 1/2].
+        """
         x, size = channels_first(picture.astype(np.float32), self.spec.picture), self.spec.factor
         channels, height, width = x.shape[0], x.shape[1] // size, x.shape[2] // size
         cells = x[:, : height * size, : width * size].reshape(channels, height, size, width, size)

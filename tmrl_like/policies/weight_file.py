@@ -1,5 +1,5 @@
-"""A policy's parameters, without torch: what they are, where they lie, and the safetensors file
-that keeps them.
+"""A policy's parameters, without torch: their description, their memory, and the safetensors file
+that stores them.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ DTYPES: dict[DtypeName, str] = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""The usual names of the dtypes that a parameter may have."""
+"""The dtypes that a parameter may have, by safetensors' names, with numpy's and torch's names."""
 
 _NUMPY = {name: np.dtype(usual.replace("bfloat16", "uint16")) for name, usual in DTYPES.items()}
 _EXPONENT = 0x7F80  # of a bfloat16: all ones in NaN and infinity
 _LISTED = 3
-# of the metadata; CRC-32 of card and manifest, and of the parameters
+# keys in the metadata; the checksums are CRC-32 of card and manifest, then of the parameters
 _CARD, _CHECKSUMS = "tmrl_like", "checksums"
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Weights(NamedTuple):
-    """A policy's parameters, which lie in memory one after the other, in the manifest's order."""
+    """A policy's parameters, one after the other in memory, in the manifest's order."""
 
     manifest: Manifest
     data: bytes | memoryview
 
     def arrays(self) -> dict[str, _Array]:
-        """Views of them, by name; bfloat16 as uint16."""
+        """Return views of the parameters, by name; bfloat16 as uint16."""
         found, start = {}, 0
         for name, (dtype, shape) in self.manifest.items():
             found[name] = np.ndarray(shape, _NUMPY[dtype], self.data, start)
@@ -59,12 +59,12 @@ class Weights(NamedTuple):
 
 
 def weights_of(manifest: Manifest, arrays: Mapping[str, _Array]) -> Weights:
-    """A copy of arrays, which are as the manifest says."""
+    """Return weights with a copy of arrays that match the manifest."""
     return Weights(manifest, b"".join(arrays[name].tobytes() for name in manifest))
 
 
 def size_of(manifest: Manifest) -> int:
-    """Bytes of all parameters."""
+    """Return the size of all parameters in bytes."""
     return sum(math.prod(shape) * _NUMPY[dtype].itemsize for dtype, shape in manifest.values())
 
 
@@ -72,12 +72,12 @@ def size_of(manifest: Manifest) -> int:
 
 
 def write_weights(path: Path, weights: Weights, card: str = "") -> None:
-    """Write a safetensors file, whose metadata hold `card`: after a kill it is the old one or the
-    new one, whole.
+    """Write a safetensors file whose metadata hold `card`, atomically: a process that is killed
+    leaves the whole old file or the whole new one. Raise OSError if it cannot be written.
 
-    The library's own `serialize` copies all parameters while it holds the interpreter, and its
-    `serialize_file` knows neither our modes and names of drafts nor OSError; so its header is
-    written here. OSError: it cannot be written.
+    The header is written here, since the library's `serialize` copies all parameters while it holds
+    the interpreter, and its `serialize_file` knows neither our file modes and temporary names nor
+    OSError.
     """
     manifest, data = weights
     header: dict[str, object] = {
@@ -93,11 +93,11 @@ def write_weights(path: Path, weights: Weights, card: str = "") -> None:
 
 
 def read_weights(path: Path) -> tuple[str, Weights]:
-    """The card in a file, and the parameters in the same file, whatever happens to its name
-    meanwhile.
+    """Return the card in a file, and its parameters: both are of one file, even if another takes
+    its name meanwhile.
 
     Raises:
-        DamagedPolicyError: not a safetensors file, or not as it was written.
+        DamagedPolicyError: it is not a safetensors file, or not as it was written.
         OSError: the file cannot be read.
     """
     while True:
@@ -116,13 +116,13 @@ def read_weights(path: Path) -> tuple[str, Weights]:
 
 
 def read_card_text(path: Path) -> str:
-    """The card in a file, whose parameters are not read; raises as `read_weights`."""
+    """Return the card in a file without reading the parameters; raise as `read_weights` does."""
     return _read_header(path)[0]
 
 
 def _read_header(path: Path) -> tuple[str, Manifest, str]:
-    """Card, manifest, and the checksum of the parameters; text is empty where the file says
-    nothing.
+    """Return card, manifest, and the checksum of the parameters. Card and checksum are empty if the
+    file has none.
     """
     try:
         with safe_open(path, "numpy") as file:
@@ -151,10 +151,11 @@ def _crc(data: bytes | memoryview) -> str:
 
 
 def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
-    """See that weights are those of an actor, which is called `actor` and has the parameters `own`.
+    """Check that weights with the manifest `other` fit an actor, which is called `actor` and has
+    the manifest `own`.
 
     Raises:
-        PolicyError: they are not; the message says what differs.
+        PolicyError: they do not; the message says what differs.
     """
     missing = [name for name in own if name not in other]
     extra = [name for name in other if name not in own]
@@ -176,7 +177,7 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
 
 @np.errstate(all="ignore")
 def refuse_not_finite(weights: Weights) -> None:
-    """PolicyError, with its name: a parameter holds NaN or infinity."""
+    """Raise PolicyError, with the parameter's name, if a parameter holds NaN or infinity."""
     for name, values in weights.arrays().items():
         flat = values.reshape(-1)
         if flat.dtype == np.uint16:  # bfloat16

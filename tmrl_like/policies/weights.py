@@ -1,4 +1,4 @@
-"""A policy's parameters as torch's tensors, without copying one more often than needed."""
+"""A policy's parameters as torch tensors, with as few copies as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def manifest_of(tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """What tensors are as weights; raises PolicyError for a dtype that weights cannot have."""
+    """Return the manifest of tensors; raise PolicyError for a dtype that weights cannot have."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
             raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
@@ -22,7 +22,9 @@ def manifest_of(tensors: Mapping[str, torch.Tensor]) -> Manifest:
 
 
 def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
-    """Tensors by name: views of the memory where it can be written to, else of a copy."""
+    """Return the parameters as tensors by name: views of the memory if it can be written to, else
+    of a copy.
+    """
     manifest, data = weights
     writable = memoryview(bytearray(data) if memoryview(data).readonly else data)
     arrays = Weights(manifest, writable).arrays()
@@ -33,8 +35,8 @@ def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
 
 
 class WeightsCopy:
-    """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer
-    than to copy.
+    """Memory on the CPU for a copy of tensors, to be filled often, since allocating memory takes
+    longer than copying.
 
     Attributes:
         content: the copy.
@@ -42,10 +44,10 @@ class WeightsCopy:
     """
 
     def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
-        """Make the memory for tensors like these; page-locked where a GPU is to write to it.
+        """Allocate memory for tensors like these, page-locked if a GPU writes to it.
 
         Raises:
-            PolicyError: a dtype that weights cannot have.
+            PolicyError: a tensor has a dtype that weights cannot have.
         """
         manifest = manifest_of(like)
         self._gpus = {tensor.device for tensor in like.values() if tensor.device.type == "cuda"}
@@ -55,15 +57,15 @@ class WeightsCopy:
         self.tensors = tensors_of(self.content)
 
     def fits(self, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether it has the memory that these need."""
+        """Whether this memory can hold a copy of `tensors`."""
         gpus = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
         return gpus == self._gpus and [*manifest_of(tensors).items()] == [
             *self.content.manifest.items()
         ]
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy tensors that fit, without waiting for a GPU: it does so in its turn, before it
-        changes them.
+        """Copy tensors that fit, without waiting for a GPU, which copies them before any later
+        operation changes them.
         """
         if tensors:
             own, others = list(self.tensors.values()), list(tensors.values())
@@ -71,17 +73,17 @@ class WeightsCopy:
         self._filled = [torch.cuda.current_stream(gpu).record_event() for gpu in self._gpus]
 
     def wait(self) -> None:
-        """Wait until it is filled; any thread may."""
+        """Wait until the copy is complete. Any thread."""
         for filled in self._filled:
             filled.synchronize()
 
     def __del__(self) -> None:
-        # torch, which sees only views of the memory filled, may give it to somebody else
+        # torch does not know that a GPU still writes to these views, and may reuse the memory
         self.wait()
 
 
 def copied(tensors: Mapping[str, torch.Tensor]) -> WeightsCopy:
-    """A copy of tensors as they are now."""
+    """Return a copy of tensors as they are now."""
     copy = WeightsCopy(tensors)
     copy.fill(tensors)
     copy.wait()
@@ -89,10 +91,11 @@ def copied(tensors: Mapping[str, torch.Tensor]) -> WeightsCopy:
 
 
 def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:
-    """See that weights may leave the training. One pass, and one answer to wait for.
+    """Check that all weights are finite before they leave the trainer, in one pass with one result
+    to wait for.
 
     Raises:
-        DivergedError: one of them holds NaN or infinity.
+        DivergedError: a tensor holds NaN or infinity.
     """
     floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
     if not floats or bool(

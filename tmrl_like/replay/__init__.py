@@ -1,7 +1,7 @@
-"""Memories that ship, and what memories are built from.
+"""The included memories, and the parts that memories are built from.
 
-Each name is loaded from its module when first used, so that a worker that only wants the compressor
-imports no torch.
+Each name is loaded from its module on first use, so that a worker that needs only the compressor
+does not import torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,7 @@
-"""From a list of transitions to tensors: equal structures are stacked leaf by leaf.
+"""Turns a list of transitions into tensors: equal structures are stacked leaf by leaf.
 
-torch is imported where tensors are made: a worker, which wants a memory's compressor, makes none.
+torch is imported only where tensors are made: a worker, which needs a memory's compressor, makes
+none.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     import torch
 
 Six: TypeAlias = tuple[Any, ...]
-"""Of a transition: last_obs, act, rew, obs, terminated, truncated."""
+"""The items of a transition without its info: last_obs, act, rew, obs, terminated, truncated."""
 
 
 def collate_batch(transitions: Sequence[Six], device: str) -> Batch:
-    """Stack (last_obs, act, rew, obs, terminated, truncated) tuples; raises as `stack`.
+    """Stack (last_obs, act, rew, obs, terminated, truncated) tuples. Raises as `stack` does.
 
     Observations and actions keep structure and dtypes; reward and flags become float32 [B].
     """
@@ -43,12 +44,14 @@ def collate_batch(transitions: Sequence[Six], device: str) -> Batch:
 
 
 def stack(values: Sequence[Observation], device: str, name: str = "value") -> Observation:
-    """B values of one structure -> the structure with tensors [B, ...] on `device` as leaves.
+    """Stack B values of one structure: return the structure with tensors [B, ...] on `device` as
+    leaves.
 
-    Numbers become tensors [B] of numpy's dtype for them (a Python float float64, as on the worker).
+    Numbers become tensors [B] of numpy's dtype for them (float64 for a Python float, as on the
+    worker).
 
     Raises:
-        MemoryContractError: they do not share one structure; the message names the leaf.
+        MemoryContractError: the values do not share one structure; the message names the leaf.
     """
     tensors = [
         _stacked(parts, device, f"{name}{tree.name_of(path)}")
@@ -76,7 +79,7 @@ def _stacked(values: Sequence[Observation], device: str, name: str) -> torch.Ten
 
 
 def _stack_arrays(values: Sequence[Array]) -> Array:
-    """`np.stack`, in a third of its time where the arrays have dimensions."""
+    """Do what `np.stack` does, in a third of its time if the arrays have dimensions."""
     shapes = {value.shape for value in values}
     if len(shapes) > 1 or () in shapes:
         return np.stack(values)
@@ -84,8 +87,8 @@ def _stack_arrays(values: Sequence[Array]) -> Array:
 
 
 def float_vector(values: Sequence[object], device: str, name: str) -> torch.Tensor:
-    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else
-    MemoryContractError.
+    """Turn B numbers (Python's, numpy's, arrays or tensors of one element) into float32 [B]. Raises
+    MemoryContractError for anything else.
     """
     try:
         return to_tensor(np.array(values, np.float32).reshape(len(values)), device)
@@ -96,8 +99,8 @@ def float_vector(values: Sequence[object], device: str, name: str) -> torch.Tens
 
 
 def to_tensor(array: Array, device: str) -> torch.Tensor:
-    """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has
-    no such dtype.
+    """Turn an array into a tensor on `device`, sharing memory if possible (on the CPU). Raises
+    TypeError if torch has no such dtype.
     """
     import torch
 

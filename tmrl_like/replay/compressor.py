@@ -1,4 +1,4 @@
-"""What an environment repeats in its observations: described once, for the compressor and for the
+"""What an environment repeats in its observations, described once for the compressor and the
 memory.
 """
 
@@ -16,13 +16,13 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.types import Action, Observation, SampleCompressor
 
 FrameStack: TypeAlias = int | Mapping[str | int, int]
-"""How many frames a stack holds: of the observation itself, or of its items by key or position; 0:
-no stack.
+"""The number of frames in a stack: of the observation itself, or of its items by key or position;
+0: no stack.
 """
 
 
 def stacks_in(frame_stack: FrameStack) -> dict[tree.Path, int]:
-    """How many frames each stack holds, by its place in the observation."""
+    """Return the number of frames in each stack, by its place in the observation."""
     if isinstance(frame_stack, Mapping):
         return {(key,): size for key, size in frame_stack.items()}
     return {(): frame_stack} if frame_stack else {}
@@ -30,14 +30,14 @@ def stacks_in(frame_stack: FrameStack) -> dict[tree.Path, int]:
 
 @dataclass(frozen=True)
 class DropHistory:
-    """The compressor of `ReplayMemory`: of each stack only the newest frame travels, and no action
-    buffer.
+    """The compressor of `ReplayMemory`: of each stack it keeps only the newest frame, and it drops
+    the action buffer.
 
     `ReplayMemory.compressor(…)` makes one from the memory's own arguments.
 
     Attributes:
-        act_buf_len: how many actions the environment appends to its observations, as in rtgym's
-            configuration.
+        act_buf_len: number of actions that the environment appends to its observations, as in
+            rtgym's configuration.
         frame_stack: see `ReplayMemory`.
     """
 
@@ -68,16 +68,16 @@ class DropHistory:
         info: dict[str, object],
         /,
     ) -> Sequence[object]:
-        """Return the sample with the observation reduced to what is new in it; raises as
-        `reduced`.
+        """Return the sample with its observation reduced to what is new. Raises as `reduced`
+        does.
         """
         return act, self.reduced(obs), rew, terminated, truncated, info
 
     def reduced(self, obs: Observation) -> Observation:
-        """What is new in an observation.
+        """Return what is new in an observation.
 
         Raises:
-            MemoryContractError: it is not what `act_buf_len` and `frame_stack` say.
+            MemoryContractError: the observation does not match `act_buf_len` and `frame_stack`.
         """
         if self.act_buf_len:
             if type(obs) is not tuple or len(obs) <= self.act_buf_len:
@@ -112,10 +112,11 @@ class DropHistory:
 
 
 def compressor_of(memory_cls: Callable[..., object]) -> SampleCompressor | None:
-    """The compressor that belongs to a memory: a class, or a `partial` of one with its arguments.
+    """Return the compressor that belongs to a memory, given as a class or a `partial` of one with
+    its arguments.
 
     Returns:
-        What the class's `compressor` makes of the arguments; None: samples travel whole.
+        The result of the class's `compressor` for the arguments; None: samples are sent whole.
     """
     cls, arguments = taken_apart(memory_cls)
     return cls.compressor(**arguments)  # type: ignore[attr-defined,no-any-return]

@@ -1,10 +1,10 @@
-"""The seam for replay memories: three methods of yours, everything else here. One thread at a time
-uses a memory.
+"""The interface of replay memories: a user writes three methods, and the rest is provided. A memory
+is used by one thread at a time.
 
-It takes samples in the order in which a worker produced them and gives transitions back; how it
-stores them is its own business. The base class keeps what must hold for any: no training across a
-reset, no mixing of workers, every transition of the right form, and, under CRC debugging, the very
-transition that the environment produced.
+It takes samples in the order in which a worker produced them, and returns transitions; how it
+stores them is up to it. The base class guarantees what must hold for any memory: no training across
+a reset, no mixing of workers, every transition of the right form and, under CRC debugging, exactly
+the transition that the environment produced.
 """
 
 from __future__ import annotations
@@ -44,29 +44,28 @@ _LOG_EVERY = 10_000
 
 
 class MemoryDataloading(Tunable, ABC):
-    """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`; set
-    what differs.
+    """A replay memory. Subclass it, write `append_buffer`, `__len__` and `get_transition`, and set
+    the attributes that differ.
 
     Attributes:
-        context_length: how many earlier samples `get_transition` may look at before the older one
-            of its two (action buffers, image histories). Raise it where yours looks back further.
+        context_length: how many samples before the older one of its two `get_transition` may look
+            at (action buffers, image histories). Increase it if yours looks back further.
         min_run: how many samples of one worker are collected before the memory switches to that
             worker.
-        handles_resets: True promises that this memory itself keeps out transitions that end in a
+        handles_resets: True promises that this memory itself excludes transitions that end in a
             sample whose `info.is_reset` or `info.is_context` is True; it then need not return the
             sample's own info.
-        handles_streams: True hands every buffer over as it comes; the memory keeps streams apart.
+        handles_streams: True passes every buffer on as it arrives; the memory keeps streams apart.
         takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures
-            that a compressor of yours encodes, say); a trainer rejects the workers that send such
-            samples otherwise.
-        columns: items of `info` that it keeps; a trainer rejects the workers that send such that
-            are not finite.
-        held_out: share of the episodes that it draws no training from.
-        mini_races: whether its batches have `time_left`; an agent that does not take that is
-            refused.
-        gamma: discount of the rewards that it sums up, which must be the agent's; None: it has
-            none.
-        shaping: weight of potentials; None: it keeps none.
+            that a compressor of yours encodes, for example); otherwise a trainer rejects workers
+            that send such samples.
+        columns: items of `info` that the memory keeps; a trainer rejects workers that send values
+            of them that are not finite.
+        held_out: share of the episodes that is never drawn for training.
+        mini_races: set if the batches have `time_left`; agents that do not take it are refused.
+        gamma: discount of the rewards that the memory sums up, which must equal the agent's; None:
+            it sums up none.
+        shaping: weight of potentials; None: the memory keeps none.
     """
 
     context_length: int = 16
@@ -95,20 +94,20 @@ class MemoryDataloading(Tunable, ABC):
         """Set up an empty memory, or one filled from `dataset_path`.
 
         Args:
-            device: where batches go ("cpu", "cuda", "cuda:1", …).
+            device: device of the batches ("cpu", "cuda", "cuda:1", …).
             nb_steps: batches per round: how many `for batch in memory` yields.
             obs_preprocessor: applied to both observations of a transition, as on the worker.
             sample_preprocessor: (last_obs, act, rew, obs, terminated, truncated) -> the same six,
                 after `obs_preprocessor`; e.g. data augmentation.
-            memory_size: samples to keep; the memory drops the oldest beyond.
+            memory_size: number of samples to keep; beyond it, the oldest are dropped.
             batch_size: transitions per batch, drawn uniformly with replacement.
-            dataset_path: samples that were recorded (a folder or one file of it), or a data set of
-                Minari, to begin with; "" for none.
+            dataset_path: recorded samples (a folder, or one file of it) or a Minari data set to
+                start with; "" for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.
 
         Raises:
-            ConfigError: a size that is not positive, or no data set at `dataset_path`.
+            ConfigError: a size is not positive, or there is no data set at `dataset_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
         _check_sizes(memory_size=memory_size, batch_size=batch_size)
@@ -119,7 +118,7 @@ class MemoryDataloading(Tunable, ABC):
         self.memory_size = int(memory_size)
         self.batch_size = int(batch_size)
         self.crc_debug = bool(crc_debug)
-        self.crc_checked = 0  # transitions, by CRC debugging
+        self.crc_checked = 0  # transitions compared by CRC debugging
         self.rng = np.random.default_rng()
         self.data: Any = []
         self._streams = StreamSorter(self.append_buffer)
@@ -132,20 +131,23 @@ class MemoryDataloading(Tunable, ABC):
     def append_buffer(self, buffer: Buffer) -> None:
         """Store the samples of `buffer.memory`: consecutive samples of one worker, oldest first.
 
-        Keep each sample's `info` and return it from `get_transition`. The newest samples in the
-        memory are the ones before these, also where workers take turns. Drop the oldest samples
-        beyond `self.memory_size`.
+        Keep each sample's `info` and return it from `get_transition`. These samples continue the
+        newest ones in the memory, even if workers take turns. Drop the oldest samples beyond
+        `self.memory_size`.
 
         Raises:
-            MemoryContractError: samples do not fit those that are stored; nothing of `buffer` may
-                have been stored then. The trainer rejects the worker process that they come from,
-                drops what was held of it (see `min_run`), and goes on. Other errors end the
-                trainer, and so does this one while the memory is empty.
+            MemoryContractError: the samples do not fit the stored ones. A memory that raises this
+                must not have stored any of `buffer`. The trainer rejects the worker process that
+                sent the samples, drops those of it that are held back (see `min_run`), and
+                continues. Other errors end the trainer, and so does this one while the memory is
+                empty.
         """
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many items `get_transition` takes: 0 until a whole history exists."""
+        """Return the number of items that `get_transition` accepts: 0 until a whole history
+        exists.
+        """
 
     @abstractmethod
     def get_transition(self, item: int) -> Rebuilt:
@@ -153,7 +155,7 @@ class MemoryDataloading(Tunable, ABC):
 
         Returns:
             (last_obs, act, rew, obs, terminated, truncated, info), with the `info` of the newer
-            sample: the very object that the buffer held.
+            sample: the same object that the buffer held.
         """
 
     def collate(self, batch: list[Six], device: str) -> Batch | Six:
@@ -163,27 +165,27 @@ class MemoryDataloading(Tunable, ABC):
         return collate_batch(batch, device)
 
     def sample_indices(self) -> Iterable[int]:
-        """Draw `batch_size` items; uniformly."""
+        """Draw `batch_size` items, uniformly."""
         return list(self.rng.integers(0, len(self), self.batch_size).tolist())
 
     @classmethod
     def compressor(cls, **arguments: Any) -> SampleCompressor | None:
-        """The compressor that belongs to this memory, from its constructor's arguments; None:
-        samples travel whole.
+        """Return the compressor that belongs to this memory, given its constructor's arguments;
+        None: samples are sent whole.
 
         An experiment without `sample_compressor` uses it on the workers.
         """
         return None
 
     def compressed(self, obs: Observation) -> Observation | None:
-        """What of an environment's observation arrives here; None: that is a compressor's affair
-        that is not known.
+        """Return what arrives here of an environment's observation; None: that depends on a
+        compressor that the memory does not know.
         """
         return None
 
     def sample_held_out(self) -> Batch | None:
-        """Draw a batch of what training never draws, without changing what it draws next; None:
-        there is none.
+        """Draw a batch of what training never draws, without affecting its draws; return None if
+        there is nothing to draw.
         """
         return None
 
@@ -191,7 +193,7 @@ class MemoryDataloading(Tunable, ABC):
         """Take the samples of one worker; up to `min_run` - 1 of each stream may be held back. The
         trainer calls this.
 
-        Consecutive calls of one `buffer.stream` are consecutive samples. Where samples were lost,
+        Consecutive calls with one `buffer.stream` bring consecutive samples. If samples were lost,
         or the environment was rebuilt, the caller continues under another stream name.
         """
         if self.handles_streams and len(buffer):
@@ -200,7 +202,7 @@ class MemoryDataloading(Tunable, ABC):
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
 
     def flush(self, stream: str | None = None) -> None:
-        """Put held samples into the memory now: of one stream, or of all."""
+        """Put samples that are held back into the memory now: those of one stream, or all."""
         self._streams.flush(max(1, self.context_length), stream)
 
     @property
@@ -210,8 +212,8 @@ class MemoryDataloading(Tunable, ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether a batch can be drawn: some transition, of the newest 1,000 at first, ends in no
-        reset or context.
+        """Whether a batch can be drawn: a transition has been found, among the newest 1,000, that
+        ends in neither reset nor context.
         """
         if not self._seen_trainable:
             newest = range(len(self))[:-1001:-1]
@@ -225,7 +227,7 @@ class MemoryDataloading(Tunable, ABC):
         super().tune(**values)
 
     def seed(self, seed: int) -> None:
-        """Make the draws from here on repeatable."""
+        """Make the draws from now on repeatable."""
         self.rng = np.random.default_rng(seed)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -244,15 +246,17 @@ class MemoryDataloading(Tunable, ABC):
         return self._batch_of([next(drawn) for _ in range(self.batch_size)])
 
     def __getitem__(self, item: int) -> Six:
-        """One transition, preprocessed; another one, drawn at random, where it ends in a reset or
-        context sample.
+        """Return one transition, preprocessed; if it ends in a reset or context sample, another
+        one, drawn at random.
         """
         return self._transition_of(item) or next(self._draw())
 
     # ---- from `get_transition` to a batch
 
     def _draw(self) -> Iterator[Six]:
-        """Yield transitions to train on, for as long as a bounded number of draws finds them."""
+        """Yield transitions to train on. Raises MemoryContractError if too many draws in a row find
+        none.
+        """
         failures = 0
         limit = _TRIES_AT_LEAST + _TRIES_PER_TRANSITION * self.batch_size
         while failures < limit:
@@ -274,13 +278,13 @@ class MemoryDataloading(Tunable, ABC):
         )
 
     def _transition_of(self, item: int) -> Six | None:
-        """Rebuild, check and preprocess one item; None where it must not be trained on."""
+        """Rebuild, check and preprocess one item; return None if it must not be trained on."""
         transition = self._checked(item)
         return None if transition is None else self._preprocessed(tuple(transition[:-1]))
 
     def _checked(self, item: int) -> Rebuilt | None:
-        """Rebuild one item, and compare it under CRC debugging; None where it must not be trained
-        on.
+        """Rebuild one item, and compare it under CRC debugging; return None if it must not be
+        trained on.
         """
         transition = self.get_transition(item)
         if not self.is_trainable(transition):
@@ -298,8 +302,8 @@ class MemoryDataloading(Tunable, ABC):
         return transition
 
     def is_trainable(self, transition: Rebuilt) -> bool:
-        """Whether a transition ends in neither reset nor context; MemoryContractError: it does not
-        say so.
+        """Whether a transition ends in neither reset nor context. Raises MemoryContractError if its
+        info does not tell.
         """
         name = type(self).__name__
         _check_number(f"{name}.get_transition", transition, Transition._fields)
@@ -316,7 +320,7 @@ class MemoryDataloading(Tunable, ABC):
         )
 
     def _preprocessed(self, six: Six) -> Six:
-        """The six, or a batch of them, as the agent sees them."""
+        """Return the six items of a transition or a batch as the agent sees them."""
         if self.obs_preprocessor is not None:
             last_obs, act, rew, obs, *flags = six
             six = self.obs_preprocessor(last_obs), act, rew, self.obs_preprocessor(obs), *flags
@@ -333,7 +337,7 @@ class MemoryDataloading(Tunable, ABC):
         return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def _load_data_set(self, path: Path) -> None:
-        # here: a worker's memory only makes its compressor
+        # imported here, because a worker only needs the memory's compressor
         from tmrl_like.replay.data_sets import read_data_set
 
         try:
@@ -353,7 +357,7 @@ def _check_sizes(**sizes: float) -> None:
 
 
 def _check_number(who: str, value: object, expected: tuple[str, ...]) -> None:
-    """Raise MemoryContractError where a value has not one item for each of these names."""
+    """Raise MemoryContractError unless a value has one item for each of these names."""
     count = len(value) if isinstance(value, tuple | list) else 0
     if count == len(expected):
         return

@@ -1,5 +1,5 @@
-"""CRC debugging: is the transition that the memory rebuilt the one that the environment produced,
-bit for bit?
+"""CRC debugging: checks, bit for bit, whether a transition that the memory rebuilt is the one that
+the environment produced.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
     """Compare a rebuilt transition, with or without info, with what the environment produced; see
     `first_difference`.
 
-    `original` is what `info.original` of the newer sample holds: (last_obs, act, rew, obs,
-    terminated, truncated); more items are ignored, and last_obs None is not compared.
+    `original` is the `info.original` of the newer sample: (last_obs, act, rew, obs, terminated,
+    truncated). Further items are ignored, and a last_obs of None is not compared.
 
     Raises:
         PipelineMismatchError: they differ; the message names field, element and both values.
-        MemoryContractError: there is no original, or one of them has not the right number of items.
+        MemoryContractError: there is no original, or one of the two has too few items.
     """
     if original is None:
         raise MemoryContractError(
@@ -65,10 +65,11 @@ def check_transition(original: Rebuilt | None, rebuilt: Rebuilt) -> None:
 
 
 def first_difference(one: Observation, other: Observation, name: str) -> Difference | None:
-    """Where two nested values first differ in type, dtype, shape, order or bits; None: nowhere.
+    """Return where two nested values first differ in type, dtype, shape, order or bits; None:
+    nowhere.
 
-    1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are.
-    Subclasses of dict count as dict.
+    1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal if all their bits are. Subclasses
+    of dict count as dict.
     """
     kinds = {dict if isinstance(value, dict) else type(value) for value in (one, other)}
     if len(kinds) > 1:

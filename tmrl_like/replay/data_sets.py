@@ -1,5 +1,5 @@
-"""Data sets that memories start from: samples that `tmrl-like record` or a trainer has stored, and
-Minari's.
+"""Data sets that memories start from: samples stored by `tmrl-like record` or a trainer, and Minari
+data sets.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
             (its folder or its HDF5 file).
 
     Raises:
-        ConfigError: there is none at `path`.
+        ConfigError: there is no data set at `path`.
         CheckpointError: it cannot be read.
-        MissingExtraError: a data set of Minari, and what reads it is not installed.
+        MissingExtraError: it is a Minari data set, and the package that reads it is not installed.
     """
     if (found := find_minari(path)) is not None:
         yield from episodes_of(found)
@@ -64,7 +64,7 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
 
 @dataclass
 class _Stream:
-    """How far a stream has come, whose samples are the entries of a process."""
+    """Writes one stream as the entries of one process, and counts them."""
 
     incarnation: int
     entries: int = 0
@@ -88,11 +88,11 @@ class _Stream:
 
 
 def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
-    """Write samples as the log of a trainer; returns how many. Each stream becomes a process of its
+    """Write samples as a sample store; return their number. Each stream becomes a process of its
     own.
 
     Args:
-        folder: made if it is not there; must hold no samples.
+        folder: created if it does not exist; must hold no samples.
         buffers: samples of one or more streams, of any length.
 
     Raises:
@@ -128,10 +128,10 @@ def _files_of(packets: Iterable[Packet]) -> Iterator[list[Packet]]:
 
 
 def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
-    """Write packets as the log of a trainer, each file at once; returns how many samples they have.
+    """Write packets as a sample store, each file in one write; return the number of their samples.
 
     Raises:
-        ConfigError: not in this folder, or the disk does not take them.
+        ConfigError: the folder is in use or holds samples, or the disk does not accept them.
     """
     refuse_taken(folder)
     try:
@@ -157,7 +157,7 @@ def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Raise ConfigError where a folder holds the log of a trainer."""
+    """Raise ConfigError if a folder holds a sample store."""
     if files_in(folder):
         raise ConfigError(f"{folder} holds samples already: choose another folder")
 
@@ -178,8 +178,8 @@ def stored_files(path: Path) -> Iterator[StoredFile]:
 
 
 def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
-    """What a worker process has left, or is filling: of a copy, in which what is whole counts, as
-    after a power cut.
+    """Yield what a worker process has left, or is still writing. It is read from a copy, of which
+    only whole entries count, as after a power cut.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
         for path in segments_of(folder, incarnation):
@@ -199,7 +199,7 @@ def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
 
 
 def _log_files(path: Path) -> list[Path]:
-    """The files of the log at `path`; raises ConfigError where there is none."""
+    """Return the files of the sample store at `path`. Raises ConfigError if there is none."""
     files = [path] if path.is_file() and path.suffix == SUFFIX else files_in(path)
     if files:
         return files

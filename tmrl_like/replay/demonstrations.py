@@ -1,9 +1,8 @@
-"""Demonstrations beside what the policy does: kept apart, and mixed into each batch at a fixed
-share.
+"""Demonstrations, kept apart from what the policy does and mixed into each batch at a fixed share.
 
 Ball et al., "Efficient Online Reinforcement Learning with Offline Data" (RLPD), 2023
-(arXiv:2302.02948), draw half of each batch from demonstrations ("symmetric sampling"). Kept apart
-they are not overwritten by what the policy does, and their share does not fade as that grows.
+(arXiv:2302.02948), draw half of each batch from demonstrations ("symmetric sampling"). Kept apart,
+they are not overwritten by the policy's samples, and their share does not fade as those accumulate.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class _Remembered:
     """What is remembered of a stream.
 
     Attributes:
-        is_expert: all of it is demonstrations.
-        newest: of what the policy does: what leads to a takeover.
-        takeover: the stream of the demonstrations that the takeover is which goes on; empty: there
-            is none.
+        is_expert: whether all of it is demonstrations.
+        newest: its newest samples, which lead up to a takeover.
+        takeover: name of the stream that the demonstrations of the current takeover form; empty:
+            there is no takeover.
     """
 
     is_expert: bool = False
@@ -51,15 +50,15 @@ class WithDemonstrations(MemoryDataloading):
     """Two memories of one kind: one for what the policy does, one for demonstrations.
 
     Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`),
-    and a data set; and the steps that somebody drove who took over. These are among what the policy
-    does as well: Luo et al., "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop
+    those of a data set, and the steps of takeovers. The last are also kept as part of what the
+    policy does: Luo et al., "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop
     Reinforcement Learning" (HIL-SERL), 2024 (arXiv:2410.21845). Each batch holds both, the policy's
     first. While one memory is empty, batches come from the other alone.
 
     Attributes:
-        own: what the policy does.
-        demonstrations: the other one.
-        share: of each batch that demonstrations make up.
+        own: the memory of what the policy does.
+        demonstrations: the memory of the demonstrations.
+        share: share of each batch that demonstrations make up.
     """
 
     handles_streams = True
@@ -82,19 +81,22 @@ class WithDemonstrations(MemoryDataloading):
         Args:
             memory: makes each of them, e.g. `partial(ReplayMemory, act_buf_len=4, batch_size=256)`;
                 its batch_size is that of both together.
-            share: 0 to 1; 0.5 draws as many demonstrations as others.
-            demonstrations_path: a data set (see `MemoryDataloading`); "": none.
-            demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
-            held_out: share of the policy's episodes that training never draws from (see
+            share: 0 to 1; with 0.5, half of each batch is demonstrations.
+            demonstrations_path: a data set of demonstrations (see `MemoryDataloading`); "": none.
+            demonstrations_size: number of samples of demonstrations to keep; None: as many as of
+                the others.
+            held_out: share of the policy's episodes that is never drawn for training (see
                 `ReplayMemory`).
-            takeovers: whether steps of whoever took over from a policy are demonstrations.
-            observation_space: of the environment, for both, if they take it.
-            action_space: the same.
-            options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path`
-                to the first alone.
+            takeovers: whether the steps of takeovers are demonstrations.
+            observation_space: the environment's observation space, for both memories, if they take
+                it.
+            action_space: the environment's action space, likewise.
+            options: the other arguments of `MemoryDataloading`, for both memories; `dataset_path`
+                is for the first only.
 
         Raises:
-            ConfigError: the share is not between 0 and 1, or no data set at `demonstrations_path`.
+            ConfigError: the share is not between 0 and 1, or there is no data set at
+                `demonstrations_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
         expect(0.0 <= share <= 1.0, "share", share, "0 to 1")
@@ -111,7 +113,7 @@ class WithDemonstrations(MemoryDataloading):
         self.handles_resets = own.handles_resets
         self._takeovers = takeovers
         self._takeovers_so_far = 0
-        self._remembered: dict[str, _Remembered] = {}  # the one heard of longest ago comes first
+        self._remembered: dict[str, _Remembered] = {}  # least recently used first
         preprocessors = own.obs_preprocessor, own.sample_preprocessor
         super().__init__(
             own.device,
@@ -133,7 +135,7 @@ class WithDemonstrations(MemoryDataloading):
         return self.own.compressed(obs)
 
     def append_buffer(self, buffer: Buffer) -> None:
-        """Put the samples into the memory that they are for."""
+        """Put the samples into the memory, or memories, that they belong to."""
         stream = self._remembered.pop(buffer.stream, None) or _Remembered()
         self._remembered[buffer.stream] = stream
         if len(self._remembered) > _REMEMBERED_STREAMS:
@@ -148,8 +150,8 @@ class WithDemonstrations(MemoryDataloading):
             self._append_takeovers(stream, buffer, _IS_TAKEN_OVER[sources])
 
     def _append_takeovers(self, stream: _Remembered, buffer: Buffer, is_taken: Flags) -> None:
-        """Give what somebody drove who took over to the demonstrations; `is_taken`: which samples
-        that is, bool [N].
+        """Add the steps of takeovers to the demonstrations; `is_taken`, bool [N], marks the samples
+        of `buffer` that are such steps.
         """
         context_length = self.demonstrations.context_length
         if stream.takeover or is_taken.any():
@@ -160,7 +162,7 @@ class WithDemonstrations(MemoryDataloading):
                 if taken and not stream.takeover:
                     self._takeovers_so_far += 1
                     stream.takeover = f"{buffer.stream}, takeover {self._takeovers_so_far}"
-                    # as much as they look at, and no more, so that no whole transition ends there
+                    # as much as a transition looks back on, and no more: none may end in it
                     context = map(as_context, samples[max(0, start - context_length - 1) : start])
                     self.demonstrations.append(Buffer([*context], stream.takeover))
                 if taken:
@@ -178,7 +180,7 @@ class WithDemonstrations(MemoryDataloading):
         self.demonstrations.flush(stream)
 
     def __len__(self) -> int:
-        """Transitions of both; the policy's have the lower items."""
+        """Return the number of transitions in both memories; the policy's come first."""
         return len(self.own) + len(self.demonstrations)
 
     def get_transition(self, item: int) -> Rebuilt:
@@ -199,7 +201,7 @@ class WithDemonstrations(MemoryDataloading):
         self.demonstrations.seed(seed + 1)
 
     def tune(self, **values: float) -> None:
-        """As `Tunable`, in both memories."""
+        """Change values in both memories, as `Tunable.tune` does."""
         self.own.tune(**values)
         self.demonstrations.tune(**values)
         super().tune(**values)
@@ -226,7 +228,7 @@ class WithDemonstrations(MemoryDataloading):
 
 
 def _sources_of(buffer: Buffer) -> Array:
-    """What chose the actions: uint8 [N]."""
+    """Return what chose each action: uint8 [N]."""
     if buffer.blocks:
         return np.concatenate([block.timing.source for block in buffer.blocks])
     timings = [info_of(sample).timing for sample in buffer]

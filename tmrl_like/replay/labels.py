@@ -1,6 +1,4 @@
-"""Which recorded episodes have succeeded, as somebody has said: in a text file beside the data
-set.
-"""
+"""Labels that say which recorded episodes succeeded, in a text file beside the data set."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ _SMALLEST_SIDE = 8
 
 
 class Pictured(NamedTuple):
-    """An episode, as a camera saw it.
+    """An episode as a camera saw it.
 
     Attributes:
-        pictures: uint8 [T, *shape], those after the reset.
+        pictures: uint8 [T, *shape], one after each step; the reset's are left out.
         terminated: whether it ended in a terminal state.
     """
 
@@ -37,10 +35,10 @@ class Pictured(NamedTuple):
 
 
 def pictured_episodes(buffers: Iterable[Buffer]) -> list[Pictured]:
-    """The episodes of a data set, by the first pictures in its observations.
+    """Return the episodes of a data set, with the first picture of each observation.
 
     Raises:
-        ConfigError: there are no pictures, or of several shapes.
+        ConfigError: there are no steps or no pictures, or pictures of several shapes.
     """
     place: tree.Path | None = None
     episodes: list[Pictured] = []
@@ -77,13 +75,15 @@ def _place_of_picture(obs: Observation) -> tree.Path:
 
 
 def labels_beside(data: Path) -> Path:
-    """Where the labels of a data set are."""
+    """Return the path of a data set's labels."""
     whole = data.resolve()
     return whole.with_name(f"{whole.name}.labels.csv")
 
 
 def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
-    """Write a line for each episode that has a label; ConfigError: it cannot be written."""
+    """Write a line for each episode that has a label. Raises ConfigError if the file cannot be
+    written.
+    """
     lines = [
         ",".join(_HEAD),
         *(f"{episode},{str(labels[episode]).lower()}" for episode in sorted(labels)),
@@ -95,10 +95,10 @@ def write_labels(file: Path, labels: Mapping[int, bool]) -> None:
 
 
 def read_labels(file: Path, num_episodes: int) -> dict[int, bool]:
-    """The labels of a data set that has so many episodes, by their numbers, from 0.
+    """Return the labels of a data set of `num_episodes` episodes, by episode number, from 0.
 
     Raises:
-        ConfigError: it cannot be read; the message names the line.
+        ConfigError: the file cannot be read, or a line is wrong; the message names the line.
     """
     try:
         rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))

@@ -1,12 +1,12 @@
-"""The replay memory that ships: samples as columns, batches by one gather per column.
+"""The included replay memory: samples are stored as columns, and a batch takes one gather per
+column.
 
 Every frame, every other observation leaf and every action is stored once, in its own dtype, in a
 ring of `memory_size` rows. Action buffers are rebuilt by walking back through the actions (see
-`row_index`), as the environment filled them, across resets, with any number of workers taking
+`row_index`), as the environment filled them: across resets, and with any number of workers taking
 turns. Stacks of frames are rebuilt by walking back through the frames of the episode.
 
-Of `info` the items that `columns` names are stored, in columns as well; nothing else of it comes
-back.
+Of `info`, the items named in `columns` are stored, in columns as well; the rest is dropped.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 8, 1 << 20
 class ReplayMemory(MemoryDataloading):
     """A replay memory for any environment whose observations and actions are arrays and numbers.
 
-    Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment
-    does by itself. It drops action buffers and the older frames of stacks; without either there is
-    none.
+    Use it with its own compressor on the worker, `compressor_of(memory_cls)`; an experiment does so
+    by itself. The compressor drops action buffers and the older frames of stacks; a memory with
+    neither has none.
 
-    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer or
-    stack of frames reaches back beyond what the memory has seen, are not among them.
+    `len(memory)` counts whole transitions. It excludes those that end in a reset, and those whose
+    action buffer or stack of frames reaches back beyond the samples that the memory has seen.
 
-    Preprocessors and CRC debugging go transition by transition, a hundred times slower than
+    Preprocessors and CRC debugging handle transitions one by one, a hundred times slower than
     without. A preprocessor with an attribute `batched = True` is called once per batch instead:
     `obs_preprocessor` with the observation's structure of tensors [B, ...] (and, on the worker,
     with single observations), `sample_preprocessor` with six such arguments.
 
     The observation tensors of a batch are its own: changing one in place changes no other. While no
-    samples come, small batches are drawn several at a time, which is quicker: finding rows takes
-    longer than copying them.
+    samples arrive, small batches are drawn several at a time, which is faster, because finding rows
+    takes longer than copying them.
     """
 
     handles_resets = True
@@ -73,15 +73,15 @@ class ReplayMemory(MemoryDataloading):
 
         Args:
             device: see `MemoryDataloading`.
-            memory_size: rows of the ring: samples, those of resets included.
-            observation_space: of the environment, for a data set: one of other shapes is refused. A
-                training gives it.
-            action_space: the same.
+            memory_size: number of rows of the ring: samples, including those of resets.
+            observation_space: the environment's observation space; a data set of other shapes is
+                refused. A training passes it.
+            action_space: the environment's action space, for the same purpose.
             options: those of `ReplayOptions`, and the other arguments of `MemoryDataloading`.
 
         Raises:
-            ConfigError: a number that cannot be, no such folder, or a data set that is not of the
-                spaces.
+            ConfigError: a number is out of range, a folder does not exist, or the data set does not
+                fit the spaces.
         """
         expect(memory_size <= 2**31 - 1, "memory_size", memory_size, "at most 2^31 - 1")
         own = [field.name for field in fields(ReplayOptions) if field.name in options]
@@ -94,11 +94,13 @@ class ReplayMemory(MemoryDataloading):
         self._is_held_out = counted[1:] > counted[:-1]  # by the number of an episode
         self._held_out_rng = np.random.default_rng()
         self._index = RowIndex(max(1, int(memory_size)), page)
-        self._rebuilder: Rebuilder | None = None  # before the first step: columns need its dtypes
-        self._resets_only: list[Arrival] = []  # what came before it
+        self._rebuilder: Rebuilder | None = (
+            None  # None before the first step, whose dtypes it needs
+        )
+        self._resets_only: list[Arrival] = []  # what arrived before the first step
         # CRC debugging: row -> what the environment produced
         self._originals: dict[int, Six | None] = {}
-        self._drawn: list[Batch] = []  # and not given out yet
+        self._drawn: list[Batch] = []  # ahead, and not returned yet
         self._at_once = 1  # batches to draw next
         super().__init__(device, memory_size=memory_size, **options)
         if (
@@ -112,14 +114,14 @@ class ReplayMemory(MemoryDataloading):
     def compressor(
         cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any
     ) -> DropHistory | None:
-        """The compressor for a memory with these arguments; those that do not matter to it are
-        ignored.
+        """Return the compressor for a memory with these arguments, or None if it needs none;
+        arguments that do not matter to it are ignored.
         """
         return DropHistory(act_buf_len, frame_stack) if act_buf_len or frame_stack else None
 
     def tune(self, **values: float) -> None:
-        """As `Tunable`; from the next batch on. `shaping` can change where the memory was made with
-        one.
+        """Change values, as `Tunable.tune` does, from the next batch on. `shaping` can change only
+        if the memory was made with one.
         """
         check_weights(values.get("gamma"), values.get("shaping"))
         if "shaping" in values:
@@ -144,19 +146,19 @@ class ReplayMemory(MemoryDataloading):
             ) from None
 
     def compressed(self, obs: Observation) -> Observation:
-        """What its own compressor leaves of an observation.
+        """Return what the memory's own compressor leaves of an observation.
 
         Raises:
-            MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
+            MemoryContractError: the observation does not match `act_buf_len` and `frame_stack`.
         """
         return DropHistory(self.options.act_buf_len, self.options.frame_stack).reduced(obs)
 
     def append_buffer(self, buffer: Buffer) -> None:
-        """Store samples, all or none of them; columns of a packet are copied as columns.
+        """Store all of the samples, or none; columns of a packet are copied as columns.
 
         Raises:
-            MemoryContractError: observations or actions change their structure, or are neither
-                arrays nor numbers.
+            MemoryContractError: observations or actions change their structure, or hold something
+                other than arrays and numbers.
         """
         arrivals = [*self._resets_only, Arrival(buffer, self.columns)]
         rebuilder = self._rebuilder
@@ -198,8 +200,8 @@ class ReplayMemory(MemoryDataloading):
             start += n
 
     def _count_down(self, table: Table, row: int, n: int) -> None:
-        """Say in the rows of the episodes that terminate in the n newest rows how far the end
-        was.
+        """For each episode that terminates in the n newest rows, write into its rows how far the
+        end was.
         """
         to_end = table.fields[item(STEPS_TO_END)].columns[0].array
         to_end[row : row + n] = NOT_FINISHED
@@ -219,11 +221,11 @@ class ReplayMemory(MemoryDataloading):
         return len(self) > 0
 
     def get_transition(self, item: int) -> Transition:
-        """Rebuild one transition; bit for bit what a batch holds at this item, without potentials
-        and mini-races.
+        """Rebuild one transition: bit for bit what a batch holds at this item, but without
+        potentials and mini-races.
 
         Raises:
-            IndexError: not 0 <= item < len(self).
+            IndexError: unless 0 <= item < len(self).
         """
         if self._rebuilder is None or not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
@@ -233,7 +235,7 @@ class ReplayMemory(MemoryDataloading):
         return Transition._make((*transition, Info(transition.columns, original=original)))
 
     def sample(self) -> Batch:
-        """Draw one batch, by one gather per column unless it must go transition by transition.
+        """Draw one batch, with one gather per column unless transitions must be handled one by one.
 
         Raises:
             MemoryContractError: there is no whole transition yet (see `ready`).
@@ -246,8 +248,8 @@ class ReplayMemory(MemoryDataloading):
         return self._drawn.pop()
 
     def _draw_several(self, row_bytes: int) -> list[Batch]:
-        """Draw batches; without samples in between each call twice as many, up to a moderate
-        size.
+        """Draw batches. If no samples arrived since the last call, draw twice as many as then, up
+        to a moderate size.
         """
         items = np.stack([self.sample_indices() for _ in range(self._at_once)])
         for checked in items.ravel().tolist() if self.crc_debug else ():
@@ -258,7 +260,7 @@ class ReplayMemory(MemoryDataloading):
         return self._batches(self._index.training, items, self.rng)
 
     def sample_held_out(self) -> Batch | None:
-        """Draw a batch of held-out episodes, uniformly; None: there is no transition of them
+        """Draw a batch of held-out episodes, uniformly; return None if they have no transition
         yet.
         """
         held_out = self._index.held_out
@@ -269,8 +271,8 @@ class ReplayMemory(MemoryDataloading):
         return batch
 
     def _batches(self, among: RowSet, items: Rows, rng: np.random.Generator) -> list[Batch]:
-        """The transitions at the places `items`, int [M, B], in a set of rows, at moments of races
-        that `rng` draws.
+        """Return the transitions at the places `items`, int [M, B], of a row set, at moments of
+        mini-races that `rng` draws.
         """
         assert self._rebuilder is not None
         rows = among.rows.take(items).astype(np.intp)
@@ -308,5 +310,5 @@ class ReplayMemory(MemoryDataloading):
 
 
 def _with_six(batch: Batch, six: Six) -> Batch:
-    """A copy with these six, and what is beside them as it was."""
+    """Return a copy of a batch with these six items; its other attributes stay."""
     return batch._replace(**dict(zip(Batch._fields, six, strict=True)))

@@ -1,8 +1,8 @@
-"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing minari
-itself.
+"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing needs
+minari itself.
 
-In the file, per episode of T steps: `observations` [T + 1, ...], `actions` [T, ...], `rewards`,
-`terminations`, `truncations` [T]; a dict is a group, a tuple a group with the names `_index_0`,
+Per episode of T steps, the file holds `observations` [T + 1, ...], `actions` [T, ...], `rewards`,
+`terminations`, `truncations` [T]; a dict is a group, a tuple is a group with the names `_index_0`,
 `_index_1`, ….
 """
 
@@ -30,27 +30,27 @@ _JPEG = b"\xff\xd8"
 _ARRAY_BYTES = 1 << 30
 
 Group: TypeAlias = Any
-"""Of h5py: a group, or a data set in one."""
+"""An h5py group, or a data set in one."""
 
 Columns: TypeAlias = Observation
 """The structure of observations or actions, with arrays [T, ...] as leaves."""
 
 
 def find_minari(path: Path) -> Path | None:
-    """The file of the Minari data set at `path` (its folder, the folder `data` in it, or the file);
-    None: none.
+    """Return the file of the Minari data set at `path` (its folder, the folder `data` in it, or the
+    file), or None if there is none.
     """
     candidates = [path] if path.suffix == ".hdf5" else [path / _FILE, path / "data" / _FILE]
     return next((file for file in candidates if file.is_file()), None)
 
 
 def episodes_of(file: Path) -> Iterator[Buffer]:
-    """Each episode as samples; the first of each is its reset, with an action of zeros.
+    """Yield each episode as samples; the first one is its reset, with an action of zeros.
 
     Raises:
         MissingExtraError: h5py is not installed.
-        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images, an array
-            of more than a GiB.
+        CheckpointError: the file is damaged, or holds what a memory of arrays cannot store: text,
+            JPEG images, an array of more than a GiB.
     """
     try:
         import h5py
@@ -91,13 +91,13 @@ def _samples_of(episode: Group, number: int) -> list[Sample]:
 
 
 def _columns_of(node: Group, name: str) -> Columns:
-    """What a group holds."""
+    """Return the columns in a group, or in a data set of h5py."""
     if hasattr(node, "keys"):
         items = {key: _columns_of(node[key], f"{name}/{key}") for key in node}
         if items and all(key.startswith(_INDEX) for key in items):
             return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
         return items
-    if node.nbytes > _ARRAY_BYTES:  # of equal values, which take no room in the file
+    if node.nbytes > _ARRAY_BYTES:  # equal values take no room in the file, however many
         raise ValueError(
             f"{name} has {node.nbytes} bytes; at most {_ARRAY_BYTES} are read: write it in more "
             "episodes"
@@ -117,12 +117,13 @@ def _row(columns: Columns, k: int) -> Observation:
 
 
 def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
-    """Write samples as a Minari data set: whole episodes, observations as they are in the samples.
+    """Write samples as a Minari data set: whole episodes, with observations as they are in the
+    samples.
 
-    The folder's name is the data set's; one that ends in no version gets -v0.
+    The folder's name is the data set's; if it does not end in a version, -v0 is added.
 
     Returns:
-        How many episodes and steps were written.
+        The number of episodes and of steps written.
 
     Raises:
         MissingExtraError: minari is not installed.
@@ -163,7 +164,7 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
 
 
 def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
-    """From each reset to the end of its episode, where nothing is missing in between."""
+    """Yield the samples of each whole episode, from its reset to its end."""
     begun: dict[str, list[Sample]] = {}
     for buffer in buffers:
         for sample in buffer.memory:
@@ -176,12 +177,14 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
 
 
 def _stacked(values: Sequence[Observation]) -> Columns:
-    """T values of one structure -> columns."""
+    """Stack T values of one structure into columns."""
     return tree.map_leaves(lambda *leaves: np.stack(leaves), *values)
 
 
 def _space_of(columns: Columns) -> Space:
-    """A space that arrays [T, ...] come from; what its bounds were is not in the samples."""
+    """Return a space that arrays [T, ...] may come from; its original bounds are not in the
+    samples.
+    """
     if isinstance(columns, dict):
         return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
     if isinstance(columns, tuple | list):

@@ -1,20 +1,20 @@
 """Mini-races: a view of the memory in which each transition is at some moment of a race of T steps.
 
-Nothing of it is stored. When a transition is drawn, so is the number of steps u that its race has
-left, 1 to T. Of the k rewards that an n-step transition sums up (see `transitions`) those beyond
-the end of the race are left out:
+Nothing of it is stored. When a transition is drawn, so is u, the number of steps left in its race,
+1 to T. Of the k rewards that an n-step transition sums up (see `transitions`), those beyond the end
+of the race are left out:
 
     k' = min(k, u)
     y  = r(1) + gamma r(2) + ... + gamma^(k'-1) r(k') + gamma^k' (1 - d) V(obs(k'), (u - k') / T)
 
-d is 1 where the race is over (k' = u) or step k' terminated the episode, else 0. The network sees u
-/ T beside the observation. Its value is that of the next u steps alone, so that gamma may be 1:
+d is 1 if the race is over (k' = u) or step k' terminated the episode, else 0. Beside the
+observation, the network sees u / T. Its value is that of the next u steps alone, so gamma may be 1:
 
     V(obs, u / T) = E[r(1) + r(2) + ... + r(u)]
 
-and a worker, which always acts at the start of a race (u = T), takes what brings the most reward in
-the next T steps. A value that knows the time that is left is Pardo et al.'s, "Time Limits in
-Reinforcement Learning", 2018 (arXiv:1712.00378, section 3); to draw that time for each transition
+A worker always acts at the start of a race (u = T), and so chooses what brings the most reward in
+the next T steps. Values that depend on the time left are from Pardo et al., "Time Limits in
+Reinforcement Learning", 2018 (arXiv:1712.00378, section 3); drawing that time for each transition
 is an idea of Linesight's, for TrackMania.
 """
 
@@ -31,17 +31,18 @@ from tmrl_like.replay.row_set import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class MiniRaces(Options):
-    """How a memory draws mini-races; see `ReplayMemory(mini_races=…)`.
+    """Options for drawing mini-races; see `ReplayMemory(mini_races=…)`.
 
     Attributes:
-        seconds: how long a race is; needs the environment's time-step (`time_step_duration` of the
+        seconds: length of a race; needs the environment's time-step (`time_step_duration` of the
             memory).
-        steps: the same in environment steps, T; it comes before `seconds`. None: `seconds` count.
-        start_share: of the transitions drawn, the share that is put at the start of a race, where
+        steps: length of a race in environment steps, T; takes precedence over `seconds`. None:
+            `seconds` applies.
+        start_share: share of the transitions drawn that is put at the start of a race, where
             workers act (u = T).
-        final_share: the share that is put into a race's last `final_steps`, u drawn from them
-            uniformly: the values that all others are built on.
-        final_steps: see there.
+        final_share: share that is put into a race's last `final_steps`, with u drawn from them
+            uniformly: the values on which all others are built.
+        final_steps: see `final_share`.
     """
 
     seconds: AboveZero = 7.0
@@ -58,7 +59,7 @@ class MiniRaces(Options):
         )
 
     def length(self, time_step_duration: float | None) -> int:
-        """T; raises ConfigError where `seconds` count and nobody knows how long a time-step is."""
+        """Return T. Raises ConfigError if `seconds` applies and the time-step is unknown."""
         if self.steps is not None:
             return self.steps
         if not time_step_duration:
@@ -69,8 +70,8 @@ class MiniRaces(Options):
         return max(1, round(self.seconds / time_step_duration))
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], length: int) -> Rows:
-        """Steps that are left of a race of T = `length`, for transitions: int of this shape, 1 to
-        T.
+        """Draw how many steps are left of a race of T = `length`, for transitions: int of this
+        shape, 1 to T.
         """
         left = rng.integers(1, length + 1, shape)
         if self.start_share or self.final_share:

@@ -1,4 +1,4 @@
-"""What a `ReplayMemory` keeps of samples, and what its transitions are: its options on a page."""
+"""The options of `ReplayMemory`: what it keeps of samples, and what its transitions are."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ class ReplayOptions(Options):
     """Options of `ReplayMemory`.
 
     Attributes:
-        act_buf_len: how many actions the environment appends to its observations; the compressor
-            has dropped them. 0: none.
+        act_buf_len: number of actions that the environment appends to its observations, and the
+            compressor drops. 0: none.
         frame_stack: which part of an observation is a stack of the last k frames, an array [k,
-            ...], newest last; the compressor has kept the newest. 4: the observation itself,
+            ...], newest last, of which the compressor keeps the newest. 4: the observation itself;
             {"camera": 4} or {3: 4}: an item of a dict or tuple; 0: none.
         frame_padding: what the environment puts before an episode's first frame: "reset", that
             frame again, or "zero".
-        columns: items of `info`, arrays or numbers, that are kept as everything else is and come
-            back in `Batch.columns` and `Transition.info`: of the sample that the action led to.
-            Every step must bring them; zeros stand for what the samples of a reset do not bring.
-            "steps_to_end" is counted here: the steps from the older observation to the one that
-            terminated the episode, int32; 2^31 - 1 where it did not terminate, or has not yet.
-        n_steps: how many rewards a transition sums up (see `replay.transitions`). From 2 on `rew`
+        columns: items of `info`, arrays or numbers, that are kept and returned in `Batch.columns`
+            and `Transition.info`, from the sample that the action led to. Every step must bring
+            them; samples of a reset that lack them get zeros. "steps_to_end" is counted by the
+            memory: the steps from the older observation to the one that terminated the episode,
+            int32; 2^31 - 1 if the episode has not terminated.
+        n_steps: how many rewards a transition sums up (see `replay.transitions`). From 2 on, `rew`
             is their discounted sum, next_obs, terminated and truncated are the last step's, and
-            `Batch.discount` says what the value of next_obs counts.
-        gamma: discount per step; needed for n_steps above 1, shaping and mini-races, and then the
-            agent's.
-        greedy_only: fewer steps are summed up where one of them, not the first, was not the
-            policy's best: info has "greedy" then, which is among the columns.
-        shaping: weight of the potentials in info's "potential", which is among the columns then
-            (see `replay.transitions`); 0: they are kept and do not count. None: there are none.
-        mini_races: put each transition at a random moment of a race of a few seconds, whose end is
-            the end of all that counts (see `replay.mini_races`); the agent must take
-            `Batch.time_left`. None: there are no races.
-        time_step_duration: of the environment, in seconds, for mini-races in seconds; None: it is
-            not known.
-        held_out: share of the episodes, 0 to below 1, that training never draws from:
-            `sample_held_out` does. Which they are depends on their numbers in their lane alone:
-            with 0.05 the 10th, the 30th, …
+            `Batch.discount` is the factor on the value of next_obs.
+        gamma: discount per step, which must equal the agent's; needed for n_steps above 1, shaping
+            and mini-races.
+        greedy_only: end a sum before an action, other than its first, that was not the policy's
+            best; `info` must then have "greedy", which joins the columns.
+        shaping: weight of the potentials, `info["potential"]`, which then join the columns (see
+            `replay.transitions`); 0: they are kept and do not count. None: there are none.
+        mini_races: put each transition at a random moment of a race of a few seconds, beyond whose
+            end nothing counts (see `replay.mini_races`); the agent must take `Batch.time_left`.
+            None: there are no races.
+        time_step_duration: the environment's time-step in seconds, for mini-races in seconds; None:
+            unknown.
+        held_out: share of the episodes, 0 to below 1, that is never drawn for training, only by
+            `sample_held_out`. An episode's number in its lane alone decides: with 0.05 it is the
+            10th, the 30th, …
         scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than
-            RAM. They are in files without names there, which are gone when the memory is. None: in
-            RAM.
+            RAM. They are unnamed files there, which disappear with the memory. None: in RAM.
     """
 
     act_buf_len: int = 0
@@ -83,12 +82,12 @@ class ReplayOptions(Options):
 
     @property
     def frames(self) -> int:
-        """Of the largest stack; 0: there is none."""
+        """Number of frames of the largest stack; 0: there is none."""
         return max(stacks_in(self.frame_stack).values(), default=0)
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All columns: those that are named, and what rewards depend on."""
+        """Names of all columns: those in `columns`, and those that rewards depend on."""
         names = list(self.columns)
         if self.greedy_only:
             names.append("greedy")
@@ -98,12 +97,12 @@ class ReplayOptions(Options):
 
     @property
     def race_steps(self) -> int:
-        """How many steps a mini-race has; 0: there are none."""
+        """Number of steps of a mini-race; 0: there are no races."""
         return 0 if self.mini_races is None else self.mini_races.length(self.time_step_duration)
 
 
 def check_weights(gamma: float | None, shaping: float | None) -> None:
-    """Raise ConfigError for what a discount and a weight of potentials cannot be; None: there is
+    """Raise ConfigError if the discount or the weight of potentials is out of range; None: there is
     none.
     """
     expect(gamma is None or 0.0 <= gamma <= 1.0, "gamma", gamma, "0 to 1")

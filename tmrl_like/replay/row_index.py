@@ -1,17 +1,17 @@
-"""Which stored sample follows which, and which transitions are whole: the index of `ReplayMemory`.
+"""The index of `ReplayMemory`: which stored sample follows which, and which transitions are whole.
 
-Samples of all workers lie in one ring of rows, in the order of arrival. Per row the row before it
-in its stream is kept, its `parent`. An episode begins with one row for each action of its first
-action buffer, so that a walk of that length from any later row of the episode stays within it. No
-transition ends in a reset, so the parent of any row that a transition ends in is the row that it
-starts from.
+Samples of all workers lie in one ring of rows, in order of arrival. For each row, the index keeps
+its `parent`: the row before it in its stream. An episode begins with one row for each action of its
+first action buffer, so that a walk of that length from any later row of the episode stays within
+it. No transition ends in a reset, so the parent of any row that a transition ends in is the row
+that it starts from.
 
 Stacks of frames are walked in the same way, except that a walk stays at every reset: the first
 frame of an episode is repeated.
 
-A walk can go on as long as it meets older rows: where a stream begins a row is its own parent, and
-a parent that the ring has overwritten is newer. A transition is whole when all rows are there that
-its older observation is made of.
+A walk can continue as long as it meets older rows: at the beginning of a stream a row is its own
+parent, and a parent that the ring has overwritten is newer. A transition is whole if all rows that
+its older observation is made of are present.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ class RowIndex:
     """The index of a ring of `capacity` rows.
 
     Attributes:
-        written: samples ever stored; the next one goes to row `written % capacity`.
-        parent: int32 [capacity], see above.
-        following: int32 [capacity], the next row of the stream, if there is one; empty where
+        written: number of samples ever stored; the next one goes to row `written % capacity`.
+        parent: int32 [capacity], the row before in the stream; the row itself where a stream
+            begins.
+        following: int32 [capacity], the next row of the stream, if there is one; empty if
             transitions have one step.
         is_reset: bool [capacity].
-        older_frame: as `parent`, but the row itself at each reset; `parent` where there are no
+        older_frame: as `parent`, but the row itself at each reset; `parent` itself if there are no
             stacks.
         steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a
-            row has so far; empty where all have one.
-        training: the rows that whole transitions end in.
-        held_out: those of them that are never trained on, which are not in `training`.
+            row has so far; empty if all have one.
+        training: the rows that whole transitions end in, without those in `held_out`.
+        held_out: the rows that whole transitions of held-out episodes end in; never trained on.
     """
 
     def __init__(self, capacity: int, options: ReplayOptions) -> None:
-        """An empty index; memory is taken up as rows are written."""
+        """Make an empty index; memory is taken up as rows are written."""
         self._actions, self._frames = max(1, options.act_buf_len), options.frames
         self._longest = max(self._actions, self._frames)
         self._n_steps = options.n_steps
@@ -60,19 +61,18 @@ class RowIndex:
         self._begins = np.zeros(ahead, np.bool_)
         self.training = RowSet(capacity)
         self.held_out = RowSet(capacity)
-        # the sequence number of each stream's newest row, in their order
+        # the sequence number of each stream's newest row, in ascending order
         self._newest: dict[str, int] = {}
-        # rows behind which a stream does not go on in the next row, and where it does
+        # rows after which a stream does not continue in the next row, and where it continues
         self._jumps: dict[int, int] = {}
 
     @property
     def room(self) -> int:
-        """How many samples the next `extend` takes: as far as the end of the ring."""
+        """How many samples the next `extend` can take: up to the end of the ring."""
         return self.capacity - self.written % self.capacity
 
     def extend(self, stream: str, is_reset: Flags, is_held_out: Flags) -> int:
-        """Make room for the next n <= `room` samples of a stream; returns the first row that they
-        go to.
+        """Make room for the next n <= `room` samples of a stream; return the first of their rows.
 
         Transitions that end in a sample that `is_held_out` go to `held_out`, the others to
         `training`.
@@ -101,8 +101,10 @@ class RowIndex:
         return first
 
     def count_steps(self, row: int, begins: Flags) -> None:
-        """Count the newest n steps, to `row` and those behind it; `begins`, bool [n]: of no earlier
-        transition.
+        """Update `steps` for the n newest rows, from `row` on, and for those before them that they
+        continue.
+
+        `begins`, bool [n], marks steps that are part of no earlier transition.
         """
         rows: Rows = np.arange(row, row + len(begins))
         self._begins[rows] = begins
@@ -114,7 +116,7 @@ class RowIndex:
             self.steps[rows] = count
 
     def back_to_reset(self, row: int) -> Iterator[int]:
-        """A row, and those before it in its episode."""
+        """Yield a row, and those before it in its episode."""
         while not self.is_reset[row]:
             yield row
             before = int(self.parent[row])
@@ -123,8 +125,8 @@ class RowIndex:
             row = before
 
     def _overwrite(self, rows: Rows) -> Rows:
-        """Forget what is in the n rows to come; returns those whose history may reach back there,
-        and more.
+        """Forget the n rows that are about to be overwritten; return the rows whose history may
+        reach back to them, and possibly others.
         """
         if self.written < self.capacity:
             return rows[:0]
@@ -143,7 +145,7 @@ class RowIndex:
         return np.array(sorted(shortened.difference(rows.tolist())), np.intp)
 
     def _are_whole(self, rows: Rows) -> Flags:
-        """Which rows, of n, end a transition whose history is there: bool [n]."""
+        """Return which of n rows end a transition whose history is present: bool [n]."""
         walk = follow(self.parent, rows, self._longest)
         age = self._age(walk)
         is_there = age[1:] > age[:-1]
@@ -154,7 +156,7 @@ class RowIndex:
         return whole
 
     def _age(self, rows: _RowOrRows) -> _RowOrRows:
-        """How many samples have been written since that of a row, or of each of several."""
+        """Return how many samples have been written since that of a row, or of each of several."""
         return (self.written - 1 - rows) % self.capacity
 
     def _take_out(self, rows: Rows) -> None:
@@ -163,7 +165,7 @@ class RowIndex:
 
 
 def follow(links: Array, rows: Rows, steps: int) -> Rows:
-    """Follow `parent`, `older_frame` or `following`: int [steps + 1, *rows.shape], `rows`
+    """Follow `parent`, `older_frame` or `following`: return int [steps + 1, *rows.shape], `rows`
     themselves first.
     """
     walked = np.empty((steps + 1, *rows.shape), np.intp)

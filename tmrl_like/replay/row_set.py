@@ -13,12 +13,12 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 
 class RowSet:
-    """Rows in any order; drawing, adding and taking out need no search. Memory is taken up as rows
-    are added.
+    """A set of rows in any order; drawing, adding and removing need no search. Memory is taken up
+    as rows are added.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Of a ring of `capacity` rows, none."""
+        """Make an empty set, for a ring of `capacity` rows."""
         self._rows = np.zeros(capacity, np.int32)
         # where a row stands in `_rows`, plus one; 0: nowhere
         self._place = np.zeros(capacity, np.int32)
@@ -29,7 +29,7 @@ class RowSet:
 
     @property
     def rows(self) -> Array:
-        """All of them: int32 [len(self)], a view."""
+        """All rows in the set: int32 [len(self)], a view."""
         return self._rows[: self._count]
 
     def add(self, rows: Rows) -> None:
@@ -39,7 +39,7 @@ class RowSet:
         self._count = count
 
     def take_out(self, rows: Rows) -> None:
-        """Take out those of these that are in it; rows from the end fill the holes."""
+        """Remove those of these rows that are in the set; rows from the end fill the gaps."""
         if not self._count:
             return
         rows = rows[self._place[rows] > 0]

@@ -1,7 +1,7 @@
-"""What a sample must be: of the form of the spaces, as the first one that was stored, and finite.
+"""Checks samples: they must have the form of the spaces and of the first one stored, and be finite.
 
-`SampleCheck` looks at what arrives at a trainer, before it reaches any memory; `ReplayMemory`,
-whose samples come from data sets and logs as well, compares their structure with that of its first
+`SampleCheck` examines what arrives at a trainer, before it reaches any memory. `ReplayMemory`,
+whose samples also come from data sets and logs, compares their structure with that of its first
 step.
 """
 
@@ -37,7 +37,7 @@ from tmrl_like.wire.schema import (
 from tmrl_like.wire.spaces import Space
 
 Shapes: TypeAlias = dict[str, list[tuple[int, ...]]]
-"""Of the arrays of each field, sorted."""
+"""The shapes of each field's arrays, sorted."""
 
 NUMBERS = ("rew", "terminated", "truncated")
 NAMES = ("act", "obs", *NUMBERS)  # a sample without its info
@@ -46,7 +46,7 @@ _SINGLE: list[tuple[int, ...]] = [()]
 
 
 class LeafForm(NamedTuple):
-    """A leaf of a sample."""
+    """The place and the form of a leaf of a sample."""
 
     place: int  # among all leaves of the sample, left to right
     path: str  # e.g. `obs[2]`
@@ -54,7 +54,7 @@ class LeafForm(NamedTuple):
 
     @property
     def numbers(self) -> ArrayForm:
-        """Its dtype and shape; raises MemoryContractError for text, bytes and None."""
+        """Its dtype and shape. Raises MemoryContractError for text, bytes and None."""
         numbers = array_form(self.leaf)
         if numbers is None:
             assert isinstance(self.leaf, PlainLeaf)
@@ -66,7 +66,7 @@ class LeafForm(NamedTuple):
 
 
 class FieldForm(NamedTuple):
-    """A field of a sample, or an item of its info."""
+    """The form of a field of a sample, or of an item of its info."""
 
     name: str
     node: Node
@@ -74,7 +74,9 @@ class FieldForm(NamedTuple):
 
 
 def parts_of(schema: Node) -> dict[str, FieldForm]:
-    """The fields of samples of one structure, and the items of their info as `item(name)`."""
+    """Return the fields of samples of one structure, and the items of their info as
+    `item(name)`.
+    """
     assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
     info = schema.items[len(NAMES)]
     items = zip(map(item, info.keys), info.items, strict=True) if isinstance(info, DictNode) else ()
@@ -88,21 +90,21 @@ def parts_of(schema: Node) -> dict[str, FieldForm]:
 
 
 def item(name: str | int) -> str:
-    """How an item of info is called."""
+    """Return the name of an item of info, as in messages and `Table.fields`."""
     return f"info[{name!r}]"
 
 
 def refuse_no_number(part: FieldForm) -> None:
-    """Raise MemoryContractError for what is not a single number."""
+    """Raise MemoryContractError unless a part is a single number."""
     if not isinstance(part.node, Leaf) or math.prod(part.leaves[0].numbers.shape) != 1:
         raise MemoryContractError(f"{part.name} is not a single number but {part.node}")
 
 
 def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "same_kind"]) -> None:
-    """Refuse samples whose leaves cannot be cast to those of the first one.
+    """Raise unless the leaves of samples can be cast to those of the first one.
 
     Raises:
-        MemoryContractError: another structure, shape or dtype; the message names the leaf.
+        MemoryContractError: the structure, a shape or a dtype differs; the message names the leaf.
     """
     if now.node == first.node:
         return
@@ -124,7 +126,7 @@ def refuse_change(first: FieldForm, now: FieldForm, casting: Literal["safe", "sa
 
 
 def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
-    """Raise MemoryContractError where a sample lacks an item of info."""
+    """Raise MemoryContractError if a sample lacks an item of info."""
     if name not in parts:
         there = ", ".join(other[5:-1] for other in list(parts)[len(NAMES) :])
         raise MemoryContractError(
@@ -137,11 +139,10 @@ def refuse_missing(name: str, parts: dict[str, FieldForm]) -> None:
 def expected_shapes(
     observation_space: Space, action_space: Space, memory: MemoryDataloading
 ) -> Shapes:
-    """The shapes that samples have where they arrive; none where a compressor of the user's own may
-    run.
+    """Return the shapes of samples on arrival; none, if a compressor of the user's own may run.
 
     Raises:
-        MemoryContractError: the memory's own compressor does not take observations of this space.
+        MemoryContractError: the memory's own compressor does not accept observations of this space.
     """
     obs = memory.compressed(copy.deepcopy(observation_space).sample())
     if obs is None:
@@ -151,9 +152,7 @@ def expected_shapes(
 
 
 def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
-    """Raise MemoryContractError where arrays have other shapes, in any order, than those that are
-    expected.
-    """
+    """Raise MemoryContractError unless the arrays have the expected shapes, in any order."""
     for name, shapes in expected.items():
         found = sorted(leaf.numbers.shape for leaf in parts[name].leaves)
         if found != shapes and not (
@@ -166,17 +165,18 @@ def refuse_other_shapes(parts: dict[str, FieldForm], expected: Shapes) -> None:
 
 
 class SampleCheck:
-    """Refuses samples that training could not use, whatever worker they come from. Any one thread.
+    """Refuses samples that training could not use, whichever worker sent them. For one thread at a
+    time.
 
-    Where the spaces hold numbers the samples do (a memory with `takes_text` excepted). Where the
-    memory's own compressor is known, arrays have the shapes of the spaces, in any order; dtypes are
-    the memory's to compare.
+    Samples must hold numbers where the spaces do (except for a memory with `takes_text`). If the
+    memory's own compressor is known, arrays must have the shapes of the spaces, in any order.
+    Comparing dtypes is left to the memory.
     """
 
     def __init__(
         self, observation_space: Space, action_space: Space, memory: MemoryDataloading
     ) -> None:
-        """Work out what is expected; nothing of the memory is used later."""
+        """Work out what is expected; the memory is not used later."""
         texts = {
             name
             for name, space in (("obs", observation_space), ("act", action_space))
@@ -185,7 +185,7 @@ class SampleCheck:
         self._numeric = [] if memory.takes_text else [name for name in NAMES if name not in texts]
         self._shapes: Shapes = {}
         if not texts and not memory.takes_text:
-            with contextlib.suppress(MemoryContractError):  # its compressor says so on the workers
+            with contextlib.suppress(MemoryContractError):  # the compressor raises on the workers
                 self._shapes = expected_shapes(observation_space, action_space, memory)
         self._items = [*map(item, memory.columns)]
         is_raw = memory.obs_preprocessor is not None or memory.sample_preprocessor is not None
@@ -193,14 +193,14 @@ class SampleCheck:
         self._floats_of = lru_cache(maxsize=256)(self._checked)
 
     def structure(self, schema: Node) -> None:
-        """Raise MemoryContractError, with place and both, where a sample's structure is not that of
-        the spaces.
+        """Raise MemoryContractError if a sample's structure does not match the spaces; the message
+        names the place, what was found and what was expected.
         """
         self._floats_of(schema)
 
     def values(self, block: SampleBlock) -> None:
-        """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square
-        in float32 is.
+        """Raise MemoryContractError for a number that is NaN or infinite, or whose square is
+        infinite in float32.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             for segment in block.segments:
@@ -208,7 +208,7 @@ class SampleCheck:
                     _refuse_not_finite(segment.leaves[leaf.place], leaf.path)
 
     def _checked(self, schema: Node) -> list[LeafForm]:
-        """The leaves that hold floats and must be finite."""
+        """Check a structure; return its leaves that hold floats and must be finite."""
         parts = parts_of(schema)
         for _, path, leaf in _leaves_in(parts, self._numeric):
             if isinstance(leaf, PlainLeaf) and leaf.kind in ("str", "bytes"):
@@ -223,7 +223,7 @@ class SampleCheck:
 
 
 def _leaves_in(parts: dict[str, FieldForm], names: list[str]) -> list[LeafForm]:
-    """The leaves of those parts that are there."""
+    """Return the leaves of those of the named parts that exist."""
     return [leaf for name in names if name in parts for leaf in parts[name].leaves]
 
 
@@ -242,7 +242,9 @@ def _shapes_of(value: Observation) -> list[tuple[int, ...]]:
 
 
 def _refuse_not_finite(column: Array, name: str) -> None:
-    """`column` is [N, ...] of floats."""
+    """Raise MemoryContractError if a column, floats [N, ...], holds a number whose square is not
+    finite in float32.
+    """
     flat = column.astype(np.float32, copy=False).reshape(-1)
     if math.isfinite(np.dot(flat, flat)):
         return

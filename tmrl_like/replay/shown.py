@@ -1,4 +1,4 @@
-"""What a data set shows of acting, for an actor to be trained on without an environment."""
+"""The observations and actions of a data set, for training an actor without an environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_NEEDED = {"dataset_path": "", "demonstrations_path": "", "held_out": 0.0}
 
 
 class ShownStep(NamedTuple):
-    """A step of somebody: what he saw, as an actor sees it, and what he did."""
+    """A recorded step: the observation as an actor sees it, and the action that was taken."""
 
     obs: Observation
     act: Action
@@ -31,14 +31,14 @@ def shown_steps(
     observation_space: Space,
     action_space: Space,
 ) -> list[ShownStep]:
-    """The steps of a data set, in which there is a memory's compressor; the demonstrations alone,
-    where there are any.
+    """Return the steps of a data set, rebuilt by a memory; only the demonstrations, if there are
+    any.
 
     Args:
-        buffers: of the data set.
-        memory_cls: makes what rebuilds the observations: the experiment's memory.
-        observation_space: of the environment.
-        action_space: of the environment.
+        buffers: samples of the data set, reduced by the memory's compressor.
+        memory_cls: makes the memory that rebuilds the observations: the experiment's.
+        observation_space: the environment's.
+        action_space: the environment's.
 
     Raises:
         ConfigError: there is no step.
@@ -78,7 +78,7 @@ def _steps_of(memory: MemoryDataloading, episode: int) -> Iterator[ShownStep]:
 
 
 def recorded_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
-    """Each episode's samples, those of its reset first."""
+    """Yield the samples of each episode, those of its reset first."""
     under_way: dict[str, list[Sample]] = {}
     for buffer in buffers:
         samples = under_way.setdefault(buffer.stream, [])

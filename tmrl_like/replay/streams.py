@@ -1,22 +1,23 @@
-"""Several workers, one list: what a memory that looks back over earlier samples may rely on.
+"""Puts the samples of several workers into one list, in an order that lets a memory look back over
+earlier samples.
 
 A user's memory appends samples to lists and rebuilds a transition from the samples before it. With
-several workers that only works when each sample's recent past in the list is its own worker's.
-`StreamSorter` sees to it, so that the user's memory need not know that there are several:
+several workers that works only if each sample's recent past in the list is its own worker's.
+`StreamSorter` ensures this, so that the user's memory need not know about several workers:
 
-- Samples of the stream that appended last go through at once. With one worker that is all that
+- Samples of the stream that was appended last are passed on at once. With one worker, nothing else
   happens.
-- Samples of another stream are held until there are enough of them to be worth a switch.
-- At a switch the stream's own newest samples (up to `context_length`) go in again first, as
+- Samples of another stream are held back until there are enough of them to be worth a switch.
+- At a switch, the stream's own newest samples (up to `context_length`) are appended again first, as
   *context*: copies whose `info.is_context` is True. They are history; the base class trains on no
   transition that ends in one.
-- Where a stream has fewer samples than that, because it is new, its first samples are marked as
-  context instead, until `context_length` of them are in place: before that, looking back would meet
-  another stream.
+- If a stream has fewer samples than that, because it is new, its first samples are marked as
+  context instead, until `context_length` of them are in place: before that, looking back would
+  reach another stream.
 
-Flags of context samples (terminated, truncated, is_reset) stay as they were: the past looks like
-the past. A worker that dies inside an episode needs no care: its stream never continues, and
-whoever comes next switches.
+Flags of context samples (terminated, truncated, is_reset) stay as they were, so that the past is
+unchanged. A worker that dies during an episode needs no special care: its stream never continues,
+and any other stream begins with a switch.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ _DATA_SET = "\0data set"  # no stream has this name
 
 
 class StreamSorter:
-    """Decides what goes into the memory, and in which order. Knows nothing of the memory itself."""
+    """Decides what is appended to the memory, and in which order. Does not depend on the memory
+    itself.
+    """
 
     def __init__(self, append: Callable[[Buffer], None]) -> None:
-        """Start with an empty memory, to which `append` appends."""
+        """Start with an empty memory; `append` appends to it."""
         self._append = append
         self._current: str | None = None  # None: nothing has been appended yet
         self._to_mark = 0
@@ -43,7 +46,9 @@ class StreamSorter:
         self._held: dict[str, list[Sample]] = {}  # longest waiting stream first
 
     def start_behind_other_samples(self) -> None:
-        """The memory holds samples (a data set) that belong to no stream to come."""
+        """Take into account that the memory holds samples (a data set) that belong to no future
+        stream.
+        """
         self._current = _DATA_SET
 
     def add(self, buffer: Buffer, context_length: int, min_run: int) -> None:
@@ -57,7 +62,7 @@ class StreamSorter:
         ends = len(held) >= context_length and any(
             sample.terminated or sample.truncated for sample in held
         )
-        # the end of an episode, unless the context would outweigh it, or a long run
+        # switch at the end of an episode, unless the context outweighs it, or after a long run
         if ends or len(held) >= min_run:
             self._switch_to(buffer.stream, context_length)
         while sum(map(len, self._held.values())) > _MAX_HELD:
@@ -65,7 +70,7 @@ class StreamSorter:
             self._switch_to(next(iter(self._held)), context_length)
 
     def flush(self, context_length: int, stream: str | None = None) -> None:
-        """Stop holding samples back, of one stream or of all."""
+        """Append the samples that are held back, of one stream or of all."""
         for name in list(self._held):
             if stream in (None, name):
                 self._switch_to(name, context_length)
@@ -93,12 +98,12 @@ class StreamSorter:
 
 
 def info_of(sample: Sample) -> Info:
-    """What the framework knows of a sample; of one of the user's own making nothing."""
+    """Return what the framework knows about a sample; the defaults, if the user made the sample."""
     return sample.info if isinstance(sample.info, Info) else Info()
 
 
 def as_context(sample: Sample) -> Sample:
-    """A copy that no transition ends in."""
+    """Return a copy in which no transition ends."""
     info = info_of(sample)
     return sample._replace(
         info=Info(info, info.is_reset, True, info.timing, info.original, info.episode)

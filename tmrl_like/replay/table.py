@@ -1,5 +1,5 @@
-"""The columns of `ReplayMemory`: each leaf of a sample is one array [capacity, ...]; what does not
-fit is refused.
+"""The columns of `ReplayMemory`: each leaf of a sample is one array [capacity, ...]. Samples that
+do not fit are refused.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ from tmrl_like.wire.schema import (
 STEPS_TO_END = "steps_to_end"  # a column that is computed
 NOT_FINISHED = 2**31 - 1
 _STEPS_TO_END = LeafForm(0, STEPS_TO_END, ScalarLeaf("<i4"))
-_SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # that rewards depend on
+_SINGLE_NUMBERS = {*NUMBERS, item("greedy"), item("potential")}  # rewards depend on them
 _NO_TIMING = StepTiming(0.0, 0.0, 0.0, 0)
 _MOST_STRUCTURES = 256
 
 Places: TypeAlias = dict[str, list[int]]
-"""Which leaves of a sample are those of each field; items of info may be missing."""
+"""For each field, the places of its leaves in a sample; items of info may be missing."""
 
 
 class Arrival:
-    """Samples of one stream as columns, whichever way they came.
+    """Samples of one stream as columns, whether they arrived as columns or one by one.
 
     Attributes:
-        buffer: the same.
+        buffer: the samples as they arrived.
         is_reset: bool [N].
         episode: uint8 [N], see `Info`.
         segments: samples of one structure each, and whether all of them are of resets.
     """
 
     def __init__(self, buffer: Buffer, columns: Sequence[str]) -> None:
-        """Take of info what `columns` name, at least."""
+        """Take from info at least the items that `columns` name."""
         blocks = buffer.blocks or (_block_of(buffer, columns),)
         self.buffer = buffer
         self.is_reset = np.concatenate([block.is_reset for block in blocks])
@@ -82,7 +82,7 @@ class Arrival:
 
 
 def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
-    """Samples that came one by one."""
+    """Return samples that arrived one by one as columns."""
     writer = PacketWriter()
     for sample in buffer.memory:
         info = info_of(sample)
@@ -93,14 +93,16 @@ def _block_of(buffer: Buffer, columns: Sequence[str]) -> Block:
 
 @dataclass(eq=False)
 class Column:
-    """The values of one leaf of all samples."""
+    """The values of one leaf in all samples."""
 
-    leaf: Leaf  # as it comes back: a stack is an array
+    leaf: Leaf  # as it is returned: a stack is an array
     array: Array  # [capacity, *shape in one sample]
-    frames: int  # how many make a stack; 0: it is none
+    frames: int  # how many make a stack; 0: not a stack
 
     def widen(self, values: Array) -> None:
-        """Make whole numbers fit for these values, fractions among them."""
+        """Give a column of whole numbers a dtype that holds these values as well, fractions
+        included.
+        """
         if values.dtype == self.array.dtype or self.array.dtype.kind == "f":
             return
         dtype = np.result_type(self.array.dtype, values.dtype)
@@ -127,27 +129,27 @@ class Field:
         )
 
     def tree(self, leaves: Sequence[Observation]) -> Observation:
-        """Put leaves, left to right, into the field's structure; there is a short cut for the most
-        common one.
+        """Put leaves, left to right, into the field's structure; the most common one has a fast
+        path.
         """
         return tuple(leaves) if self._is_flat_tuple else fill(self.form.node, iter(leaves))
 
 
 class Table:
-    """A ring of rows, whose columns are made for a first step of an episode: all others have its
-    form.
+    """A ring of rows. Its columns are made for the first step of an episode, whose form all other
+    samples must have.
 
     Attributes:
-        fields: as `NAMES`, and the kept items of info as `item(name)`.
-        row_bytes: of a row in all columns.
+        fields: those in `NAMES`, and the kept items of info as `item(name)`.
+        row_bytes: size of a row, over all columns.
     """
 
     def __init__(self, first: Node, capacity: int, options: ReplayOptions) -> None:
         """Reserve the columns.
 
         Raises:
-            MemoryContractError: there is something else than arrays and numbers.
-            ConfigError: they are larger than RAM, or than the disk.
+            MemoryContractError: a sample holds something other than arrays and numbers.
+            ConfigError: the columns are larger than RAM, or than the disk.
         """
         self.capacity = capacity
         self._scratch_dir = options.scratch_dir
@@ -190,26 +192,28 @@ class Table:
             ) from None
 
     def _reserved(self, numbers: ArrayForm) -> Array:
-        """Zeros, whose memory is taken up as rows are written."""
+        """Return zeros, whose memory is taken up as rows are written."""
         dtype, shape = numbers
         if self._scratch_dir is None:
             return np.zeros(shape, dtype)
         size = max(1, math.prod(shape) * dtype.itemsize)
-        # gone when nothing is mapped any more
+        # the file disappears once it is no longer mapped
         with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:
             allocate(file, size)
             return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
     def fits(self, arrival: Arrival) -> list[Places]:
-        """Where each segment has what goes into the columns; MemoryContractError: something does
-        not fit.
+        """Return, for each segment, where it holds the values of the columns. Raises
+        MemoryContractError if something does not fit.
         """
         return [
             self._places(segment.schema, only_resets) for segment, only_resets in arrival.segments
         ]
 
     def _places(self, schema: Node, only_resets: bool) -> Places:
-        """What a sample of a reset brings may be cast: no transition ends there."""
+        """Return where samples of one structure hold the values of the columns. Those of resets may
+        be cast, because no transition ends there.
+        """
         known = self._known.get((schema, only_resets))
         if known is not None:
             return known
@@ -234,22 +238,22 @@ class Table:
         return places
 
     def numbers(self, field: str, row: int, n: int) -> Array:
-        """The numbers of a field at n rows, [n]."""
+        """Return the numbers of a field in n rows, from `row` on: [n]."""
         return self.fields[field].columns[0].array[row : row + n].reshape(n)
 
     def write(
         self, row: int, n: int, arrival: Arrival, start: int, found: Sequence[Places]
     ) -> None:
-        """Write the n samples of an arrival that begin with its sample `start` to n rows; `found`:
-        what `fits` says.
+        """Write n samples of an arrival, from its sample `start` on, to n rows, from `row` on;
+        `found` is the result of `fits`.
 
-        Items of info that samples lack are zeros.
+        Items of info that samples lack become zeros.
         """
-        at = row - start  # where the first sample of the segment would be
+        at = row - start  # the row of the segment's first sample, if it were written
         for (segment, only_resets), places in zip(arrival.segments, found, strict=True):
             low, high = max(0, row - at), min(segment.rows, row + n - at)
             if low < high:
-                if not only_resets:  # else it may be cast
+                if not only_resets:  # values of resets may be cast instead
                     self.fields["rew"].columns[0].widen(segment.leaves[places["rew"][0]])
                 for name, field in self.fields.items():
                     for k, column in enumerate(field.columns):
@@ -264,8 +268,8 @@ class Table:
 
 
 def _frames_in(options: ReplayOptions, obs: FieldForm) -> dict[str, int]:
-    """How many frames are stacked in the leaves, by their paths, of a (compressed) observation that
-    are stacks.
+    """Return the number of frames of each stack in a (compressed) observation, by the path of its
+    leaf.
     """
     frames = {
         f"obs{tree.name_of(path)}": size for path, size in stacks_in(options.frame_stack).items()

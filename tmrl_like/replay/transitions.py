@@ -1,28 +1,28 @@
-"""Transitions out of rows: of one step, or of n with the sum of their rewards.
+"""Rebuilds transitions from rows: of one step, or of n steps with the sum of their rewards.
 
-Each row is read by one gather per column, for a whole batch and for a single transition alike: both
-hold the same bits.
+Rows are read with one gather per column, for a whole batch and for a single transition alike, so
+both hold the same bits.
 
-n-step returns: for a transition whose action led to reward r(1), with k <= n steps that the same
-episode went on,
+n-step returns: for a transition whose action led to reward r(1), in an episode that went on for
+k <= n steps,
 
     y = r(1) + gamma r(2) + ... + gamma^(k-1) r(k) + gamma^k (1 - terminated(k)) V(obs(k))
 
-(Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n where the
-episode ends first, terminated or truncated, at the first action that was not greedy, if those are
-to end it, and where the memory holds no more of it yet: a shorter return is as true as a longer
-one. k is counted when samples arrive (`RowIndex.steps`), and rewards and potentials are stored step
-by step; they are summed up when a transition is drawn, so that gamma and the weight of the
-potentials may change at any time.
+(Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n if the episode
+ends first (terminated or truncated), if an action is not greedy and such actions end the sum, or if
+the memory does not hold more of the episode yet. A shorter return is as valid as a longer one. k is
+counted when samples arrive (`RowIndex.steps`). Rewards and potentials are stored step by step and
+summed up when a transition is drawn, so gamma and the weight of the potentials may change at any
+time.
 
-With potentials phi of weight w each reward becomes r + w (gamma phi(s') - phi(s)) (Ng, Harada and
-Russell, "Policy invariance under reward transformations", 1999, equation 2). Over k steps all but
-two cancel out:
+With potentials phi of weight w, each reward becomes r + w (gamma phi(s') - phi(s)) (Ng, Harada and
+Russell, "Policy invariance under reward transformations", 1999, equation 2). Over k steps, all but
+two terms cancel out:
 
     y' = y + w (gamma^k phi(obs(k)) - phi(obs(0)))
 
-phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over, without which the
-best policy would change with phi.
+phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over; otherwise, the best
+policy would change with phi.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
     import torch
 
 Number: TypeAlias = Union["torch.Tensor", float]
-"""Of one transition, or of a batch of them."""
+"""A number of one transition, or of a batch of them."""
 
 _POTENTIAL = item("potential")
 
 
 class Rebuilder:
-    """Makes transitions of rows; puts action buffers and stacks of frames together again.
+    """Makes transitions from rows, and rebuilds action buffers and stacks of frames.
 
-    Where a method takes a device, it gives tensors [B, ...] on it, numbers as float32 [B]; without
-    one, of batches of one, what was stored, of the type that it had.
+    A method that takes a device returns tensors [B, ...] on it, with numbers as float32 [B]. With
+    None as device it serves batches of one, and returns what was stored, in its original type.
     """
 
     def __init__(self, table: Table, index: RowIndex, options: ReplayOptions) -> None:
-        """Read from these."""
+        """Read from this table, with this index."""
         self.table = table
         self.index = index
         self.options = options
@@ -74,14 +74,16 @@ class Rebuilder:
         shaping: float = 0.0,
         left: Rows | None = None,
     ) -> list[Batch]:
-        """M batches of the transitions that begin with the steps to `rows`, int [M, B].
+        """Return M batches of the transitions that begin with the steps to `rows`, int [M, B].
+
+        `discount` of a batch is gamma^k, or None if n is 1 and there are no races.
 
         Args:
-            rows: which; `discount` is gamma^k, None where n is 1 and there are no races.
+            rows: the rows that the transitions' first steps lead to.
             device: of the tensors.
             gamma: discount per step.
             shaping: w, weight of the potentials.
-            left: of a race, how many steps are left at the older observation, int [M, B]; None: no
+            left: how many steps of a race are left at the older observation, int [M, B]; None: no
                 races.
         """
         beside: dict[str, Sequence[Number]] = {}
@@ -126,8 +128,8 @@ class Rebuilder:
         ]
 
     def original(self, row: int, originals: Mapping[int, Six | None], gamma: float) -> Six | None:
-        """CRC debugging: what the environment produced of the transition that begins with the step
-        to a row.
+        """Return what the environment produced for the transition that begins with the step to a
+        row, for CRC debugging; None if that is not known.
 
         `originals` are single steps, by their rows.
         """
@@ -140,7 +142,7 @@ class Rebuilder:
             step = originals.get(int(ahead[k, 0]))
             if step is None:
                 return None
-            # in the order of `_summed`, and with its bits
+            # in the order of `_summed`, for the same bits
             rew += gamma**k * float(np.asarray(step[2]).item())
             steps.append(step)
         return (*steps[0][:2], rew, *steps[-1][3:6])
@@ -148,8 +150,8 @@ class Rebuilder:
     def _ends_of(
         self, rows: Rows, ends: Rows, device: str | None
     ) -> Iterator[tuple[Observation, Action, Observation]]:
-        """Of each of M batches: observation before, action, and observation after a step, or a
-        sequence of steps.
+        """Yield, for each of M batches, the observation before, the action, and the observation
+        after a step or a sequence of steps.
 
         The first actions led to `rows`, int [M, B], the last ones to `ends`, int [M, B].
         """
@@ -170,7 +172,7 @@ class Rebuilder:
             yield last_obs, act, obs
 
     def _number(self, field: str, rows: Rows, device: str | None) -> Sequence[Number]:
-        """The numbers of a field at `rows`, int [M, B]: M leaves."""
+        """Return the numbers of a field at `rows`, int [M, B], as M leaves."""
         return (
             self._gather(field, rows, None)
             if device is None
@@ -178,12 +180,12 @@ class Rebuilder:
         )
 
     def _values(self, field: str, rows: Rows) -> Array:
-        """The numbers of a field at `rows`: an array of their shape."""
+        """Return the numbers of a field at `rows`, as an array of their shape."""
         return self.table.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
 
     def _ahead(self, rows: Rows) -> tuple[Rows, Rows]:
-        """The rows that the steps from `rows` end in, int [n, *rows.shape], and how many of them
-        count: k.
+        """Return the rows that the steps from `rows` on lead to, int [n, *rows.shape], and k, how
+        many of them count.
         """
         if self.options.n_steps == 1:
             return rows[None], np.ones(rows.shape, np.intp)
@@ -191,7 +193,7 @@ class Rebuilder:
         return ahead, self.index.steps.take(rows).astype(np.intp)
 
     def _gather(self, name: str, rows: Rows, device: str | None) -> list[Observation]:
-        """`rows` int [K, B] -> K structures of a field."""
+        """Return K structures of a field, for `rows` int [K, B]."""
         field = self.table.fields[name]
         leaves: list[Sequence[Observation]] = []
         for column in field.columns:
@@ -213,7 +215,7 @@ class Rebuilder:
 
 
 def _numbers_of(values: Array, device: str | None) -> Sequence[Number]:
-    """`values` [M, B] -> M leaves."""
+    """Turn `values` [M, B] into M leaves."""
     if device is None:
         return list(values[:, 0].tolist())
     return to_tensor(values.astype(np.float32, copy=False), device).unbind(0)
@@ -221,22 +223,22 @@ def _numbers_of(values: Array, device: str | None) -> Sequence[Number]:
 
 @lru_cache(maxsize=8)
 def _powers(gamma: float, n_steps: int) -> Array:
-    """gamma^k, float64 [n + 1]."""
+    """Return gamma^k for k from 0 to n: float64 [n + 1]."""
     return np.array([gamma**k for k in range(n_steps + 1)])
 
 
 def _summed(rewards: Array, counts: Rows, powers: Array) -> Array:
-    """Sum up the first `counts`, int [B], of rewards [n, B], discounted; float64 [B]."""
+    """Return the discounted sum of the first `counts`, int [B], of rewards [n, B]: float64 [B]."""
     total = np.zeros(rewards.shape[1:])
-    # one after the other: a sum of a batch has the bits of a single one
+    # one after the other, so that a batch has the same bits as a single transition
     for k, reward in enumerate(rewards):
         total += np.where(k < counts, powers[k] * reward.astype(np.float64), 0.0)
     return total
 
 
 def _blank_padding(stacked: Array, rows: Rows) -> None:
-    """Put zeros where frames of `rows`, int [K, B, k], oldest first, are repeats of an episode's
-    first one.
+    """Replace frames of `rows`, int [K, B, k], oldest first, with zeros where they repeat an
+    episode's first one.
     """
     is_repeat = rows[..., :-1] == rows[..., 1:]
     if is_repeat.any():

@@ -1,4 +1,4 @@
-"""Rollouts: an episode as aligned columns, and what hands it to whoever asked for it."""
+"""Rollouts: episodes as aligned columns, and the thread that passes them to hooks."""
 
 from tmrl_like.rollouts.rollout import Rollout
 

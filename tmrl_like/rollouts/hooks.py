@@ -1,4 +1,4 @@
-"""What hands rollouts to whoever asked for them."""
+"""Passes rollouts to hooks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tmrl_like.types import EpisodeStats
 log = logging.getLogger("tmrl_like.rollouts")
 
 MAX_STEPS = 100_000
-"""A longer episode makes no rollout."""
+"""Longer episodes make no rollout."""
 
 Hook: TypeAlias = Callable[[Rollout], object]
 
 
 class Rollouts:
-    """Calls hooks with rollouts, in a thread of its own, `tmrl-rollouts`; who hands them over never
-    waits.
+    """Calls hooks with rollouts, in a thread of its own, `tmrl-rollouts`; handing over an episode
+    never waits.
 
-    What a hook raises is one line in the log.
+    An error that a hook raises is one line in the log.
 
     Attributes:
-        observations: whether they are asked for.
-        dropped: episodes that were not taken because the hooks are too slow.
+        observations: whether rollouts include observations.
+        dropped: number of episodes that were dropped because the hooks are too slow.
     """
 
     def __init__(
         self, hooks: Hook | Sequence[Hook], observations: bool = False, max_waiting: int = 4
     ) -> None:
-        """Start the thread; so many may wait."""
+        """Start the thread; up to `max_waiting` episodes may wait for it."""
         self.observations = observations
         self.dropped = 0
         self._hooks = (hooks,) if callable(hooks) else tuple(hooks)
@@ -46,14 +46,14 @@ class Rollouts:
         self._thread = start_thread(self._run, "tmrl-rollouts")
 
     def begin(self, obs: Any, at_s: float) -> deque[Step]:
-        """The steps of an episode, to be appended to: there is its reset."""
+        """Return the steps of a new episode, to be appended to; the first is its reset."""
         return deque(
             [(None, 0.0, {}, 0, 0, at_s, obs if self.observations else None)], maxlen=MAX_STEPS + 2
         )
 
     def end(self, steps: deque[Step], stats: EpisodeStats, time_step_s: float) -> None:
-        """Hand over an episode; does not wait."""
-        # there is no step, or some are left out because there are too many
+        """Hand over an episode, without waiting."""
+        # there is no step, or so many that the oldest were dropped
         if not 1 < len(steps) <= MAX_STEPS + 1:
             return
         if self._queue.qsize() < self._max_waiting:
@@ -85,6 +85,8 @@ class Rollouts:
                 log.error("on_rollout (%s) raised %s", name_of(hook), one_line(error))
 
     def close(self, within_s: float = 5.0) -> None:
-        """Hand over what waits, and end the thread; waits for so long at most. Twice is fine."""
+        """Call the hooks with the episodes that wait, and end the thread; wait for that at most
+        `within_s` seconds. Calling it twice is fine.
+        """
         self._queue.put(None)
         self._thread.join(within_s)

@@ -20,39 +20,41 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 
 Step: TypeAlias = tuple[Any, Any, dict[str, Any], int, int, float, Any]
-"""(act, rew, info, policy version, source, seconds of some clock, observation or None), in the
-order of `Sample`.
+"""(act, rew, info, policy version, source, time in seconds of some clock, observation or None): as
+in `Sample`, an action and what followed it.
 """
 
 _COLUMNS = ("actions", "rewards", "info", "policy_versions", "sources", "times_s", "observations")
-_PIECE = 64  # steps that are put into columns in one call, during which no other thread computes
+_PIECE = 64  # steps that are put into columns in one call, during which no other thread runs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rollout:
-    """One episode of T steps as aligned columns: the t-th row of each belongs to the t-th action,
+    """One episode of T steps as aligned columns: row t of each column belongs to the t-th action
     and what followed it.
 
     Attributes:
-        actions: structure of arrays `[T, *action shape]`, as the environment was given them.
+        actions: structure of arrays `[T, *action shape]`, as given to the environment.
         rewards: float64 [T].
-        info: arrays [T, …] by name, of each item of `info` that is a number or an array of one form
-            in all steps: what the environment says (`progress`, `distance`, `position`, …) and the
-            actor (`greedy`, `values`, …).
-        policy_versions: int64 [T], of the policies that acted; 0: never published.
+        info: arrays [T, …] by name, for each item of `info` that is a number or an array of one
+            shape in all steps: items of the environment (`progress`, `distance`, `position`, …) and
+            of the actor (`greedy`, `values`, …).
+        policy_versions: int64 [T], versions of the policies that acted; 0 for one that was never
+            published.
         sources: int64 [T], what chose the actions (`ActionSource`).
         times_s: float64 [T], seconds from the reset's observation to the one that followed the
             action.
-        observations: where they are asked for, structure of arrays [T + 1, …]: the reset's, then
-            what followed each action, as the environment gave them. Else None.
-        worker: the name of the worker that drove.
+        observations: structure of arrays [T + 1, …], as the environment gave them: the reset's,
+            then the one after each action. None unless observations were asked for.
+        worker: name of the worker that ran the episode.
         test: whether it was a test episode.
         terminated: whether it ended in a terminal state.
         truncated: whether it was cut.
-        fault: what the environment did, where that ended the episode.
-        time_step_s: nominal duration of a time-step; 0: the environment does not run in real time,
-            or it is not known.
-        experiment: the experiment as YAML, of a rollout that was kept as a run's best; else empty.
+        fault: description of the fault that ended the episode; empty if there was none.
+        time_step_s: nominal duration of a time-step; 0 if the environment does not run in real time
+            or the duration is not known.
+        experiment: the experiment as YAML, for a rollout that was kept as a run's best; otherwise
+            empty.
     """
 
     actions: Any
@@ -71,7 +73,7 @@ class Rollout:
     experiment: str = field(default="", repr=False)
 
     def __len__(self) -> int:
-        """T."""
+        """Return the number of steps, T."""
         return len(self.rewards)
 
     @property
@@ -81,31 +83,31 @@ class Rollout:
 
     @property
     def clock(self) -> NDArray[np.float64]:
-        """What "faster" is measured by, [T]: seconds or, where the environment does not run in real
-        time, steps.
+        """The time of each step, [T], by which rollouts are compared: in seconds, or in steps if
+        the environment does not run in real time.
         """
         return self.times_s if self.time_step_s else np.arange(1.0, len(self) + 1)
 
     @property
     def progress(self) -> float | None:
-        """The furthest that `info["progress"]` came, a share of the way: 1 is its end. None: there
-        is no such item.
+        """The largest `info["progress"]`, a share of the way, where 1 is its end; None if there is
+        no such item.
         """
         return float(self.info["progress"].max()) if "progress" in self.info else None
 
     @property
     def took(self) -> float | None:
-        """When `info["progress"]` came to 1, by the `clock`; None: never."""
+        """The time at which `info["progress"]` reached 1, by the `clock`; None if it never did."""
         if self.progress is None or self.progress < 1:
             return None
         return float(self.clock[np.argmax(self.info["progress"] >= 1)])
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """The better of two rollouts has the higher one.
+        """A tuple that is larger for the better of two rollouts.
 
-        It came further; of those that came to the end, the faster one. Where `info` has no
-        `progress`, it has the higher return.
+        The better one came further, or reached the end sooner. If `info` has no `progress`, it is
+        the one with the higher return.
         """
         if self.progress is None:
             return 0.0, self.return_
@@ -119,14 +121,14 @@ class Rollout:
         return f"return {self.return_:.5g}"
 
     def save(self, path: Path) -> None:
-        """Write it as an .npz file, in one step: after a kill it is the old one or the new one,
-        whole.
+        """Write the rollout to an .npz file atomically: after a kill, the file is either the old
+        one or the new one, complete.
 
         It holds an array for each column (`actions`, `info['progress']`, …), and the rest as JSON
         in `card`.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         card = {
             item.name: getattr(self, item.name)
@@ -147,8 +149,8 @@ class Rollout:
 
     @classmethod
     def load(cls, path: Path) -> Rollout:
-        """Read what `save` wrote; tuples of arrays come back as lists. ConfigError: it cannot be
-        read.
+        """Read what `save` wrote; tuples of arrays come back as lists. Raise ConfigError if that
+        fails.
         """
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
@@ -169,14 +171,14 @@ def rollout_of(steps: deque[Step], **more: Any) -> Rollout:
 
     Args:
         steps: two or more.
-        more: the fields of `Rollout` that are no columns.
+        more: the fields of `Rollout` that are not columns.
 
     Raises:
-        ValueError: the actions or observations are no arrays of one form.
+        ValueError: the actions or observations are not arrays of one shape.
     """
     began_s, first = steps.popleft()[5:]
     pieces: list[tuple[Any, ...]] = []
-    while steps:  # other threads compute between two pieces
+    while steps:  # other threads can run between two pieces
         piece = [steps.popleft() for _ in range(min(_PIECE, len(steps)))]
         acts, rewards, infos, versions, sources, times, observations = zip(*piece, strict=True)
         names = [name for name in infos[0] if all(name in info for info in infos)]
@@ -219,7 +221,7 @@ def _whole(*pieces: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(values: list[Any]) -> NDArray[Any] | None:
-    """An array of an item of `info`; None: it holds none, or none of one form."""
+    """Return an item of `info` as an array, or None if it is not numbers of one shape."""
     if not isinstance(values[0], np.ndarray | np.generic | int | float):
         return None
     try:

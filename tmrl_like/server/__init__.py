@@ -1,1 +1,1 @@
-"""The server: relays packets one way and policies the other."""
+"""The server: relays samples from workers to the trainer, and policies back."""

@@ -1,4 +1,4 @@
-"""The newest policy, and how far each worker has it."""
+"""The newest policy, and how much of it each worker has been sent."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _MAX_ON_THEIR_WAY = 3
 
 @dataclass(slots=True)
 class SentPolicy:
-    """What one worker has been sent."""
+    """How much one worker has been sent."""
 
-    policy: int = 0  # number of the policy here
-    frames: int = 0  # of it
-    # versions begun, and not known to have arrived
+    policy: int = 0  # number of the policy at this server
+    frames: int = 0  # number of its frames that were sent
+    # versions whose first frame was sent and that are not known to have arrived
     on_their_way: deque[int] = field(default_factory=deque)
 
     def on_received(self, version: int) -> None:
-        """The worker says that this version has arrived whole."""
+        """Note that this version has arrived whole at the worker."""
         while self.on_their_way and self.on_their_way[0] <= version:
             self.on_their_way.popleft()
 
     def may_begin(self, version: int) -> bool:
-        """Whether it is sent another policy: a slow connection gets fewer of them, and so newer
-        ones.
+        """Whether another policy may be sent: on a slow connection, a worker gets fewer policies,
+        and so newer ones.
         """
-        # another trainer counts from 1 again
+        # versions of another trainer restart at 1
         if self.on_their_way and self.on_their_way[-1] > version:
             self.on_their_way.clear()
         return len(self.on_their_way) < _MAX_ON_THEIR_WAY
 
 
 class NewestPolicy:
-    """Frames of the newest policy, as far as they are here."""
+    """The frames of the newest policy that have arrived so far."""
 
     def __init__(self, max_bytes: int) -> None:
         """Start without a policy."""
         self._max_bytes = max_bytes
-        self._number = 0  # 1, 2, 3, …: versions may begin again
+        self._number = 0  # 1, 2, 3, …; versions may restart at 1
         self._version = 0
         self._num_frames = 1
         self._frames: list[bytes | memoryview] = []
@@ -54,8 +54,8 @@ class NewestPolicy:
         return len(self._frames) == self._num_frames
 
     def add(self, frame: PolicyFrame, data: bytes | memoryview) -> bool:
-        """Take the next frame; returns whether it is. Another one is of a policy whose beginning
-        was lost.
+        """Add a frame, and return whether it is the next one; otherwise the policy's beginning was
+        lost.
 
         Raises:
             OversizeError: the policy is larger than allowed.
@@ -73,7 +73,7 @@ class NewestPolicy:
         return True
 
     def send(self, link: ServerLink, peer: bytes, sent: SentPolicy) -> bool:
-        """Send a worker the frames that it is due; False as soon as its queue is full."""
+        """Send a worker the frames that it lacks; return False as soon as its queue is full."""
         if sent.policy != self._number:
             sent.policy, sent.frames = self._number, 0
         for frame in self._frames[sent.frames :]:

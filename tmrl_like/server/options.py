@@ -1,4 +1,4 @@
-"""How a server works."""
+"""Options of a server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tmrl_like.base.options import Options, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Options):
-    """How a server works.
+    """Options of a server.
 
     Attributes:
-        min_samples_per_server_packet: the trainer receives nothing until that many samples wait.
-        max_workers: one more is refused.
+        min_samples_per_server_packet: the trainer receives nothing until this many samples wait.
+        max_workers: maximum number of connected workers; further ones are refused.
     """
 
     min_samples_per_server_packet: Positive = 1

@@ -1,14 +1,14 @@
-"""What the server does with messages: seats, samples one way, policies the other. No threads, no
-clock.
+"""The server's logic: assigns seats, and relays samples to trainers and policies to workers. It has
+no threads and no clock.
 
-Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker belongs to
-one of them by its name (`wire.messages.share_of`), for as long as the group lives: so no sample is
-taken by two.
+If several trainers learn as one (the ranks of a *group*), each has a seat. Each worker belongs to
+one of them, chosen by its name (`wire.messages.share_of`), for as long as the group lives, so that
+no sample is taken by two trainers.
 
-The relay holds no samples while there is no trainer: workers keep theirs until they are
-acknowledged. While there is one, what waits for it is bounded twice: each worker limits what it has
-on its way, and above `max_waiting_bytes` packets are dropped here (`server.waiting`); the trainer
-sees the gap and asks again.
+Without a trainer the relay holds no samples: workers keep theirs until they are acknowledged. With
+a trainer, two limits apply to the packets that wait for it: each worker limits what it has in
+flight, and above `max_waiting_bytes` the relay drops packets (`server.waiting`). The trainer
+notices the gap and asks for them again.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ log = logging.getLogger("tmrl_like.server")
 
 _ALIVE_WITHIN_S = 2.0
 _MALFORMED_BEFORE_REFUSAL = 100
-_LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
-_SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
-# of one key that are returned, at first, and then
+_LINES, _LINES_PER_S = 200, 1.0  # log lines about one key: burst, and rate
+_SEATS_PER_S = 10.0  # new seats of one key, after a burst of twice `max_workers`
+# bytes of probes of one key that are returned: burst, and rate
 _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20
 _MAX_WATCHERS = 8
-_LOOKS, _LOOKS_PER_S = 80, 32.0  # of one key that are answered, at first, and then
-_MAX_SUCCEEDED = 1000  # trainers that are remembered as such
+_LOOKS, _LOOKS_PER_S = 80, 32.0  # looks of one key that are answered: burst, and rate
+_MAX_SUCCEEDED = 1000  # trainers that are remembered as succeeded by another
 _SUCCEEDED = (
-    "another process goes on with this trainer's run, and has taken its seat: one of them is enough"
+    "another process has resumed this trainer's run and taken its seat: stop one of the two"
 )
 _SHARED_FILE = (
     "this {0} and the {1} keep their weights in one file of one machine: give each its own "
@@ -64,7 +64,7 @@ _SHARED_FILE = (
 
 @dataclass(slots=True)
 class Counters:
-    """What the server has seen since it started."""
+    """Counts of what the server has relayed, refused and dropped since it started."""
 
     samples: int = 0
     packets: int = 0
@@ -78,9 +78,9 @@ class Relay:
     """Routes between one trainer, or the ranks of one group, and any number of workers.
 
     Attributes:
-        workers: seats of the workers, by name.
-        ranks: seats of the trainers that are here; one that is alone is rank 0.
-        counters: what was relayed and refused.
+        workers: seats of the connected workers, by name.
+        ranks: seats of the connected trainers, by rank; a single trainer is rank 0.
+        counters: counts of what was relayed, refused and dropped.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class Relay:
         self._reports = Reports()
         self._looks = Buckets(_LOOKS, _LOOKS_PER_S)  # by key
         self._newest_view = 0
-        # worker -> key that used this name first; the oldest first
+        # name of a worker -> key that used this name first; oldest first
         self._owners: dict[str, str] = {}
-        # trainers (incarnations) that have a successor
+        # incarnations of trainers that have a successor
         self._succeeded = deque[int](maxlen=_MAX_SUCCEEDED)
-        self._now = 0.0  # of the message or the look at the clock that is being dealt with
+        self._now = 0.0  # time of the current call
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)  # by key
         self._probes = Buckets(_PROBE_BYTES, _PROBE_BYTES_PER_S)  # by key
-        self._unsaid = Buckets(1, 0.0)  # refusals that the log has not got yet
+        self._unsaid = Buckets(1, 0.0)  # refusals that were not logged yet
         self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
 
     @property
     def trainer(self) -> TrainerSeat | None:
-        """The trainer's seat, or that of the first rank that is here; None: there is none."""
+        """The seat of the trainer, or of the lowest connected rank; None without a trainer."""
         return self.ranks[min(self.ranks)] if self.ranks else None
 
     def handle(self, incoming: Incoming, now: float) -> None:
-        """Act on one message from a peer whose key is, or was, valid."""
+        """Handle one message from a peer whose key is, or was, valid."""
         self._now = now
         if not incoming.identity.roles:
             self._dismiss_revoked(incoming.peer)
@@ -143,7 +143,7 @@ class Relay:
             self._route(seat, message, body, incoming.data)
 
     def tick(self, now: float) -> None:
-        """Free the seats of the silent. Call it a few times a second."""
+        """Free the seats of silent peers. Call this a few times a second."""
         self._now = now
         for seat in list(self._seats.values()):
             if now - seat.seen_at > self._silent_after_s:
@@ -152,12 +152,12 @@ class Relay:
                 self._leave(seat)
 
     def beat(self) -> None:
-        """Tell every peer that the server lives."""
+        """Send every peer a sign of life."""
         for peer in self._seats:
             self._tell(peer, m.Beat())
 
     def flush(self) -> bool:
-        """Send what waits; True when nothing is left that could be sent."""
+        """Send pending messages; return True if nothing is left that could be sent now."""
         are_sent = [self._send_samples(trainer) for trainer in self.ranks.values()]
         are_sent += [self._send_policy(worker) for worker in self.workers.values()]
         return all(are_sent)
@@ -211,7 +211,7 @@ class Relay:
         return trainer.waiting.send(functools.partial(self._link.send, trainer.peer))
 
     def _on_beat(self, seat: WorkerSeat, beat: m.Beat, data: bytes | memoryview) -> None:
-        """Pass it on to the worker's own rank and to rank 0, where the metrics are."""
+        """Pass a heartbeat on to the worker's own rank and to rank 0, which writes the metrics."""
         seat.policy.on_received(beat.policy_received)
         if beat.worker != seat.hello.name or not seat.beats.take(1, self._now):
             return
@@ -222,7 +222,7 @@ class Relay:
                 self._link.send(trainer.peer, data)
 
     def _answer_worker(self, trainer: TrainerSeat, name: str, data: bytes | memoryview) -> None:
-        """Pass on what a trainer says to one of its own workers."""
+        """Pass a trainer's message on to one of its own workers."""
         worker = self.workers.get(name)
         if worker is not None and self._trainer_of(name) is trainer:
             self._link.send(worker.peer, data)
@@ -245,7 +245,7 @@ class Relay:
         return self._policy.send(self._link, worker.peer, worker.policy)
 
     def _on_look(self, seat: WatcherSeat, look: m.Look) -> None:
-        """Answer a watcher that has got the last answer, and does not ask too often."""
+        """Answer a watcher, unless its previous answer is still on the way or it asks too often."""
         if look.view < seat.newest_view or not self._looks.take(seat.key, 1, self._now):
             return
         sight = m.Sight(
@@ -271,7 +271,7 @@ class Relay:
             self._link.send(incoming.peer, m.encode(answer, body))
 
     def _trainer_of(self, worker: str) -> TrainerSeat | None:
-        """The trainer that a worker's samples go to; None: it is not here."""
+        """Return the trainer that a worker's samples go to, or None if it is not connected."""
         for anyone in self.ranks.values():
             return self.ranks.get(m.share_of(worker, anyone.hello.rank.size))
         return None
@@ -279,8 +279,9 @@ class Relay:
     # -- seats -------------------------------------------------------------------------------------
 
     def _seat_of(self, incoming: Incoming) -> Seat | None:
-        """The seat of this connection, if it is still the same key's and the key may still play the
-        role.
+        """Return the seat of this connection, or None.
+
+        A seat is freed if the connection's key has changed, or may no longer play the role.
         """
         seat, identity = self._seats.get(incoming.peer), incoming.identity
         if seat is not None and (
@@ -298,12 +299,12 @@ class Relay:
             if seat.key == key and is_same_process(seat.hello, hello)
         ]
         for seat in own:
-            if seat.peer == peer:  # it asked more than once
+            if seat.peer == peer:  # the peer has sent more than one hello
                 seat.seen_at = self._now
                 self._welcome(seat)
                 return
         if not own and not self._new_seats.take(key, 1, self._now):
-            return  # it asks again
+            return  # the peer will ask again
         for seat in own:
             self._leave(seat)
         refusal = self._refusal_of(identity, hello)
@@ -330,7 +331,9 @@ class Relay:
         self._say(key, logging.INFO, "%s %s is here (key %s)", *seat.who, key)
 
     def _welcome_workers_of(self, trainer: TrainerSeat) -> None:
-        """Have a trainer's workers send what it has not stored; those that do not fit it leave."""
+        """Welcome a trainer's workers again, so that they send what it has not stored; dismiss
+        those whose spaces differ.
+        """
         for worker in list(self.workers.values()):
             refusal = self._refusal_for_spaces(worker.hello)
             if refusal is not None:
@@ -360,10 +363,10 @@ class Relay:
                 self._welcome(worker)
 
     def _bind_name(self, name: str, key: str) -> None:
-        """A worker's name belongs to the key that uses it first, for as long as this server runs.
+        """Bind a worker's name to the first key that uses it, for as long as this server runs.
 
-        A key holds as many names as there are seats; for another one it gives up the oldest that is
-        not in use.
+        A key can hold as many names as there are seats; for a further one it loses the oldest name
+        that is not in use.
         """
         if name in self._owners:
             return
@@ -372,7 +375,7 @@ class Relay:
             del self._owners[next(known for known in own if known not in self.workers)]
         self._owners[name] = key
 
-    # -- who may sit down --------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------
 
     def _refusal_of(self, identity: Identity, hello: m.Hello) -> m.Refusal | None:
         if hello.role not in ("worker", "trainer", "watcher"):
@@ -425,7 +428,7 @@ class Relay:
         )
 
     def _refusal_of_trainer(self, key: str, hello: m.Hello) -> m.Refusal | None:
-        if hello.incarnation in self._succeeded:  # it was frozen or cut off, and comes back
+        if hello.incarnation in self._succeeded:  # it was frozen or cut off, and is back
             return m.Refusal(_SUCCEEDED)
         if any(share_file(worker, hello) for worker in self.workers.values()):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
@@ -440,8 +443,9 @@ class Relay:
         return None
 
     def _makes_room(self, sitting: Seat, key: str, hello: m.Hello) -> bool:
-        """Whether a process leaves its seat to another one: it has a successor, is dead, or
-        silent.
+        """Free a seat if its process is dead or silent, or if the sender of `hello` succeeds it.
+
+        Returns whether the seat was freed.
         """
         is_own = sitting.key == key
         is_silent = self._now - sitting.seen_at > _ALIVE_WITHIN_S
@@ -459,19 +463,19 @@ class Relay:
         return True
 
     def _note_succeeded(self, trainer: Seat) -> None:
-        """A trainer, dead or frozen, whose successor is here gets its seat back no more."""
+        """Note that a trainer, dead or frozen, has a successor and must not get its seat back."""
         self._succeeded.append(trainer.hello.incarnation)
         self._tell(trainer.peer, m.Refusal(_SUCCEEDED))
 
     def _is_dead(self, sitting: Seat, successor: m.Hello) -> bool:
-        """Whether a process cannot be reached under its own name, or its successor knows it by its
-        incarnation.
+        """Whether the process of a seat is dead: the successor takes over its incarnation, or has
+        its name while its own connection is broken.
         """
         if sitting.hello.incarnation in successor.takes_over:
             return True
         return sitting.hello.name == successor.name and not self._tell(sitting.peer, m.Beat())
 
-    # -- who may not -------------------------------------------------------------------------------
+    # -- refusals ----------------------------------------------------------------------------------
 
     def _refuse(self, peer: bytes, key: str, hello: m.Hello, refusal: m.Refusal) -> None:
         self.counters.refused += 1
@@ -495,12 +499,12 @@ class Relay:
         self._dismiss(seat, refusal)
 
     def _expel(self, seat: Seat, why: str) -> None:
-        """Refuse a peer that does what it may not."""
+        """Refuse a peer that breaks the protocol."""
         self.counters.malformed += 1
         self._dismiss(seat, m.Refusal(f"the server refuses this peer: {why}"))
 
     def _on_malformed(self, incoming: Incoming, error: DecodingError) -> None:
-        """Count; say it once; after many of a peer, show it the door."""
+        """Count a malformed message, log it once, and dismiss a peer that has sent many."""
         self.counters.malformed += 1
         peer, key = incoming.peer, incoming.identity.name
         if self._unsaid.take(peer.hex(), 1, self._now):

@@ -1,4 +1,4 @@
-"""Seats at the server, and the rules by which peers get them."""
+"""Seats at the server, and the rules that decide which peers get them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tmrl_like.transport.base import Identity
 from tmrl_like.wire import messages as m
 
 _RETRY_AFTER_S = 2.0
-_BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
+_BEATS, _BEATS_PER_S = 100, 20.0  # heartbeats of a worker that are relayed: burst, and rate
 
 
 @dataclass(slots=True)
 class Seat:
-    """A peer that was let in. `key` is the name of the key that it proved to hold."""
+    """The seat of a connected peer. `key` is the name of the key that it proved to hold."""
 
     peer: bytes
     key: str
     hello: m.Hello
     seen_at: float
-    malformed: int = 0  # messages
+    malformed: int = 0  # number of malformed messages
 
     @property
     def who(self) -> tuple[str, str]:
@@ -42,7 +42,7 @@ class WorkerSeat(Seat):
 
 @dataclass(slots=True)
 class TrainerSeat(Seat):
-    """The seat of a trainer; `feed` is as in `Welcome`."""
+    """The seat of a trainer; `feed` is that of `Welcome`."""
 
     waiting: WaitingMessages = field(default_factory=WaitingMessages)
     feed: int = field(default_factory=lambda: secrets.randbits(62) + 1)
@@ -52,16 +52,16 @@ class TrainerSeat(Seat):
 class WatcherSeat(Seat):
     """The seat of a watcher."""
 
-    newest_view: int = 0  # that it was sent
+    newest_view: int = 0  # number of the newest view that it was sent
 
 
 def may_be(identity: Identity, role: str) -> bool:
-    """Whether a key may play a role; who may be a trainer sees everything anyway."""
+    """Whether a key may play a role; a key for trainers may also be used by watchers."""
     return role in identity.roles or (role == "watcher" and "trainer" in identity.roles)
 
 
 def not_for(identity: Identity, role: str) -> m.Refusal:
-    """Of a peer whose key may not play its role."""
+    """Return the refusal of a peer whose key may not play its role."""
     return m.Refusal(
         f"the key {identity.name!r} is not for a {role}; on the server's machine run "
         f"`tmrl-like keys invite NAME --role {role}`"
@@ -69,12 +69,12 @@ def not_for(identity: Identity, role: str) -> m.Refusal:
 
 
 def later(reason: str) -> m.Refusal:
-    """Of a peer that may come in when another one has left."""
+    """Return a temporary refusal: the peer may try again, for example when another has left."""
     return m.Refusal(reason, _RETRY_AFTER_S)
 
 
 def other_version(found: int) -> m.Refusal:
-    """Of a peer that speaks another wire version."""
+    """Return the refusal of a peer with another wire version."""
     newer, older = ("server", "peer") if found < m.WIRE_VERSION else ("peer", "server")
     return m.Refusal(
         f"this peer speaks wire version {found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on "
@@ -83,7 +83,7 @@ def other_version(found: int) -> m.Refusal:
 
 
 def share_file(seat: Seat | None, hello: m.Hello) -> bool:
-    """Whether two peers keep their weights in one file."""
+    """Whether two peers keep their weights in the same file."""
     return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
 
 
@@ -93,5 +93,5 @@ def sit_together(one: m.Rank, other: m.Rank) -> bool:
 
 
 def is_same_process(one: m.Hello, other: m.Hello) -> bool:
-    """Whether two connections are of one process."""
+    """Whether two connections belong to the same process."""
     return (one.role, one.name, one.incarnation) == (other.role, other.name, other.incarnation)

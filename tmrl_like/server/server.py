@@ -1,4 +1,4 @@
-"""The server: a small process in the middle that everybody can reach."""
+"""The server: a small process in the middle that all workers and the trainer can reach."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ _BEAT_S = 1.0
 _TICK_S = 0.25
 _BUSY_S = 0.002
 _SHORTAGE_AGAIN_S = 60.0
-_MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay and in the transport's queue
+_MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay plus the transport's queue
 
 
 class Server:
-    """Relays compressed samples from workers to the trainer and weights back.
+    """Relays compressed samples from workers to the trainer, and weights back.
 
-    It listens from construction on and works in a thread of its own; the constructor returns at
-    once. Workers and the trainer may come, go and come again in any order. Use it as a context
-    manager, or call `close`; one that is still open when the script ends is closed then.
+    A server listens as soon as it is constructed and works in its own thread; the constructor
+    returns at once. Workers and the trainer may connect, leave and reconnect in any order. Use the
+    server as a context manager or call `close`; if it is still open when the script ends, it is
+    closed then.
     """
 
     def __init__(
@@ -51,27 +52,27 @@ class Server:
         """Start listening.
 
         Args:
-            port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790
-                unless set.
-            min_samples_per_server_packet: as in `options`, in place of what is there.
-            host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only
-                itself.
-            max_workers: as in `options`, in place of what is there.
+            port: TCP port; 0: any free port (see `address`); None: `cfg.PORT`, which is 7790 unless
+                set.
+            min_samples_per_server_packet: overrides the value in `options`.
+            host: local address to listen on; "0.0.0.0": all addresses of this machine;
+                "127.0.0.1": connections from this machine only.
+            max_workers: overrides the value in `options`.
             transport: "zmq", "tlspyo" or "inproc".
-            keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there
-                are none.
-            options: how it works.
-            limits: of the transport.
-            engine: give it the samples, and take the policies from it, in place of a trainer that
-                connects here.
+            keys_dir: the folder with the keys, which are created if there are none; None:
+                `cfg.KEYS_FOLDER`.
+            options: options of the server.
+            limits: limits of the transport.
+            engine: the engine that receives the samples and provides the policies, instead of a
+                trainer that connects here.
 
         Raises:
             AddressInUseError: the port is taken.
             CredentialsError: the keys cannot be read or made, or the engine's credentials cannot be
                 read.
-            MissingExtraError: an engine is given, and what speaks to it is not installed.
+            MissingExtraError: an engine is given, and the packages for it are not installed.
             ConfigError: an argument is out of range.
-            ShortageError: the system gives it no threads.
+            ShortageError: the system has no threads for the server.
         """
         options = with_given(
             ServerOptions,
@@ -94,7 +95,7 @@ class Server:
             ),
         )
         self._failure: BaseException | None = None
-        self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
+        self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # limits log lines
         self._stopping = threading.Event()
         self._ended = threading.Event()
         try:
@@ -107,16 +108,16 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
+        """The host and port that the server listens on."""
         return self._link.address
 
     @property
     def counters(self) -> Counters:
-        """What it has relayed and refused so far."""
+        """Counts of what the server has relayed, refused and dropped so far."""
         return self._relay.counters
 
     def workers(self) -> list[str]:
-        """Names of the workers that are connected."""
+        """Return the names of the connected workers."""
         return list(self._relay.workers)
 
     def has_trainer(self) -> bool:
@@ -127,16 +128,16 @@ class Server:
         """Wait until `close` is called or the server fails.
 
         Raises:
-            Exception: what broke the server's own thread.
+            Exception: the error that ended the server's thread.
         """
-        # not Thread.join: a Ctrl-C inside it makes the thread look ended
+        # not Thread.join: after a Ctrl-C inside it, the thread would seem to have ended
         while not self._ended.wait(0.2):
             pass
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Stop, and free the port. Twice is fine."""
+        """Stop the server and free the port. Calling it twice is fine."""
         self._stopping.set()
         self._link.wake()
         self._ended.wait(5.0)
@@ -155,7 +156,7 @@ class Server:
             self._failure = error
             if isinstance(error, MemoryError):
                 log.error("the server ends: no memory is left; start it again, nothing is lost")
-            elif not isinstance(error, TmrlLikeError):  # else its one line says it all
+            elif not isinstance(error, TmrlLikeError):  # whose message alone is enough
                 log.exception("the server failed")
         finally:
             self._ended.set()
@@ -175,8 +176,10 @@ class Server:
                 self._relay.beat()
 
     def _handle_next(self, timeout_s: float) -> None:
-        """Wait for a message. One that there is no memory for is dropped: what is not acknowledged
-        comes again.
+        """Wait for a message and handle it.
+
+        If there is no memory for it, the message is dropped; workers send again what is not
+        acknowledged.
         """
         sender = "somebody"
         try:
@@ -197,7 +200,9 @@ def _listen(
     limits: TransportOptions,
     engine: EngineOptions | None,
 ) -> ServerLink:
-    """The server's side of a transport, and in the trainer's seat the engine, if there is one."""
+    """Return the server's side of a transport; with an engine, the engine sits in the trainer's
+    seat.
+    """
     if engine is None:
         return listen(transport, host, port, keys, limits)
     from tmrl_like.engine.gateway import Gateway

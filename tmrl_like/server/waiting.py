@@ -6,29 +6,29 @@ from collections import deque
 from collections.abc import Callable
 
 KEPT_BYTES = 500
-"""What a message that is kept takes beside its bytes, about."""
+"""About how much memory a stored message takes in addition to its bytes."""
 
 
 class WaitingMessages:
-    """Messages of several keys, which take turns; those of a key stay in order.
+    """Messages of several keys, sent in turns; the messages of one key stay in order.
 
     Attributes:
-        samples: how many wait, about.
-        size_bytes: of all that wait.
+        samples: approximate number of samples that wait.
+        size_bytes: total size of the messages that wait.
     """
 
     def __init__(self) -> None:
         """Start empty."""
-        self._queues: dict[str, deque[bytes | memoryview]] = {}  # by key; whose turn it is, first
+        self._queues: dict[str, deque[bytes | memoryview]] = {}  # by key; next to be sent first
         self._bytes: dict[str, int] = {}
         self.samples = 0
         self.size_bytes = 0
 
     def add(self, key: str, data: bytes | memoryview, max_bytes: int) -> int:
-        """Append a message of a key; returns how many were dropped.
+        """Append a message of a key, and return how many messages were dropped.
 
-        Above `max_bytes` the newest of the key that has most give way, so that what comes again
-        continues what is kept.
+        Above `max_bytes` the newest messages of the key with the most bytes are dropped, so that
+        messages that are sent again continue what is kept.
         """
         self._queues.setdefault(key, deque()).append(data)
         self._count(key, len(data) + KEPT_BYTES)
@@ -40,7 +40,7 @@ class WaitingMessages:
         return dropped
 
     def send(self, send: Callable[[bytes | memoryview], bool]) -> bool:
-        """Send all that waits; False as soon as `send` takes no more."""
+        """Send all messages that wait; return False as soon as `send` accepts no more."""
         while self._queues:
             key = next(iter(self._queues))
             queue = self._queues[key]

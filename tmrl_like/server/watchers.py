@@ -1,7 +1,7 @@
-"""What watchers look at, and how often.
+"""The reports that watchers see.
 
-Each is answered when it asks, a few times a second at most, with what is here anyway: the workers'
-newest beats, and the newest reports of the trainer.
+Watchers are answered when they ask, at most a few times a second, with what the server has anyway:
+the newest heartbeats of the workers and the newest reports of the trainer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Reports:
     """The newest reports of the trainer, numbered 1, 2, 3, …
 
     Attributes:
-        newest: number of the newest.
+        newest: number of the newest report; 0: there is none yet.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Reports:
         self._kept_bytes = 0
 
     def add(self, record: memoryview) -> None:
-        """Keep one, and let the oldest go; one that is too large is left out."""
+        """Add a report, unless it is too large, and drop the oldest ones beyond the limit."""
         if len(record) > m.MAX_REPORT_BYTES:
             return
         self.newest += 1
@@ -37,6 +37,6 @@ class Reports:
             self._kept_bytes -= len(self._kept.popleft()) + KEPT_BYTES
 
     def after(self, number: int) -> list[bytes]:
-        """Those that are newer than this one."""
+        """Return the reports that are newer than the one with this number."""
         forgotten = self.newest - len(self._kept)
         return list(itertools.islice(self._kept, max(0, number - forgotten), None))

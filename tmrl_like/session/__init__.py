@@ -1,7 +1,7 @@
-"""Who is there: a peer finds one of its servers, introduces itself, stays in touch, and moves on to
-the next one.
+"""A peer's session with its server: it connects, introduces itself, sends heartbeats, and switches
+to another server when one fails.
 
-- `ring`          the servers that a peer knows, of which it dials one
-- `conversation`  what peer and server say: hello, welcome, refusals, beats, silence; no thread
-- `session`       a conversation in a thread of its own
+- `ring`          the servers that a peer may use, one of which it dials
+- `conversation`  the protocol of peer and server: hello, welcome, refusals, heartbeats; no thread
+- `session`       a conversation that runs in its own thread
 """

@@ -1,4 +1,4 @@
-"""A peer's side of the wire: it introduces itself, stays in touch, and hands messages to its
+"""The peer's side of the protocol: introduce the peer, send heartbeats, pass messages to its
 role.
 """
 
@@ -19,9 +19,9 @@ log = logging.getLogger("tmrl_like.session")
 _HELLO_EVERY_S = 1.0
 _BEAT_S = 0.5
 _UNSENT_HELLO_AGAIN_S = 0.05
-_COMPLAIN_AFTER_S = 3.0  # for each server
-_PATIENCE_S, _MAX_PATIENCE_S = 2.5, 15.0  # with a server that is silent
-_REDIAL_S = 0.5  # at least between two of them
+_COMPLAIN_AFTER_S = 3.0  # per server
+_PATIENCE_S, _MAX_PATIENCE_S = 2.5, 15.0  # with a silent server
+_REDIAL_S = 0.5  # at least, between two dials
 _FLAPS_WITHIN_S = 60.0
 _REFUSAL_AGAIN_S = 60.0
 _TICK_S = 0.01
@@ -29,35 +29,36 @@ _MESSAGES_PER_TURN = 64
 
 
 class Role(Protocol):
-    """What a worker or a trainer does on the wire."""
+    """What a worker or a trainer does with its connection; called in the connection's thread."""
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """The server let us in (`is_new`: on a new connection), or the trainer at the other end
-        changed.
+        """Handle a welcome: the server let this peer in, or another trainer has taken over.
+
+        `is_new`: this is the first welcome on a new connection.
         """
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
-        """A message for this role; `data` is the whole of it, as it arrived."""
+        """Handle a message for this role; `data` is the whole message, as it arrived."""
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Send what waits; returns after how many seconds at most to be called again."""
+        """Send pending messages, and return the longest time in seconds until the next call."""
 
     def pending(self) -> bool:
-        """Whether something is still to be sent or acknowledged; a clean leave waits a moment for
-        it.
+        """Whether anything is still to be sent or acknowledged; a clean exit waits for it a
+        moment.
         """
 
     def beat(self) -> m.Beat:
-        """This peer's condition."""
+        """Return a heartbeat with this peer's condition."""
 
 
 class Conversation:
-    """What a peer and its server say to each other. It has no thread: whoever owns it calls `turn`
-    again and again.
+    """The protocol between a peer and its server. It has no thread: its owner calls `turn`
+    repeatedly.
 
-    It gives a server up whose connection is lost, that is silent, or that refuses it for now, and
-    turns to the next one of its ring. What a server refuses for good ends it; a key, when all
-    servers have refused it.
+    If the connection is lost, or the server is silent or refuses this peer for now, the
+    conversation continues with the next server of its ring. A permanent refusal ends it; a refused
+    key ends it only when all servers have refused the key.
 
     Attributes:
         ring: the servers.
@@ -65,28 +66,29 @@ class Conversation:
     """
 
     def __init__(self, ring: Ring, role: Role, hello: m.Hello, clock: Callable[[], float]) -> None:
-        """Say nothing yet; `clock` is in seconds, and never goes back."""
+        """Prepare the conversation, without sending anything; `clock` is monotonic, in seconds."""
         self.ring = ring
         self.welcomed = threading.Event()
         self._role = role
         self._hello = hello
         self._clock = clock
         now = clock()
-        self._dialled_at = self._heard_at = now  # this server
-        self._answered_at = now  # any server
+        self._dialled_at = self._heard_at = now  # of the current server
+        self._answered_at = now  # when any server last sent a message
         self._touched_at = self._hello_at = now - _HELLO_EVERY_S
         self._patience_s = _PATIENCE_S
         self._said_hello = False
-        # for a connection: some transports take nothing before there is one
+        # until there is a connection: some transports accept no messages before
         self._hello_waits = False
-        self._is_refused = False  # by this server, until `_hello_at`
-        self._refused_by: set[str] = set()  # servers that do not take the key
-        self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: one line each
+        self._is_refused = False  # by the current server, until `_hello_at`
+        self._refused_by: set[str] = set()  # servers that refuse the key
+        self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: limits log lines
         self._has_complained = False
 
     def turn(self, wait_s: float) -> float:
-        """Take what arrives within so many seconds, and let the role send; returns how long the
-        next may wait.
+        """Handle messages that arrive within `wait_s`, then let the role send.
+
+        Returns the longest time in seconds that the next turn may wait.
 
         Raises:
             RefusedError, CredentialsError: this peer may not take part.
@@ -105,7 +107,7 @@ class Conversation:
         return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, self._touch_every_s)
 
     def end(self, flush_s: float) -> None:
-        """Send what waits, for at most so many seconds, and say goodbye."""
+        """Send pending messages for at most `flush_s` seconds, then say goodbye."""
         until = self._clock() + flush_s
         while self.welcomed.is_set() and self._clock() < until:
             self._role.on_tick(self.ring.send, True)
@@ -117,7 +119,7 @@ class Conversation:
         self.ring.send(m.encode(self._role.beat()))
         self.ring.send(m.encode(m.Bye()))
 
-    # what the server says
+    # messages from the server
 
     def _receive(self, wait_s: float) -> bytes | memoryview | None:
         try:
@@ -166,14 +168,14 @@ class Conversation:
         self._warn_once(refusal.reason, f"trying again every {refusal.retry_after_s:.0f} s")
         self.welcomed.clear()
         self._is_refused = True
-        # it is not silent until then
+        # the server does not count as silent until then
         self._hello_at = self._heard_at = self._answered_at = now + refusal.retry_after_s
 
     def _warn_once(self, reason: str, what_follows: str) -> None:
         if self._refusals.take(reason, 1, self._clock()):
             log.warning("%s; %s", reason, what_follows)
 
-    # what the peer says by itself
+    # messages that the peer sends on its own
 
     @property
     def _touch_every_s(self) -> float:
@@ -183,7 +185,7 @@ class Conversation:
         self._touched_at = now
         silent_s = now - self._heard_at
         if silent_s > self._patience_s:
-            # a link on which a policy arrives, perhaps
+            # the link may be busy with a policy
             is_slow = now - self._dialled_at < _FLAPS_WITHIN_S
             self._patience_s = (
                 min(1.5 * self._patience_s, _MAX_PATIENCE_S) if is_slow else _PATIENCE_S
@@ -200,9 +202,7 @@ class Conversation:
         self._complain(now)
 
     def _give_up(self, why: str, now: float) -> None:
-        """Turn to the next server, where there is one, and to the same one again, where there is
-        not.
-        """
+        """Switch to the next server, or stay with the same one if it is the only one."""
         left, was_welcome = self.ring.where, self.welcomed.is_set()
         self.welcomed.clear()
         self._is_refused = False
@@ -222,11 +222,11 @@ class Conversation:
         self._hello_waits = not self.ring.send(m.encode(self._hello))
 
     def _complain(self, now: float) -> None:
-        """Say once that nobody answers, when each server could have."""
+        """Log once that no server answers, after each has had time to."""
         servers = self.ring.addresses
         if self._has_complained or self.ring.is_quiet or self.welcomed.is_set():
             return
         if now - self._answered_at > _COMPLAIN_AFTER_S * len(servers):
             self._has_complained = True
             why = unknown_host(servers) or "is `tmrl-like server` running there?"
-            log.warning("no server answers at %s: %s Trying on", ", ".join(servers), why)
+            log.warning("no server answers at %s: %s Still trying", ", ".join(servers), why)

@@ -1,4 +1,4 @@
-"""Servers with one key pair, of which a peer dials one, and the next one when that is of no use."""
+"""Servers that share one key pair. A peer dials one of them, and the next one if that fails."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ class Ring:
     """A `PeerLink` to one of several servers at a time. A single server is a ring of one.
 
     Attributes:
-        addresses: of all servers, in the order of their turns.
-        is_quiet: the link writes in the log itself whether there is a connection; a session is
-            silent about it.
+        addresses: addresses of all servers, in the order in which they are dialled.
+        is_quiet: the link itself logs whether it is connected, so the session does not.
     """
 
     def __init__(
         self, addresses: Sequence[str], dial: Callable[[str], PeerLink], is_quiet: bool = False
     ) -> None:
-        """Dial the first; `dial` opens a connection to an address, and raises as
+        """Dial the first server; `dial` connects to an address and raises like
         `transport.connect`.
         """
         self.addresses = tuple(addresses)
@@ -40,7 +39,7 @@ class Ring:
 
     @property
     def where(self) -> str:
-        """The address of the server that is dialled."""
+        """The address of the current server."""
         return self.addresses[self._turn % len(self.addresses)]
 
     @property
@@ -48,10 +47,10 @@ class Ring:
         return self._link.is_lost
 
     def move_on(self, farewell: bytes) -> None:
-        """Leave the server with a last message, and dial the next one.
+        """Leave the current server with a last message, and dial the next one.
 
-        A link to the only server stays: it dials again by itself. So does one for whose successor
-        there is no thread, until the next call.
+        If there is only one server, the link is kept: it redials by itself. The link is also kept
+        if the system has no thread for the next one; the next call tries again.
         """
         if len(self.addresses) == 1:
             return
@@ -69,8 +68,10 @@ class Ring:
         self._link, self._is_short = dialled, False
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """Raises CredentialsError as any `PeerLink`; another server may take the key all the
-        same.
+        """Receive as from any `PeerLink`.
+
+        Raises:
+            CredentialsError: this server refused the key; another server may still accept it.
         """
         return self._link.receive(timeout_s)
 
@@ -91,8 +92,8 @@ def connect_to_one(
     keys: KeyFolder,
     options: TransportOptions | None = None,
 ) -> Ring:
-    """As `transport.connect`, to the one of these servers (`addresses_of`) whose turn it is; `name`
-    is the peer's.
+    """Connect to one of several servers (`addresses_of`), chosen by the peer's `name`; raises like
+    `transport.connect`.
     """
 
     def dial(address: str) -> PeerLink:
@@ -102,10 +103,10 @@ def connect_to_one(
 
 
 def in_turn(addresses: Sequence[str], name: str) -> list[str]:
-    """The order in which a peer dials servers: peers spread evenly, and so do those whose server is
-    gone.
+    """Return the order in which the peer `name` dials the servers.
 
-    A number at the end of the name counts: worker-1, worker-2, … begin at one server after the
+    Peers are spread evenly over the servers, and again over the others when a server is gone. A
+    number at the end of the name counts: worker-1, worker-2, … begin with one server after the
     other.
     """
     stem, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -116,7 +117,8 @@ def in_turn(addresses: Sequence[str], name: str) -> list[str]:
 
 
 def unknown_host(addresses: Sequence[str]) -> str:
-    """A sentence about the first address whose host this machine cannot find; empty: it finds all.
+    """Return a sentence about the first host that this machine cannot resolve, or an empty string.
+
     May take seconds.
     """
     for host, _ in map(host_and_port, addresses):

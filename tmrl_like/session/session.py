@@ -1,6 +1,6 @@
-"""A conversation in a thread of its own: one per process owns the connection.
+"""A conversation that runs in its own thread, which owns the connection.
 
-What a role does when it is called happens in that thread, beside the control loop and the training.
+The methods of the role are called in that thread, beside the control loop or the training.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger("tmrl_like.session")
 
 
 class Session:
-    """Keeps one peer connected. All errors that end it surface in `check`.
+    """Keeps one peer connected. `check` raises any error that ended it.
 
     Attributes:
-        name: the peer's.
-        incarnation: names this process of the peer.
-        conversation: what it says; it belongs to the thread.
+        name: the peer's name.
+        incarnation: number that identifies this process of the peer.
+        conversation: the protocol; it belongs to the session's thread.
     """
 
     def __init__(
@@ -51,26 +51,25 @@ class Session:
         run: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the thread and introduce the peer; does not wait for the server.
+        """Start the thread and introduce the peer, without waiting for the server.
 
         Args:
             ring: an open connection; closed by `close`.
-            role: what to do with messages.
+            role: handles the messages.
             role_name: "worker", "trainer" or "watcher".
             name: unique among live peers of the role.
             spaces: compared between worker and trainer.
-            model_path: where this peer keeps its weights; two peers of one machine must not share
-                it.
-            incarnation: names this process; 0: a random number.
-            takes_over: incarnations of this name that are dead, whose entries this one sends as
-                well.
-            rank: which of several trainers it is.
-            run: the training that it goes on with.
-            clock: in seconds, which never goes back.
+            model_path: where this peer keeps its weights; two peers on one machine must not share
+                this file.
+            incarnation: identifies this process; 0: a random number.
+            takes_over: dead incarnations of this name whose entries this peer sends as well.
+            rank: this trainer's rank, if several trainers learn as one.
+            run: the training that this trainer resumes.
+            clock: monotonic clock, in seconds.
 
         Raises:
             ConfigError: the name is too long, or not one line of printable characters.
-            ShortageError: there is no thread for it; the ring is closed.
+            ShortageError: the system has no thread for it; the ring is closed.
         """
         is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
         expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
@@ -91,11 +90,13 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """Whether the server let this peer in and still answers."""
+        """Whether the server has let this peer in and still answers."""
         return self.conversation.welcomed.is_set()
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Wait until the server let this peer in; raises what it refused it for."""
+        """Wait until the server has let this peer in, and return whether it has; raises like
+        `check`.
+        """
         until = time.monotonic() + timeout_s
         while not self.conversation.welcomed.wait(0.05) and time.monotonic() < until:
             self.check()
@@ -103,31 +104,34 @@ class Session:
         return self.connected
 
     def check(self) -> None:
-        """Raise what ended this session, if anything did.
+        """Raise the error that ended this session, if any.
 
         Raises:
-            RefusedError, CredentialsError: the server said no, or the key is wrong.
-            Exception: whatever else broke the thread.
+            RefusedError, CredentialsError: the server refused this peer, or the key is wrong.
+            Exception: any other error that ended the thread.
         """
         if self._failure is not None:
             raise self._failure
 
     @property
     def thread_id(self) -> int:
-        """Native id of the connection's thread."""
+        """The native id of the connection's thread."""
         return self._thread.native_id or 0
 
     @property
     def failed(self) -> bool:
-        """Whether something ended this session; `check` raises it."""
+        """Whether an error ended this session; `check` raises it."""
         return self._failure is not None
 
     def wake(self) -> None:
-        """Have `Role.on_tick` called soon. Any thread."""
+        """Make the session call `Role.on_tick` soon. Any thread."""
         self._ring.wake()
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Send what waits (for at most `flush_s`), say goodbye, close. Twice is fine."""
+        """Send pending messages for at most `flush_s` seconds, say goodbye and close.
+
+        Calling it twice is fine.
+        """
         if not self._stopping.is_set():
             self._flush_s = flush_s
             self._stopping.set()
@@ -158,7 +162,7 @@ class Session:
 
 
 def _file_id(path: Path | None) -> str:
-    """Names a file of this machine without telling its path."""
+    """Return a hash that identifies a file on this machine without revealing its path."""
     if path is None:
         return ""
     text = f"{platform.node()}|{uuid.getnode()}|{path.resolve()}"

@@ -1,4 +1,4 @@
-"""What must stay true of my_task, whatever you change in it: `python -m pytest`."""
+"""What must stay true of my_task, whatever you change in it; run `python -m pytest`."""
 
 from pathlib import Path
 

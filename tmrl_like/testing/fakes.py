@@ -1,5 +1,5 @@
-"""Small stand-ins for tests: an environment without physics, an actor without a policy worth the
-name.
+"""Small stand-ins for tests: an environment without physics, and the simplest actor, memory and
+agent.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ InfoItems: TypeAlias = dict[str, object]
 
 @dataclass(eq=False, repr=False)
 class CountingEnv(gymnasium.Env[Obs, Obs]):
-    """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after
-    `episode_steps`.
+    """An environment that counts: its observation is (episode, step) as float32 [2], and its reward
+    is the number of the step.
 
     Attributes:
-        episode_steps: an episode terminates after so many steps.
-        step_s: how long a step takes, in seconds.
-        raise_at: raise in the step with this number, counted over all episodes; 0: never.
-        hang_at: sleep for `hang_s` in the step with this number; 0: never.
+        episode_steps: number of steps after which an episode terminates.
+        step_s: duration of a step in seconds.
+        raise_at: number of the step that raises, counted over all episodes; 0 for none.
+        hang_at: number of the step that sleeps for `hang_s` seconds, counted over all episodes; 0
+            for none.
     """
 
     episode_steps: int = 10
@@ -74,7 +75,7 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
 
 
 class LinearActor(ActorModule):
-    """One linear layer over a flat observation; explores with nothing."""
+    """One linear layer over a flat observation, without exploration."""
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__(observation_space, action_space)
@@ -87,7 +88,7 @@ class LinearActor(ActorModule):
 
 
 class ListMemory(MemoryDataloading):
-    """The simplest memory there is: a list of samples. It knows nothing of resets."""
+    """The simplest memory there is: a list of samples. It ignores resets."""
 
     def append_buffer(self, buffer: Buffer) -> None:
         self.data.extend(buffer.memory)

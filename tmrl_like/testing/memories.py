@@ -1,4 +1,4 @@
-"""A contract that every memory can be held to, with the fake environment that it needs.
+"""Contract tests that every memory must pass, and the fake environment that they need.
 
 Test a memory of your own::
 
@@ -12,8 +12,8 @@ Test a memory of your own::
             return my_compressor(*sample)
 
 Each method is one test. The samples come from `ActionBufferEnv`, whose action buffer behaves as
-rtgym's does; the originals travel with them as under CRC debugging, and every transition is
-compared bit for bit.
+rtgym's does. The original transitions travel with them, as under CRC debugging, and every
+transition is compared bit for bit.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tmrl_like.wire.packet import PacketWriter
 
 
 class Step(NamedTuple):
-    """What a worker has in hand after one step of its environment."""
+    """What a worker holds after one step of its environment."""
 
     sample: Sample  # uncompressed
-    last_obs: Observation  # that the action was chosen on; None: of a reset
+    last_obs: Observation  # the one that the action was chosen for; None for a reset
     is_reset: bool
     episode: int = 0  # its number
 
     @property
     def original(self) -> Six:
-        """(last_obs, act, rew, obs, terminated, truncated)."""
+        """The transition (last_obs, act, rew, obs, terminated, truncated)."""
         act, obs, rew, terminated, truncated, _ = self.sample
         return self.last_obs, act, rew, obs, terminated, truncated
 
@@ -60,22 +60,21 @@ class ActionBufferEnv:
 
     Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64
     scalar, and `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong
-    row shows. With `frame_stack` the picture is a stack of the last pictures, uint8 [frame_stack,
-    2, 3], newest last; before an episode's first one stands the first one again (`frame_padding`
-    "reset") or zeros ("zero").
+    row shows. With `frame_stack`, the picture is a stack of the last pictures, uint8 [frame_stack,
+    2, 3], newest last; at the start of an episode it is padded with the first picture
+    (`frame_padding` "reset") or zeros ("zero").
 
-    The rules of the buffer: a step appends its action, that of an episode's last step too, though
-    it is never applied. A reset fills the buffer with the default action (`reset_act_buf`), or puts
-    the default action in the place of the newest one, or leaves the buffer alone
-    (`last_act_on_reset`). As a worker does, `steps` yields a reset once for each action of the
-    buffer.
+    The rules of the buffer: each step appends its action, even the last step of an episode, whose
+    action is never applied. A reset fills the buffer with the default action (`reset_act_buf`),
+    replaces only the newest action by the default one, or leaves the buffer alone
+    (`last_act_on_reset`). Like a worker, `steps` yields a reset once for each action of the buffer.
     """
 
     worker: int = 0  # seeds the stream
     act_buf_len: int = 4
     reset_act_buf: bool = True
     last_act_on_reset: bool = False
-    longest_episode: int = 12  # episodes have 1 to so many steps
+    longest_episode: int = 12  # episodes have 1 to this many steps
     frame_stack: int = 0
     frame_padding: str = "reset"
 
@@ -87,7 +86,7 @@ class ActionBufferEnv:
         self._count = 0
 
     def steps(self) -> Iterator[Step]:
-        """Yield steps for ever, resets among them."""
+        """Yield steps for ever, including resets."""
         for number in itertools.count():
             last_obs = self._reset()
             for act in self._buffer or [self._default_action]:
@@ -99,7 +98,7 @@ class ActionBufferEnv:
                 last_obs = sample.obs
 
     def take(self, count: int) -> list[Step]:
-        """The first `count` steps of a new run, resets among them."""
+        """Return the first `count` steps of a new run, including resets."""
         return list(itertools.islice(self.steps(), count))
 
     def _reset(self) -> Observation:
@@ -155,7 +154,7 @@ def packed(
     with_originals: bool = True,
     timing: StepTiming = TIMING,
 ) -> Buffer:
-    """The steps as the trainer gets them: as the columns of a packet."""
+    """Return the steps as the trainer receives them: as the columns of a packet."""
     writer = PacketWriter()
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
@@ -169,7 +168,7 @@ def packed(
 
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:
-    """Pieces of these sizes, over and over, until the steps are used up."""
+    """Yield pieces of these sizes, over and over, until the steps are used up."""
     left = iter(steps)
     for size in itertools.cycle(sizes):
         piece = list(itertools.islice(left, size))
@@ -181,7 +180,7 @@ def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]
 def interleaved(
     workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0
 ) -> Iterator[tuple[int, Sequence[Step]]]:
-    """(worker, packet) in a random order that keeps each worker's own."""
+    """Yield (worker, packet) in a random order that keeps each worker's own order."""
     order = [number for number, packets in enumerate(workers) for _ in packets]
     random.Random(seed).shuffle(order)
     left = [iter(packets) for packets in workers]
@@ -190,7 +189,7 @@ def interleaved(
 
 
 class MemoryContract:
-    """Tests for a memory; subclass it in a test module and override what is yours."""
+    """Tests for a memory; subclass it in a test module and override what differs for yours."""
 
     act_buf_len = 4
     reset_act_buf = True
@@ -200,11 +199,11 @@ class MemoryContract:
     steps = 400  # per worker
 
     def make_memory(self, **kwargs: int) -> MemoryDataloading:
-        """Build the memory under test; hand `kwargs` (sizes, crc_debug) to its constructor."""
+        """Return the memory under test; pass `kwargs` (sizes, `crc_debug`) to its constructor."""
         raise NotImplementedError
 
     def compress(self, sample: Sample) -> Sequence[Any]:
-        """What the worker sends of a sample."""
+        """Return what the worker sends of a sample."""
         return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(
             *sample
         )
@@ -265,8 +264,8 @@ class MemoryContract:
         assert drawn[0] == drawn[1]
 
     def test_of_a_buffer_that_is_refused_nothing_is_stored(self) -> None:
-        """A memory may take samples of any structure; one that does not takes nothing of the
-        buffer.
+        """A memory may accept samples of any structure; one that refuses some stores nothing of
+        their buffer.
         """
         workers = [self._produce(1), self._produce(2)]
         memory = self._filled([workers[0][:100]], [50])
@@ -300,8 +299,8 @@ class MemoryContract:
         return [tuple(one) for one in transitions if memory.is_trainable(one)]
 
     def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
-        """Every transition, rebuilt, is the one that was produced; drawing them finds no fault
-        either.
+        """Check that every rebuilt transition is the one that was produced, and that drawing
+        transitions finds no fault either.
         """
         produced = self._by_identity(workers)
         assert self._trainable(memory)

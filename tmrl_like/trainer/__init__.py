@@ -1,1 +1,1 @@
-"""The trainer: takes packets, keeps them, learns, and publishes policies."""
+"""The trainer: receives packets, keeps samples, learns, and publishes policies."""

@@ -1,7 +1,8 @@
-"""Checkpoints as files, without torch: each describes itself, and the one before it is kept.
+"""Checkpoints as files, without torch. Each describes itself, and the previous one is kept.
 
-`checkpoint-N` is a line of JSON, its `Head`, and the body behind it. A kill or a power cut at any
-moment leaves the newest one that is complete: a file has its name when all of it is on the disk.
+`checkpoint-N` is a line of JSON, its `Head`, followed by the body. A kill or a power cut at any
+moment leaves the newest complete checkpoint, because a file gets its name only when all of it is on
+the disk.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ _LONGEST_HEAD = 10_000
 
 
 class Head(msgspec.Struct):
-    """What a checkpoint says of itself.
+    """The description at the beginning of a checkpoint.
 
     Attributes:
         format: of the file.
-        number: counts checkpoints.
-        run: which training it belongs to; samples of another one are not joined with its agent.
+        number: counts the checkpoints.
+        run: the training that it belongs to; samples of another training are never combined with
+            its agent.
         training_steps: done when it was taken.
-        epoch: how many the training had done.
-        elapsed_s: and for how long it had gone on.
+        epoch: epochs done when it was taken.
+        elapsed_s: duration of the training until then.
         size_bytes: of the body.
         checksum: CRC-32 of the body.
     """
@@ -54,13 +56,13 @@ class Head(msgspec.Struct):
 
 @dataclass
 class Kept:
-    """What a checkpoint keeps of a training beside what was learnt and counted.
+    """What a checkpoint keeps of a training besides what was learnt and counted.
 
     Attributes:
         version: of the policy published last; 0: none was.
-        receipts: the entries of workers that its memory holds.
-        uncounted_samples: `total_samples` is so many more than were ever stored; None: as many as a
-            data set has.
+        receipts: name the workers' entries that the memory holds.
+        uncounted_samples: by how much `total_samples` exceeds the samples that were ever stored;
+            None: by the size of the data set.
     """
 
     version: int = 0
@@ -69,7 +71,7 @@ class Kept:
 
 
 class Checkpoint(NamedTuple):
-    """A file that is whole."""
+    """A checkpoint file that is complete and undamaged."""
 
     head: Head
     body: memoryview
@@ -77,11 +79,11 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
-    """Write the next file, and remove all but this one and the one before it; number, size and
-    checksum are filled in.
+    """Write the next file, and remove all but this and the previous one. Number, size and checksum
+    are filled in.
 
     Raises:
-        OSError: disk full, no permission; what is there stays.
+        OSError: disk full, no permission; existing files stay.
     """
     before = _files_in(folder)
     head.number = max(before, default=0) + 1
@@ -89,17 +91,17 @@ def write_checkpoint(folder: Path, head: Head, body: memoryview) -> None:
     write_atomically(folder / f"{_PREFIX}{head.number}", checked_json(head) + b"\n", body)
     disk.sync_folder(folder)
     for path in list(before.values())[:-1]:
-        with contextlib.suppress(OSError):  # still open somewhere; the next checkpoint tries again
+        with contextlib.suppress(OSError):  # still open somewhere; removed with the next checkpoint
             disk.remove(path)
     remove_drafts(folder)
 
 
 def read_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a line of log says where that is not the newest. None:
-    there is none.
+    """Read the newest undamaged checkpoint, or return None if there is none. Newer, damaged ones
+    are reported in the log.
 
     Raises:
-        CheckpointError: none of those that there are is whole, or the newest has another format.
+        CheckpointError: all checkpoints are damaged, or the newest has another format.
     """
     damaged, why = 0, ""
     for number, path in reversed(_files_in(folder).items()):
@@ -130,8 +132,8 @@ def read_newest(folder: Path) -> Checkpoint | None:
 
 
 def put_damaged_aside(newest: Checkpoint) -> None:
-    """Rename what is newer than the newest that is whole: else it would be kept as the one before
-    the next.
+    """Rename the damaged checkpoints that are newer than `newest`; otherwise one of them would be
+    kept as the previous one of the next checkpoint.
     """
     paths = list(_files_in(newest.path.parent).values())
     for path in paths[paths.index(newest.path) + 1 :]:
@@ -140,20 +142,20 @@ def put_damaged_aside(newest: Checkpoint) -> None:
 
 
 def read_head(folder: Path) -> Head | None:
-    """What the newest checkpoint that is whole says of itself; raises as `read_newest`."""
+    """Return the head of the newest undamaged checkpoint; raises what `read_newest` does."""
     found = read_newest(folder)
     return None if found is None else found.head
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Give up all that there are, the newest last; OSError: that one is still there."""
+    """Remove all checkpoints, the newest last. If this raises OSError, the newest still exists."""
     for path in _files_in(folder).values():
         disk.remove(path)
         disk.sync_folder(folder)
 
 
 def _files_in(folder: Path) -> dict[int, Path]:
-    """By number, the oldest first."""
+    """Return the files by number, the oldest first."""
     names = {
         path.name.removeprefix(_PREFIX): path
         for path in folder.glob(f"{_PREFIX}*")
@@ -163,7 +165,7 @@ def _files_in(folder: Path) -> dict[int, Path]:
 
 
 def _read(path: Path) -> Checkpoint:
-    """Read one; OSError, ValueError: it is not whole."""
+    """Read one file. Raises OSError or ValueError if it is damaged."""
     data = path.read_bytes()
     end = data.find(b"\n", 0, _LONGEST_HEAD)
     head = read_checked(data[: max(0, end)], Head)

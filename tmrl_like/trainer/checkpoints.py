@@ -1,4 +1,4 @@
-"""The trainer's checkpoints: bring a training back, keep it on disk beside training."""
+"""The trainer's checkpoints: restores a training, and saves it to disk while it goes on."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ Updater = Callable[[TrainingOffline, Make], TrainingOffline]
 
 
 class _OurFormat:
-    """Files that describe themselves, in a folder; another thread writes them."""
+    """Self-describing files in a folder, written by another thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def restore(self, make: Make) -> tuple[TrainingOffline, str | None]:
-        """The training that was saved, and its run, empty where that is not said; a new one, and
-        None: none was.
+        """Return the saved training and its run (empty if the checkpoint does not name one), or a
+        new training and None if none was saved.
         """
         training = make()
         head = load_checkpoint(training, self._path)
         return training, None if head is None else head.run
 
     def write_later(self, training: TrainingOffline, receiver: Receiver) -> Callable[[], None]:
-        """Take what is to be saved; what is returned writes it, and raises OSError or
+        """Copy what is to be saved, and return a function that writes it, which raises OSError or
         CheckpointError.
         """
         started = time.monotonic()
@@ -63,12 +63,12 @@ class _OurFormat:
         return partial(snapshot.write, self._path)
 
     def give_up(self) -> None:
-        """Have no training to restore; OSError: there still is one."""
+        """Discard the saved training. If this raises OSError, it still exists."""
         remove_checkpoints(self._path)
 
 
 class _UsersFormat(_OurFormat):
-    """What two functions of the user's write and read; what they restore is what they saved."""
+    """Written and read by two functions of the user. They must restore exactly what they saved."""
 
     def __init__(self, path: Path, dump: Dump, load: Load | None) -> None:
         super().__init__(path)
@@ -94,25 +94,25 @@ class _UsersFormat(_OurFormat):
 
 @dataclass(eq=False)
 class Checkpoints:
-    """Keeps one training in a folder: samples in a store, as they arrive, and what was learnt in
-    checkpoints.
+    """Keeps one training in a folder: samples in a store, as they arrive, and everything that was
+    learnt in checkpoints.
 
     The training thread takes snapshots; another thread writes them. See `Trainer` and
-    `TrainerOptions` for the first fields. ConfigError: several trainers, and a format that only one
-    can write; or what is to be read is not written.
+    `TrainerOptions` for the first fields. Raises ConfigError if there are several trainers and a
+    format that only one can write, or a `load` without a `dump`.
 
     Attributes:
-        path: of the checkpoints.
-        dump: writes them in a format of the user's.
+        path: folder of the checkpoints; None: nothing is kept.
+        dump: writes them in the user's format.
         load: reads them.
         ranks: of several, rank 0 writes checkpoints.
-        sync_every_s: of the samples.
-        check_of: what the samples of workers must be for a training.
+        sync_every_s: longest time until samples are synced to the disk, in seconds.
+        check_of: makes the check that a training's samples from workers must pass.
         make_store: makes the store.
-        beside: starts a thread of this name, which writes.
-        lock_within_s: how long to wait for another of several ranks, which was killed perhaps, to
-            end.
-        receiver: knows what the memory of the training that `build` made holds.
+        beside: starts a writing thread with this name.
+        lock_within_s: with several ranks, how long to wait, in seconds, for a process that holds
+            the folder, and perhaps was killed, to end.
+        receiver: tracks the contents of the memory of the training that `build` made.
     """
 
     path: Path | None
@@ -136,13 +136,13 @@ class Checkpoints:
                 "load_run_instance_fn reads what dump_run_instance_fn writes: give both of them"
             )
         self.receiver = Receiver()
-        path = self.path or Path()  # which nobody asks for where there is none
+        path = self.path or Path()  # unused if there is no path
         self._format = (
             _OurFormat(path) if self.dump is None else _UsersFormat(path, self.dump, self.load)
         )
-        # the last is this rank's own; before it those of ranks that are no more
+        # the last one is this rank's own; before it, those of ranks that no longer exist
         self._stores: list[SampleStore] = []
-        self._threads: list[Executor] = []  # those that write checkpoints and samples
+        self._threads: list[Executor] = []  # they write checkpoints and samples
         self._writing: Future[None] | None = None
         self._skipped = False
         self._failure: Exception | None = None  # of the checkpoint written last
@@ -150,14 +150,14 @@ class Checkpoints:
     # -- bringing a training back ------------------------------------------------------------------
 
     def build(self, make: Make, resume: Resume, updater: Updater | None = None) -> TrainingOffline:
-        """Make the training, or bring it back and have `updater` patch it; then give its memory
-        what is stored.
+        """Make the training, or restore it and have `updater` patch it; then fill its memory with
+        the stored samples.
 
-        What was opened until an error is closed by `close`.
+        If this raises, `close` closes what was opened.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, is of another training, or in use.
-            ShortageError: the system gives it no threads.
+            CheckpointError: the checkpoint is damaged, belongs to another training, or is in use.
+            ShortageError: the system cannot start a thread.
         """
         if self.path is None:
             training = make()
@@ -174,8 +174,8 @@ class Checkpoints:
             ) from None
 
     def _open_stores(self, path: Path) -> None:
-        """Those of ranks that are no more, of each of which sees one rank to it, and that of this
-        rank.
+        """Open the store of this rank, and its share of the stores of ranks that no longer
+        exist.
         """
         own, size = self.ranks.rank, self.ranks.size
         left = [
@@ -186,7 +186,7 @@ class Checkpoints:
         if self.dump is not None:
             folders = [path.with_name(f"{path.name}.log")]
         self._threads = [self.beside("tmrl-checkpoint")]
-        if self.sync_every_s:  # what is not synced takes no time
+        if self.sync_every_s:  # without syncing, writing takes no time
             self._threads.append(self.beside("tmrl-log"))
         for folder in folders:
             self._stores.append(self._open(folder))
@@ -208,7 +208,7 @@ class Checkpoints:
     def _build(self, make: Make, resume: Resume, updater: Updater | None) -> TrainingOffline:
         ranks, kept_run = self.ranks, None
         if resume == "none":
-            training = make()  # first: where that fails, all stays
+            training = make()  # first, so that nothing is lost if it fails
             self._give_up()
             for store in self._stores:
                 store.clear()
@@ -246,8 +246,8 @@ class Checkpoints:
         return training
 
     def _give_up(self) -> None:
-        """Give up the checkpoint there before its training is removed; CheckpointError: all is as
-        it was.
+        """Discard the checkpoint before its training is removed. If this raises CheckpointError,
+        nothing has changed.
         """
         try:
             if self.ranks.rank == 0:
@@ -259,8 +259,8 @@ class Checkpoints:
             ) from None
 
     def _replay(self, training: TrainingOffline, counts: bool) -> None:
-        """Give the memory what is stored; `counts`: all samples that ever came count, not only
-        those.
+        """Fill the memory with the stored samples. With `counts`, all samples that ever came are
+        counted, not only these.
         """
         memory, pacer, kept = training.memory, training.pacer, training.kept
         has_them = kept.uncounted_samples is None and len(memory) > pacer.recorded_samples
@@ -270,7 +270,7 @@ class Checkpoints:
                 "those stored in %s are not added to them",
                 self._stores[-1].folder,
             )
-        # a worker may have been at each of them
+        # one worker may have sent samples to each of these ranks
         receivers = [*(Receiver() for _ in self._stores[1:]), self.receiver]
         try:
             for receiver, store in zip(receivers, self._stores, strict=True):
@@ -297,27 +297,29 @@ class Checkpoints:
             training.total_samples = samples
 
     def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
-        """Learn what other ranks have stored of the workers that are this one's now, in a group of
-        any size.
+        """Find out what other ranks have stored of the workers that now belong to this rank, in a
+        group of any size.
 
-        What is stored stays in the memory of the rank in whose store it lies. `rank_of(worker,
-        size)` says whose a worker is; all ranks have built their trainings.
+        Stored samples stay in the memory of the rank whose store has them. `rank_of(worker, size)`
+        returns the rank that a worker belongs to. Call this after all ranks have built their
+        trainings.
         """
         for said in self.ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
             receipts = msgspec.msgpack.decode(said, type=list[Receipt])
             own = [r for r in receipts if rank_of(r.worker, self.ranks.size) == self.ranks.rank]
             self.receiver.note_stored(own)
 
-    # -- keeping it --------------------------------------------------------------------------------
+    # -- saving it ---------------------------------------------------------------------------------
 
     def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
-        """Write a checkpoint, between two training steps; a full disk is logged, and stops nothing.
+        """Write a checkpoint, between two training steps. A full disk is logged and does not stop
+        training.
 
-        Without `wait` it is written meanwhile, or skipped where the one before is still being
-        written. `version` is that of the policy published last.
+        Without `wait`, it is written while training goes on, or skipped if the previous one is
+        still being written. `version` is that of the policy published last.
 
         Raises:
-            DivergedError: a module of the agent's has parameters that are not finite; nothing is
+            DivergedError: a module of the agent has parameters that are not finite; nothing is
                 written.
         """
         refuse_diverged(_parameters_of(training.agent))
@@ -325,12 +327,12 @@ class Checkpoints:
             return
         self._skipped = not wait and self._writing is not None and not self._writing.done()
         if self._skipped:
-            log.info("the checkpoint before is still being written: this one is left out")
+            log.info("the previous checkpoint is still being written: this one is skipped")
             return
         self._wait()
         training.kept.version = version
         write = partial(self._try, self._format.write_later(training, self.receiver))
-        if self.dump is not None:  # it reads the training
+        if self.dump is not None:  # the user's function reads the training itself
             write()
             return
         self._writing = call_beside(self._threads[0], write)
@@ -338,8 +340,10 @@ class Checkpoints:
             self._wait()
 
     def finish(self, training: TrainingOffline, version: int) -> None:
-        """Training is over: see that its last state is on disk; CheckpointError: it could not be
-        written.
+        """Make sure that the last state of a finished training is on disk.
+
+        Raises:
+            CheckpointError: it could not be written.
         """
         if self._skipped:
             self.save(training, version, wait=True)
@@ -351,7 +355,7 @@ class Checkpoints:
             )
 
     def close(self) -> None:
-        """Wait for what is being written, and leave the folder. Twice is fine."""
+        """Wait for unfinished writes, and close the folder. Calling it twice is fine."""
         try:
             self._wait()
         except Exception as error:
@@ -364,13 +368,13 @@ class Checkpoints:
             thread.shutdown()
 
     def _wait(self) -> None:
-        """Wait until the checkpoint that is being written is; raise what that raised."""
+        """Wait until the current checkpoint is written, and raise what the writing raised."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Log what fails once, until it works again."""
+        """Write a checkpoint. A failure is logged once, until writing succeeds again."""
         started = time.monotonic()
         try:
             write()
@@ -387,7 +391,7 @@ class Checkpoints:
 
 
 def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
-    """Those of all its modules, by name."""
+    """Return the parameters of all modules of an agent, by name."""
     return {
         f"{name}.{parameter}": tensor.detach()
         for name, module in modules_of(agent).items()

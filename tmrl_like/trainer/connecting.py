@@ -1,5 +1,5 @@
-"""What connects a training with its workers: over a server, over an engine, to none, or as a script
-wants it.
+"""Connects a training with its workers: over a server, over an engine, without any, or by a
+script's own interface.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tmrl_like.wire.spaces import describe_spaces
 
 @dataclass(frozen=True)
 class LinkParts:
-    """What a connection works with.
+    """The objects that a connection works with.
 
     Attributes:
-        training: what is trained.
-        receiver: what is known of the workers' samples.
-        saver: keeps policies; None: nobody does.
-        newest_version: of the policy published last, by an earlier process of this training; 0:
-            none was.
+        training: the training to connect.
+        receiver: tracks the workers' samples.
+        saver: keeps policies; None: they are not kept.
+        newest_version: of the policy that an earlier process of this training published last; 0:
+            none.
         options: how the trainer runs the training.
     """
 
@@ -47,13 +47,13 @@ class LinkParts:
 
     @property
     def freshness(self) -> FreshnessLimits:
-        """What keeps samples that are too old out of the memory."""
+        """New limits that keep samples that are too old out of the memory."""
         return FreshnessLimits(
             self.training.max_sample_age_s, self.training.max_policy_lag_versions
         )
 
     def over(self, ring: Ring, name: str | None) -> TrainerLink:
-        """The connection over one to a server, or to an engine."""
+        """Make the trainer's connection over `ring`, which leads to a server or to an engine."""
         training, ranks = self.training, self.training.ranks
         try:
             return TrainerLink(
@@ -84,8 +84,10 @@ def how_to_connect(
     name: str | None = None,
     limits: TransportOptions | None = None,
 ) -> Connect:
-    """What makes the connection, by a trainer's arguments; ConfigError: they name several
-    servers.
+    """Return what makes the connection, from a trainer's arguments.
+
+    Raises:
+        ConfigError: they name several servers.
     """
     if isinstance(connect, EngineOptions):
         return lambda parts: _over_engine(connect, parts, name)
@@ -121,16 +123,16 @@ def _with_no_worker(parts: LinkParts) -> TrainerInterface:
 
 
 OFFLINE: Connect = _with_no_worker
-"""`Trainer(connect=OFFLINE)` trains from what the memory holds: nothing is connected, no limit of
-the pace holds.
+"""`Trainer(connect=OFFLINE)` trains from the samples that the memory holds: it connects to nothing,
+and training is not paced.
 """
 
 
 def expect_no_worker(training: TrainingOffline) -> None:
-    """Let training go by the samples that its memory holds, without a limit on how often.
+    """Let training use the samples in its memory, without a limit on training steps per sample.
 
     Raises:
-        ConfigError: it would wait for samples that nobody sends.
+        ConfigError: it would wait for samples that never come.
     """
     training.memory.flush()
     if training.ranks.sum(training.memory.ready) != [training.ranks.size]:

@@ -1,8 +1,8 @@
-"""Why a training does not learn, in one line, from the figures of its rounds. No clock, no thread,
-no random numbers.
+"""Says in one line why a training does not learn, from the figures of its rounds. Uses no clock,
+thread or random numbers.
 
-First the returns: where they have risen clearly, the training learns, whatever else is to be seen.
-Where they have not, the first sign that lasts says why; docs/learning.md has them all.
+Returns come first: if they have clearly risen, the training learns, whatever else the figures show.
+If not, the first sign that persists gives the reason; docs/learning.md lists all signs.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ from tmrl_like.types import EpisodeStats
 
 LEARNING, TOO_EARLY, NOT_LEARNING = "learning", "too early to say", "not learning because "
 
-_LASTS = 3  # judgements in a row
-_FEW, _MANY = 2, 20  # of the first episodes, which are compared with the newest
-_LEAST, _NEWEST = 8, 10  # with the few
-_CLEAR = 3.0  # standard errors
+_LASTS = 3  # judgements in a row in which a sign must be present
+_FEW, _MANY = 2, 20  # numbers of first episodes that are compared with the newest
+_LEAST, _NEWEST = 8, 10  # least and most newest episodes, when compared with the few
+_CLEAR = 3.0  # standard errors that make a rise clear
 _FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
-_TRAINED_STEPS = 500  # before the first sample of a worker
-_NEAR_BEST = 0.9  # of the way from the lowest reward to the highest
-_LATEST, _LEAST_EPISODES = 20, 10  # episodes that are looked at
+# training steps before a worker's first sample that make a policy count as trained
+_TRAINED_STEPS = 500
+_NEAR_BEST = 0.9  # share of the way from the lowest reward to the highest
+# newest episodes that are looked at, and the least number of them
+_LATEST, _LEAST_EPISODES = 20, 10
 
 Round = Mapping[str, float]
 
 
 class Returns:
-    """The first returns of a training and the newest, of training and of test episodes.
+    """The first and the newest returns of a training, of training and of test episodes.
 
     All attributes are plain values, which a checkpoint holds.
 
     Attributes:
         kept: by kind, "train" and "test": the first twenty, and the newest twenty of the others.
-        count: how many there were.
-        largest_rises: of those that were clear, by what was compared.
-        has_begun: samples of a worker have come.
-        starts_well: the first policies had been trained before that, so that returns need not rise.
+        count: number of all returns so far.
+        largest_rises: the largest clear rises, by comparison.
+        has_begun: whether samples of a worker have come.
+        starts_well: the first policies were already trained, so that returns need not rise.
     """
 
     def __init__(self) -> None:
-        """There are none yet."""
+        """Start without any returns."""
         self.kept: dict[str, list[float]] = {"train": [], "test": []}
         self.count = 0
         self.largest_rises: dict[str, float] = {}
         self.has_begun = self.starts_well = False
 
     def begin(self, training_steps: int) -> None:
-        """Samples of a worker have come, after so many training steps; only the first call
-        counts.
+        """Note that samples of a worker have come, after this many training steps; only the first
+        call has an effect.
         """
         self.starts_well |= not self.has_begun and training_steps >= _TRAINED_STEPS
         self.has_begun = True
@@ -63,11 +65,12 @@ class Returns:
         self.count += 1
 
     def _rises(self) -> Iterator[tuple[str, float, float]]:
-        """What is compared, by how much the newest are above the first, and what a clear rise
-        exceeds.
+        """Yield for each comparison its name, by how much the newest returns exceed the first, and
+        what a clear rise exceeds.
 
-        Of the first the better half counts, and a rise is clear above three standard errors, by the
-        spread of the newest, as if all were drawn from the same distribution.
+        Of the first returns the better half counts. A rise is clear if it exceeds three standard
+        errors, computed from the spread of the newest as if all were drawn from the same
+        distribution.
         """
         for kind, kept in self.kept.items():
             for first, newest in (
@@ -82,7 +85,9 @@ class Returns:
                     yield f"{kind} {len(first)}", rise, max(_CLEAR * error, 1e-9)
 
     def have_risen(self) -> bool:
-        """Clearly, of either kind; and since then they have not lost half of that."""
+        """Whether returns of either kind have clearly risen, and have since kept more than half of
+        their largest rise.
+        """
         largest = self.largest_rises
         for name, rise, clear in self._rises():
             if rise > max(clear, largest.get(name, 0.0)):
@@ -90,15 +95,15 @@ class Returns:
         return any(rise > largest.get(name, math.inf) / 2 for name, rise, _ in self._rises())
 
     def are_flat(self) -> bool:
-        """Whether they have not risen by a quarter of what is clear; or, where they need not, have
-        clearly fallen.
+        """Whether returns have risen by less than a quarter of a clear rise; if they need not rise,
+        whether they have clearly fallen.
         """
         if self.starts_well:
             return any(rise < -clear for _, rise, clear in self._rises())
         return all(rise < clear / 4 for _, rise, clear in self._rises())
 
     def flat(self) -> str:
-        """That they do not rise."""
+        """Return the sentence that says that returns do not rise."""
         kept = self.kept["train"] or self.kept["test"]
         newest, first = float(np.mean(kept[-_NEWEST:])), float(np.mean(kept[:_FEW]))
         said = (
@@ -110,11 +115,11 @@ class Returns:
                 f"the return has fallen: {said}; lower the learning rates, or go on from the best "
                 "policy"
             )
-        return f"the return does not rise: {said}; see that rewards tell better from worse"
+        return f"the return does not rise: {said}; check that better behaviour earns more reward"
 
 
 class _Values(dict[str, float]):
-    """Figures by name; those that are not there compare as false with everything."""
+    """Figures by name. A missing figure is NaN, so that every comparison with it is false."""
 
     def __missing__(self, name: str) -> float:
         return math.nan
@@ -132,8 +137,8 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "still": (
         lambda v: v["observation_moves_share"] < 0.05,
-        "the observation stays the same in {observation_still_share:.0%} of the steps: see whether "
-        "the worker stands still (commands, emergency stop), or a sensor is dead",
+        "the observation stays the same in {observation_still_share:.0%} of the steps: check "
+        "whether the worker stands still (commands, emergency stop), or a sensor is dead",
     ),
     "reward": (
         lambda v: (
@@ -146,15 +151,15 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "reward too small": (
         lambda v: v["entropy_bonus"] > 10 * v["reward_range"] > 0,
-        "rewards are lost beside the bonus for entropy: that is {entropy_bonus:.2g} in each step, "
-        "and rewards differ by {reward_range:.2g}; enlarge the rewards, or lower "
+        "rewards are negligible beside the entropy bonus: that is {entropy_bonus:.2g} in each "
+        "step, and rewards differ by {reward_range:.2g}; enlarge the rewards, or lower "
         "agent.entropy_coef",
     ),
     "reward too large": (
         lambda v: max(abs(v["value_low"]), abs(v["value_high"])) > 10_000,
-        "rewards are too large: returns would lie between {value_low:.3g} and {value_high:.3g} if "
-        "all were alike, and critics learn a hundred well; divide the rewards, or set "
-        "agent.scale_rewards",
+        "rewards are too large: with equal rewards, returns would reach {value_low:.3g} to "
+        "{value_high:.3g}, and critics learn values of about a hundred well; divide the rewards, "
+        "or set agent.scale_rewards",
     ),
     "observation too large": (
         lambda v: v["observation_largest"] > 20,
@@ -177,7 +182,7 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "gamma": (
         lambda v: v["gamma"] < 0.5,
-        "gamma is {gamma:g}, so that less than two steps ahead count: raise agent.gamma (0.9 to "
+        "gamma is {gamma:g}, so that fewer than two future steps count: raise agent.gamma (0.9 to "
         "0.99)",
     ),
     "policy stays": (
@@ -200,12 +205,13 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     "few training steps": (
         lambda v: v["env_steps_total"] > 400 and v["sample_uses"] < 2,
         "each sample is trained on {sample_uses:.2g} times: raise "
-        "trainer.max_training_steps_per_env_step, or let the trainer be faster",
+        "trainer.max_training_steps_per_env_step, or make the trainer faster",
     ),
     "values": (
         lambda v: v["values_drift"] > 0.5,
-        "values drift away: the critics say {q_mean:.3g}, and returns lie between {value_low:.3g} "
-        "and {value_high:.3g} at most; lower agent.lr_critic, or raise agent.polyak",
+        "values drift away: the critics' mean is {q_mean:.3g}, but returns lie between "
+        "{value_low:.3g} and {value_high:.3g} at most; lower agent.lr_critic, or raise "
+        "agent.polyak",
     ),
     "critics": (
         lambda v: v["critic_spread"] <= 1e-6 * abs(v["q_mean"]),
@@ -228,12 +234,12 @@ SIGNS: dict[str, tuple[Callable[[_Values], bool], str]] = {
     ),
     "ignores": (
         lambda v: v["training_steps_total"] > 2000 and v["action_spread"] < 0.02,
-        "the actor ignores its observation: actions differ by {action_spread:.2g} of their range "
-        "from one to another; see obs_preprocessor and actor, and lower agent.lr_actor",
+        "the actor ignores its observation: its actions differ by {action_spread:.2g} of their "
+        "range; check obs_preprocessor and actor, and lower agent.lr_actor",
     ),
 }
-"""Of each sign, when it is there, and what is said: the measured figure and the cure. The first
-that lasts is named.
+"""For each sign, its condition and its sentence, with the measured figure and the cure. The first
+sign that persists is reported.
 """
 
 
@@ -241,14 +247,15 @@ class Diagnosis:
     """Judges a training round by round.
 
     Attributes:
-        returns: of all workers' episodes.
-        line: what was said last.
+        returns: of the episodes of all workers.
+        line: the newest judgement.
     """
 
     def __init__(self, **known: float) -> None:
-        """`known`: figures that do not change; what is not known is left out.
+        """Take figures that do not change; unknown ones are left out.
 
-        `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and `action_numbers`, of a Box.
+        They are `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and, for a Box,
+        `action_numbers`.
         """
         self.returns = Returns()
         self._known = known
@@ -259,9 +266,9 @@ class Diagnosis:
         self.line = TOO_EARLY
 
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
-        """Episodes that were reported."""
+        """Take episodes that workers have reported."""
         for stats in episodes:
-            # else an expert drove, or it was cut short
+            # otherwise an expert drove, or the episode was cut short
             if stats.policy_version and not stats.fault:
                 self.returns.add(stats)
             self._terminated |= stats.terminated
@@ -269,8 +276,8 @@ class Diagnosis:
                 self._episodes.append(stats)
 
     def judge(self, record: Round) -> str:
-        """The line about a training whose newest round this is: its metrics, with the figures of
-        `figures`.
+        """Return the line about a training after its newest round, given as its metrics with the
+        figures of the module `learning`.
         """
         returns, values = self.returns, self._values(record)
         found = {name: text for name, (is_there, text) in SIGNS.items() if is_there(values)}

@@ -1,4 +1,4 @@
-"""What the trainer knows of its workers' condition, from their signs of life."""
+"""The condition of the workers as the trainer knows it, from their heartbeats."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WORKERS_KEPT = 10_000
 _GROWING = [field for field, figure in FIGURES.items() if figure.is_summed and figure.grows]
 _CURRENT = [field for field, figure in FIGURES.items() if figure.is_summed and not figure.grows]
 _DESCRIBED = 5
-_LINES = 20  # of log about one worker, at first; …
-_LINES_PER_S = 0.1  # … and then
-_NEW_WORKERS = 1000  # that a line names, at first; then one a second
-_TOLD = (  # a fact, and what is said when it changes to something, and when it is over
+_LINES = 20  # log lines about one worker, at first; …
+_LINES_PER_S = 0.1  # … and later
+_NEW_WORKERS = 1000  # new workers that are logged by name, at first; later one a second
+_TOLD = (  # (fact, level, line if it changes, line if it is over)
     ("ended", logging.WARNING, "worker %(worker)s no longer drives: %(ended)s", ""),
     (
         "alarm",
@@ -62,7 +62,7 @@ class _Worker:
     name: str
     condition: Condition = field(default_factory=Condition)
     heard_at: float = -math.inf
-    # it has driven this version since then, and another one is the newest
+    # since when it has driven an outdated version
     behind_since: float = math.inf
     facts: dict[str, object] = field(default_factory=dict)
 
@@ -80,26 +80,28 @@ def _heard_at(worker: _Worker) -> float:
 
 
 class Fleet:
-    """Collects beats; says once what is wrong with a worker, and once that it is over."""
+    """Collects heartbeats, and logs once when something is wrong with a worker, and once when it is
+    over.
+    """
 
     def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
-        """Start with no worker; experts, which ignore policies, are never late, nor are those that
-        test one.
+        """Start without workers.
 
-        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions`
-        in `Schedule`.
+        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` is `max_policy_lag_versions`
+        in `Schedule`. Experts, which ignore policies, and workers that keep one policy are never
+        late.
         """
         self._limits = {"stalled_after_s": stalled_after_s, "max_lag_versions": max_lag_versions}
-        # any thread reads it: who is in it is whole, and is replaced as a whole
+        # any thread may read it; a worker in it is never changed, only replaced as a whole
         self._workers: dict[str, _Worker] = {}
-        self._totals = Counter[str]()  # of what grows, since the workers started
-        # environment steps and overruns, since the last call of `metrics`
+        self._totals = Counter[str]()  # sums of growing figures since the workers started
+        # environment steps and overruns since the last call of `metrics`
         self._driven = Counter[str]()
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
-        """Take a worker's sign of life (connection's thread); `newest`: the version published last;
+        """Take a worker's heartbeat (connection's thread). `newest` is the version published last;
         0: none.
         """
         name, condition, known = beat.worker, beat.condition, self._workers.get(beat.worker)
@@ -134,7 +136,9 @@ class Fleet:
             self._forget_the_gone()
 
     def _forget_the_gone(self) -> None:
-        """Down to nine tenths of what is kept, so that this is rare."""
+        """Forget workers that are gone, down to nine tenths of the limit, so that this happens
+        rarely.
+        """
         gone = sorted(
             (worker for worker in self._workers.values() if not worker.is_alive), key=_heard_at
         )
@@ -142,7 +146,7 @@ class Fleet:
             del self._workers[worker.name]
 
     def _count_driven(self, now: Condition, before: Condition) -> None:
-        if now.env_steps >= before.env_steps:  # else it is a new process under the old name
+        if now.env_steps >= before.env_steps:  # otherwise a new process has taken the name
             steps, overruns = (
                 now.env_steps - before.env_steps,
                 max(0, now.overruns - before.overruns),
@@ -161,24 +165,24 @@ class Fleet:
         return [worker for worker in list(self._workers.values()) if worker.is_alive]
 
     def is_driving(self) -> bool:
-        """Whether any worker is alive that has not said that it no longer drives."""
+        """Whether any living worker still drives."""
         return any(not worker.condition.ended for worker in self._alive())
 
     def describe(self) -> str:
-        """Where each worker is, the one that was heard of last first; empty: there never was
-        one.
+        """Describe the newest known state of each worker, the one heard from last first; empty if
+        there never was one.
         """
         known = list(self._workers.values())
         known.sort(key=_heard_at, reverse=True)
         return "; ".join(map(_describe, known[:_DESCRIBED]))
 
     def versions(self) -> dict[str, int]:
-        """The version that drives now, of each living worker."""
+        """Return the version that each living worker drives with now."""
         return {worker.name: worker.condition.policy_version for worker in self._alive()}
 
     def metrics(self, newest: int) -> dict[str, float]:
-        """The workers' condition, and what they did since the last call; `newest`: the version
-        published last.
+        """Return the workers' condition, and what they did since the last call. `newest` is the
+        version published last.
         """
         alive, driven = self._alive(), self._driven
         self._driven = Counter()
@@ -200,7 +204,7 @@ class Fleet:
 
 
 def _lag(condition: Condition, newest: int) -> int:
-    """Versions by which a worker is behind; one that keeps its policy never is."""
+    """Return how many versions a worker is behind; one that keeps its policy never is."""
     return 0 if condition.keeps_policy else max(0, newest - condition.policy_version)
 
 

@@ -1,4 +1,4 @@
-"""What a training has of its workers, and of those who watch it."""
+"""The interface between a training and its workers, and those who watch it."""
 
 from __future__ import annotations
 
@@ -14,53 +14,52 @@ from tmrl_like.types import Delivery, Receipt
 
 
 class TrainerInterface:
-    """A connection with workers; this one has none: no samples come, and policies go to the saver
-    alone.
+    """A connection with workers. This base class has none: no samples come, and policies go only to
+    the saver.
 
     Attributes:
-        workers: their condition.
-        newest_version: the policy published last; 0: none.
+        workers: the workers' condition.
+        newest_version: version of the policy published last; 0: none.
     """
 
     def __init__(
         self, saver: Saver | None = None, version: int = 0, workers: Fleet | None = None
     ) -> None:
-        """Begin.
+        """Take what every connection needs.
 
         Args:
-            saver: keeps policies; None: nobody does.
-            version: of the policy published last, by an earlier process of this training; 0: none
-                was.
-            workers: those that there are; None: none.
+            saver: keeps policies; None: they are not kept.
+            version: of the policy that an earlier process of this training published last; 0: none.
+            workers: the known workers; None: none.
         """
         self.workers = Fleet(0.0) if workers is None else workers
         self.newest_version = version
         self._saver = saver
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
-        """Take what has arrived; waits up to `timeout_s` for something to arrive."""
+        """Return what has arrived, after waiting up to `timeout_s` for something to arrive."""
         time.sleep(timeout_s)
         return []
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """Their samples are in the memory now."""
+        """Acknowledge deliveries whose samples are now in the memory."""
 
     def reject(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of the worker process of this packet: its samples do not fit those in
-        the memory.
+        """Accept nothing more from the worker process of this packet, because its samples do not
+        fit those in the memory.
         """
 
     def note_trained(self, receipt: Receipt) -> None:
-        """In lockstep: the training steps are made that the worker process awaits up to this
-        packet.
+        """In lockstep: tell the worker that the training steps for which it waits, up to this
+        packet, are done.
         """
 
     def broadcast_model(self, model: ActorModule) -> int:
-        """Publish weights to all workers, without waiting; returns their version.
+        """Publish weights to all workers without waiting, and return their version.
 
         Raises:
-            DivergedError: they are not finite. Where another thread publishes, `retrieve` raises it
-                instead.
+            DivergedError: the weights are not finite. If another thread publishes, `retrieve`
+                raises it instead.
         """
         self.newest_version += 1
         if self._saver is not None:
@@ -72,17 +71,19 @@ class TrainerInterface:
         return self.newest_version
 
     def report(self, record: Record) -> None:
-        """Let who watches have a record of the metrics."""
+        """Send a record of the metrics to those who watch."""
 
     def fleet(self) -> dict[str, float]:
-        """Metrics of the workers' condition, and of what they did since the last call."""
+        """Return metrics of the workers' condition, and of what they did since the last call."""
         return {}
 
     def who_is_missing(self) -> str:
-        """Why no samples come, for people: which workers are here, which not, and why.
-        NoWorkerError: it is in vain.
+        """Explain to a person why no samples come: which workers are here, which are not, and why.
+
+        Raises:
+            NoWorkerError: waiting is in vain.
         """
         return "training goes by recorded samples alone"
 
     def close(self) -> None:
-        """Leave. Twice is fine."""
+        """Disconnect. Calling it twice is fine."""

@@ -1,10 +1,10 @@
-"""Whether training learns, told by each round: losses on what is held out, and what the diagnosis
-says.
+"""Adds to the metrics of each round whether training learns: losses on held-out episodes, and the
+diagnosis.
 
-It goes by a round's metrics and by figures of the newest samples, and of actor and critics on a
-batch. Both are bounded, whatever arrives: the samples of one stream at a time, and a batch that was
-trained on anyway. They change no random number that training draws. docs/metrics.md explains each
-figure.
+The diagnosis is based on the metrics of a round, on figures of the newest samples, and on figures
+of actor and critics on a batch. The work is bounded, however much arrives: samples of one stream at
+a time, and a batch that was trained on anyway. It does not change the random numbers that training
+draws. docs/metrics.md explains each figure.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ log = logging.getLogger("tmrl_like.trainer")
 Array = npt.NDArray[np.float64]
 Figures = dict[str, float]
 
-_FIGURES_EVERY = 500  # training steps and samples
-_LEAST_STEPS, _MOST_STEPS = 100, 800  # that are looked at between two figures
-_LARGEST_LEAF = 64  # an array with more numbers is a picture, and left out
-_PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
+_FIGURES_EVERY = 500  # training steps plus samples
+# steps between two figures: fewer give none, and of more only the newest count
+_LEAST_STEPS, _MOST_STEPS = 100, 800
+_LARGEST_LEAF = 64  # an array with more numbers is treated as a picture and left out
+_PROBED, _LEAST_PROBED = 128, 8  # observations used from a batch
 
 
 class LearningWatch(Listener):
-    """Adds to each round the losses on held-out episodes, what the diagnosis says and, to some,
-    what it goes by.
+    """Adds to each round the losses on held-out episodes and the diagnosis, and to some rounds the
+    figures behind it.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class LearningWatch(Listener):
             rewards,
         )
         self._of_samples, self._of_actor = SampleFigures(), ActorFigures()
-        self._batch: Batch | None = None  # trained on last
-        self._measured_at: float = 0  # training steps and samples
+        self._batch: Batch | None = None  # the newest batch that was trained on
+        self._measured_at: float = 0  # training steps plus samples
 
     def on_samples(self, delivery: Delivery) -> None:
         self._of_samples.add(delivery.buffer)
@@ -77,7 +78,8 @@ class LearningWatch(Listener):
     def on_round(self, record: Record) -> None:
         held_out = self._memory.sample_held_out()
         if held_out is not None:
-            with same_noise(self._agent.device):  # training draws what it would draw without
+            # so that training draws the same numbers as without this
+            with same_noise(self._agent.device):
                 losses = self._agent.evaluate(held_out)
             record |= {f"{name}_held_out": float(loss) for name, loss in losses.items()}
         done = record["training_steps_total"] + record["env_steps_total"]
@@ -87,7 +89,7 @@ class LearningWatch(Listener):
                 record |= self._of_samples.figures() | self._of_actor.figures(
                     self._agent, self._batch
                 )
-            except Exception as error:  # the user's agent among others
+            except Exception as error:  # may come from the user's agent
                 self._measured_at = math.inf
                 log.warning(
                     "no figures of samples and actor: %s: %s; training goes on",
@@ -102,23 +104,24 @@ class LearningWatch(Listener):
 
 
 class SampleFigures:
-    """Whether observations move: follows the samples of one stream, and when it is silent those of
-    the next.
+    """Measures whether observations change. It follows the samples of one stream, and when that
+    falls silent, those of the next.
     """
 
     def __init__(self) -> None:
         self._stream = ""
         self._last: list[Array] = []  # the newest observation, [1, D]
-        self._moves: list[bool] = []  # of the newest steps
+        # whether the observation changed, for each of the newest steps
+        self._moves: list[bool] = []
 
     def add(self, buffer: Buffer) -> None:
-        """Samples enter the memory."""
+        """Take samples that enter the memory."""
         if not self._stream:
             self._stream, self._last = buffer.stream, []
         for block in buffer.blocks if buffer.stream == self._stream else ():
             try:
                 obs = np.concatenate(self._last + [_numbers(segment) for segment in block.segments])
-            except ValueError:  # a memory that takes samples of several forms
+            except ValueError:  # the memory takes samples of several forms
                 self._last = []
                 continue
             if obs.size:
@@ -128,7 +131,7 @@ class SampleFigures:
                 self._last = [obs[-1:]]
 
     def figures(self) -> Figures:
-        """Of the newest steps; nothing while few have come since the last figures."""
+        """Return figures of the newest steps; none if too few have come since the last figures."""
         moves = self._moves
         if not moves:
             self._stream = ""
@@ -139,7 +142,9 @@ class SampleFigures:
 
 
 def _numbers(segment: Columns) -> Array:
-    """The observations of a segment -> [N, D]; pictures are left out, and what is no number."""
+    """Return the observations of a segment as [N, D], without pictures and values that are not
+    numbers.
+    """
     flat = [
         leaf.reshape(len(leaf), -1)
         for leaf in tree.leaves(segment.tree()[1])
@@ -151,17 +156,18 @@ def _numbers(segment: Columns) -> Array:
 
 
 class ActorFigures:
-    """Asks an actor and its critics what they make of a batch, always by the same noise."""
+    """Measures what an actor and its critics output on a batch, always with the same noise."""
 
     def __init__(self) -> None:
-        self._obs: Observation = None  # always the same ones
-        self._act: torch.Tensor | None = None  # what it did on them
-        self._valued: tuple[Observation, Action] | None = None  # always the same ones
-        self._values: torch.Tensor | None = None  # what critics said of them
+        self._obs: Observation = None  # observations, the same ones each time
+        self._act: torch.Tensor | None = None  # the actions on them, last time
+        # observations and actions, the same ones each time
+        self._valued: tuple[Observation, Action] | None = None
+        self._values: torch.Tensor | None = None  # the critics' values of them, last time
 
     @torch.no_grad()
     def figures(self, agent: TrainingAgent, batch: Batch) -> Figures:
-        """Of a batch, and of what changed since the last figures."""
+        """Return figures of a batch, and of what has changed since the last figures."""
         actor, figures = agent.get_actor(), _of_rewards(agent, batch)
         obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
         figures |= _of_first_layer(actor, obs)
@@ -213,8 +219,8 @@ def _of_first_layer(actor: ActorModule, obs: Observation) -> Figures:
 
 
 def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
-    """The batch's rewards, and what returns would be with the same reward in each step, in the unit
-    of `q_mean`.
+    """Return the range of the batch's rewards, and of the returns if each step gave the same
+    reward, in the unit of `q_mean`.
     """
     gamma = discount_of(agent)
     if gamma is None or gamma >= 1.0:
@@ -229,7 +235,7 @@ def _of_rewards(agent: TrainingAgent, batch: Batch) -> Figures:
 
 
 def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:
-    """Actions [B, A], in half ranges of the action space."""
+    """Return sampled actions [B, A], in half ranges of the action space."""
     space = actor.action_space
     assert isinstance(space, spaces.Box)
     with same_noise(actor.device):
@@ -239,14 +245,16 @@ def _sample(actor: SamplingActor, obs: Observation) -> torch.Tensor:
 
 @contextlib.contextmanager
 def same_noise(device: str) -> Iterator[None]:
-    """Within it torch draws the same numbers each time, and none of those that training draws."""
+    """Within the block, let torch draw the same numbers each time, without affecting those of
+    training.
+    """
     with torch.random.fork_rng([device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         yield
 
 
 def known_figures(agent: TrainingAgent, memory: MemoryDataloading) -> Figures:
-    """What `Diagnosis` is made with."""
+    """Return the arguments that `Diagnosis` is made with."""
     known: Figures = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
     gamma = discount_of(agent)
     if gamma is not None:

@@ -1,4 +1,4 @@
-"""The schedule of a training, and how a trainer runs it."""
+"""The options of a training's schedule and of the trainer that runs it."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ Resume = Literal["all", "memory", "none"]
 
 @dataclass(kw_only=True, eq=False)
 class Schedule(Options):
-    """When training trains, publishes, looks for samples and ends; `TrainingOffline` has these
+    """When a training trains, publishes, takes new samples and ends; `TrainingOffline` has these
     fields.
 
     Not frozen: an `agent_scheduler` or `updater_fn` may change them while training runs.
 
     Attributes:
-        epochs: a checkpoint is written after each; .inf trains for ever.
+        epochs: number of epochs; a checkpoint is written after each. .inf: train for ever.
         rounds: rounds per epoch; metrics are shown after each.
         steps: training steps per round.
-        metrics_interval_s: a round whose metrics would come sooner than so many seconds after those
-            before is counted together with the next one; 0: none is.
-        max_minutes: end the training after that much time, whatever is left of the epochs; the time
-            before a resumption counts.
+        metrics_interval_s: least time between metrics, in seconds: a round that ends sooner is
+            counted together with the next one; 0: no limit.
+        max_minutes: end the training after this time, even if epochs are left; the time before a
+            resumption counts.
         start_training: samples to receive before the first training step.
         update_model_interval: training steps between two publications of the policy.
-        update_model_interval_s: and at least so many seconds; 0: no limit.
-        update_buffer_interval: training steps between two looks for new samples.
+        update_model_interval_s: least time between two publications, in seconds; 0: no limit.
+        update_buffer_interval: training steps between two checks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has
             sent a sample; the samples of a data set count.
-        sample_uses: how often each sample is trained on, on average: training pauses above
-            sample_uses / batch size training steps per sample that is not held out, too; of both
-            limits the lower one holds. None: only the other one does.
-        sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds;
+        sample_uses: how often each sample is trained on, on average: training also pauses above
+            sample_uses / batch size training steps per sample that is not held out. The lower of
+            both limits holds. None: only max_training_steps_per_env_step does.
+        sleep_between_buffer_retrieval_attempts: longest single wait for new samples, in seconds;
             samples that arrive earlier end it.
-        max_sample_age_s: samples that are older, in seconds, when they would enter the memory are
-            dropped, a packet at a time, and counted.
-        max_policy_lag_versions: samples whose policy is older by more than so many versions are
-            dropped and counted, and a worker that drives such a policy is named in the log.
-        reward_window: decisions of the workers whose mean reward is known at any time.
+        max_sample_age_s: samples that are older than this, in seconds, when they would enter the
+            memory are dropped, a packet at a time, and counted.
+        max_policy_lag_versions: samples of a policy that is more than this many versions old are
+            dropped and counted, and a worker that drives with such a policy is named in the log.
+        reward_window: number of the workers' newest decisions over which the mean reward is taken.
         held_out_share: share of the episodes, 0 to below 1, that are never trained on: a batch of
-            them after each round gives the losses `…_held_out`. A memory takes it as `held_out`, if
-            it takes that; 0: none is held out.
-        device: where batches and the agent are; none: cuda where there is one, else cpu.
+            them after each round gives the losses `…_held_out`. A memory receives it as `held_out`,
+            if it takes this argument; 0: none is held out.
+        device: where batches and the agent are; none: cuda if available, else cpu.
         profiling: print a profile after each round (needs pyinstrument).
     """
 
@@ -73,7 +73,7 @@ class Schedule(Options):
     profiling: bool = False
 
     def change(self, **values: float | None) -> None:
-        """Have other values from here on; ConfigError: one of them is out of range, and nothing has
+        """Apply new values. If this raises ConfigError because one is out of range, nothing has
         changed.
         """
         before = {name: vars(self)[name] for name in values}
@@ -85,7 +85,9 @@ class Schedule(Options):
             raise
 
     def refuse_finished(self, epoch: int, elapsed_s: float) -> None:
-        """Raise FinishedError where a training that has come so far has nothing left to do."""
+        """Raise FinishedError if a training that has reached this epoch and time has nothing left
+        to do.
+        """
         done = {"epochs": (epoch, self.epochs), "max_minutes": (elapsed_s / 60, self.max_minutes)}
         for name, (reached, asked) in done.items():
             if reached >= asked:
@@ -106,23 +108,24 @@ _AT_START = (
     "profiling",
 )
 LIVE = tuple(option.name for option in fields(Schedule) if option.name not in _AT_START)
-"""Fields of a `Schedule` that may change while training goes on."""
+"""Fields of a `Schedule` that may change during training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(Options):
-    """How several trainers learn as one, where torchrun or `run --trainers` starts them.
+    """How several trainers learn as one, if torchrun or `run --trainers` starts them.
 
     Attributes:
-        backend: of `torch.distributed`: gloo, nccl or auto: nccl where each trainer has a GPU of
-            its own, else gloo.
-        address: where they meet, e.g. tcp://10.0.0.1:29500; none: as torchrun says (MASTER_ADDR and
-            MASTER_PORT).
-        interface: network interface between them; none: loopback where all are on one machine, else
-            the system's.
-        start_timeout_s: for all to come, and to build or load the training.
-        timeout_s: a trainer that does not answer the others for so long ends them; one whose
-            process ends does at once.
+        backend: of `torch.distributed`: gloo, nccl, or auto: nccl if each trainer has a GPU of its
+            own, else gloo.
+        address: where the trainers meet, e.g. tcp://10.0.0.1:29500; none: as torchrun says
+            (MASTER_ADDR and MASTER_PORT).
+        interface: network interface between the trainers; none: loopback if all are on one machine,
+            else the system's choice.
+        start_timeout_s: longest wait, in seconds, until all trainers have connected and have built
+            or loaded the training.
+        timeout_s: a trainer that does not answer the others for this time, in seconds, ends them;
+            one whose process ends does so at once.
         check_every_steps: training steps between two comparisons of all parameters; 0: they are not
             compared.
     """
@@ -140,23 +143,24 @@ class TrainerOptions(Options):
     """How a trainer runs its training.
 
     Attributes:
-        resume: what to take over from an earlier run of this name: all of it, its memory, or none.
-        init_policy: a policy that a new training's actor starts from: a policy file, RUN or
-            RUN@TAG; the critics start from nothing. None: the actor does, too. A training that is
-            resumed goes on as it was.
-        worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer
-            ones are published is named in the log and counted; .inf: never.
-        sync_every_s: samples are on the disk at most so long, in seconds, after they were written
-            to the log, and are acknowledged as stored then: no power cut loses them. 0: when they
-            are written; a power cut may cost the last half minute.
-        checkpoint_interval_s: at least so many seconds between two checkpoints; 0: one after each
-            epoch. The last one is written all the same.
-        keep_policies: how many versions the policy store keeps, the newest; those with a tag stay
-            for good. A version can become the best only while it is kept: let that be longer than a
-            test episode.
-        tag_every_s: give a version a tag of its own so often, in seconds; 0: no limit. Where
-            `tag_every_steps` is set as well, both must have passed.
-        tag_every_steps: likewise, in training steps; both 0: none but the best is tagged.
+        resume: what to take over from an earlier run of this name: everything (all), its memory, or
+            none.
+        init_policy: a policy from which the actor of a new training starts: a policy file, RUN or
+            RUN@TAG; the critics start untrained. None: the actor does too. A resumed training is
+            not affected.
+        worker_stalled_after_s: a worker that drives with one policy for this time, in seconds,
+            while newer ones are published is named in the log and counted; .inf: never.
+        sync_every_s: samples are synced to the disk at most this time, in seconds, after they were
+            written to the log, and only then acknowledged as stored: no power cut loses them. 0:
+            acknowledged as soon as written; a power cut may lose the last half minute.
+        checkpoint_interval_s: least time between two checkpoints, in seconds; 0: one after each
+            epoch. The last one is always written.
+        keep_policies: how many of the newest versions the policy store keeps; those with a tag are
+            always kept. A version can become the best only while it is kept, so it must be kept for
+            longer than a test episode.
+        tag_every_s: least time, in seconds, between versions that get a tag of their own; 0: no
+            limit. If `tag_every_steps` is set as well, both must have passed.
+        tag_every_steps: the same in training steps; both 0: only the best version is tagged.
         distributed: see `RankOptions`.
     """
 

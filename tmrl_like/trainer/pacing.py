@@ -1,4 +1,4 @@
-"""How far training may run ahead of the environment. Numbers alone: no clock, no thread, no
+"""How far training may run ahead of the environment. Pure arithmetic: no clock, thread or
 network.
 """
 
@@ -13,7 +13,8 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.types import Receipt
 
-_KEPT_SAMPLES = 50  # whose training steps may still be made after the ratio has changed
+# training steps for this many samples may be made up after the ratio has changed
+_KEPT_SAMPLES = 50
 _STATE = (
     "recorded_samples",
     "unpaced_steps",
@@ -26,28 +27,30 @@ _STATE = (
 
 @dataclass
 class Pacer:
-    """Caps training steps per environment step, once there is a worker.
+    """Caps training steps per environment step, as soon as there is a worker.
 
-    Recorded samples count as environment steps, but there will be no more of them: until a worker
-    has sent a sample, training goes on without a limit, and its steps beyond the ratio are not held
-    against the worker.
+    Recorded samples count as environment steps, but no more of them will come. So until a worker
+    has sent a sample, training is not limited, and its steps beyond the ratio are not held against
+    the worker.
 
-    In lockstep, once samples have come whose worker awaits training, a training step is made only
-    on a task. Each environment step from here on allows `limit` of them (in sum: of 0.5, every
-    second step allows one), but for those before `start_training` and before the memory can give a
-    batch, a reset's and those of a data set.
+    Lockstep begins with the first samples whose worker waits for training. From then on, a training
+    step is made only if a task allows it. Each environment step allows `limit` training steps
+    (summed: with 0.5, every second step allows one). Steps before `start_training`, steps before
+    the memory can give a batch, resets and the steps of a data set allow none.
 
     Attributes:
         schedule: has `start_training`, and the limit at the beginning.
-        limit: training steps per sample at most: the schedule's ratio, or less for `sample_uses`.
+        limit: most training steps per sample: the schedule's ratio, or less because of
+            `sample_uses`.
         recorded_samples: samples that were in the memory before training began: a data set's, or
             those of a memory that was taken over without its agent.
-        unpaced_steps: training steps that are allowed beyond the ratio: made before the first
-            sample of a worker, or by what the ratio was before; below 0 it is the other way round.
-        in_lockstep: whether training is.
-        tasked_steps: in lockstep, environment steps so far that allow tasks.
-        untasked_training: training steps that were made before; corrected where the ratio was
-            another one.
+        unpaced_steps: training steps allowed beyond the ratio: those made before a worker's first
+            sample, or those that an earlier, higher ratio allowed. Negative if an earlier ratio was
+            lower.
+        in_lockstep: whether training is in lockstep.
+        tasked_steps: in lockstep, the environment steps so far that allow training.
+        untasked_training: training steps that were made before lockstep; adjusted when the ratio
+            changes.
     """
 
     schedule: Schedule
@@ -57,7 +60,7 @@ class Pacer:
     tasked_steps: int = 0
     untasked_training: float = 0
     limit: float = field(default=0.0, init=False)
-    # tasked steps, up to this entry
+    # (tasked steps up to this entry, its receipt)
     _awaited: deque[tuple[int, Receipt]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +68,7 @@ class Pacer:
 
     def may_train(self, training_steps: int, samples: int) -> bool:
         """Whether one more training step is allowed after `training_steps`, with `samples` recorded
-        or received.
+        or received so far.
         """
         if samples < max(1, self.schedule.start_training):
             return False
@@ -79,54 +82,57 @@ class Pacer:
         return self.limit * samples + self.unpaced_steps
 
     def before_samples(self, training_steps: int, samples: int) -> None:
-        """Samples of a worker are about to be added to `samples`, after `training_steps`."""
+        """Prepare for a worker's samples, which are about to be added to `samples`, after
+        `training_steps`.
+        """
         if samples == self.recorded_samples > 0:
             self.unpaced_steps = max(
                 0, training_steps - math.floor(min(self.limit * samples, training_steps))
             )
 
     def expect_no_worker(self, samples: int) -> None:
-        """Training goes by the samples that there are, without a limit, until a worker sends
-        one.
-        """
+        """Train from the `samples` in the memory without a limit, until a worker sends one."""
         self.recorded_samples, self.in_lockstep, self.tasked_steps = samples, False, 0
 
     # -- in lockstep
 
     def enter_lockstep(self, training_steps: int) -> None:
-        """Samples come whose worker awaits training; ConfigError: the ratio is no number that it
-        could await.
+        """Enter lockstep, because samples have come whose worker waits for training.
+
+        Raises:
+            ConfigError: the limit is infinite, so that the worker would wait for ever.
         """
         if not self.in_lockstep:
             self.in_lockstep, self.untasked_training = True, training_steps
             self.check(self.limit)
 
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
-        """Whether the tasks of so many environment steps are done after `training_steps`."""
+        """Whether the training for this many tasked environment steps is done after
+        `training_steps`.
+        """
         return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
 
     def wait_for(self, receipt: Receipt, new_tasks: int) -> None:
-        """A worker holds still until the tasks so far are done, and those that are not counted
-        yet.
+        """Note that a worker holds still until all tasks so far are done, including `new_tasks`
+        that are not counted yet.
         """
         self._awaited.append((self.tasked_steps + new_tasks, receipt))
 
     def done(self, training_steps: int) -> Iterator[Receipt]:
-        """Those receipts that were waited for and whose tasks are done, once each."""
+        """Yield each receipt that was waited for and whose tasks are done, once."""
         while self._awaited and self.is_done(training_steps, self._awaited[0][0]):
             yield self._awaited.popleft()[1]
 
-    # -- another limit
+    # -- changes of the limit
 
     def follow(self, limit: float, training_steps: int, samples: int) -> None:
-        """Have another limit from here on.
+        """Change the limit.
 
-        What was allowed until now stays so, and what was not made of it is forgiven but for that of
-        50 samples.
+        Training that was allowed so far stays allowed, but at most 50 samples' worth of what has
+        not been done yet is made up later.
 
         Raises:
-            ConfigError: training is in lockstep, and the limit is no number that a worker could
-                await.
+            ConfigError: training is in lockstep, and the limit is infinite.
         """
         self.check(limit)
         if limit == self.limit:
@@ -141,17 +147,19 @@ class Pacer:
         self.limit = limit
 
     def check(self, limit: float) -> None:
-        """Raise ConfigError where training is in lockstep, and this is no limit for that."""
+        """Raise ConfigError if training is in lockstep and the limit is infinite."""
         if self.in_lockstep and limit == math.inf:
             raise ConfigError(
                 f"max_training_steps_per_env_step is {limit}, and a worker gathers in lockstep "
                 "(synchronous): expected a finite number"
             )
 
-    # -- in checkpoints
+    # -- checkpoints
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps, as plain values; who waits says so again."""
+        """Return the state as plain values, for a checkpoint. Waiting workers are left out: they
+        announce themselves again.
+        """
         return {name: value for name, value in vars(self).items() if name in _STATE}
 
     def load_state_dict(self, state: dict[str, float]) -> None:

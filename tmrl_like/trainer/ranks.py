@@ -1,8 +1,8 @@
-"""Several trainers that learn as one: what they say to each other, through `torch.distributed`.
+"""Several trainers that learn as one: their communication through `torch.distributed`.
 
-Each trainer is a *rank*, 0 to size - 1, and has a part of the samples and batches of its own. All
-calls here are made by all ranks in the same order; a rank that is gone, or silent for too long,
-ends the others. Nothing is pickled.
+Each trainer is a *rank*, 0 to size - 1, with its own part of the samples and its own batches. All
+ranks make all calls here in the same order; if a rank is gone or silent for too long, the others
+end. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _ROUND = datetime.timedelta(seconds=0.1)
 
 
 class Vote(NamedTuple):
-    """What a rank says, or all of them together.
+    """The state of one rank, or of all of them together.
 
     Attributes:
-        ready: it can draw a batch; all of them can.
-        stop: it is to end; one of them is.
-        due: what only rank 0 decides is due: a publication, the record of a round.
-        in_lockstep: it is; one of them is.
-        samples: that have come to it since it joined; in sum. So a vote that is late, or said
-            twice, counts none twice.
-        tasks: environment steps that allow tasks, likewise.
+        ready: it can draw a batch; together: all can.
+        stop: it is to end; together: one is.
+        due: something that only rank 0 decides is due: a publication, the record of a round.
+        in_lockstep: it is in lockstep; together: one is.
+        samples: samples that have come to it since it joined; together: their sum. Since this is a
+            running total, a vote that is late or repeated counts no sample twice.
+        tasks: environment steps that allow training, likewise.
     """
 
     ready: bool = False
@@ -59,21 +59,22 @@ class Vote(NamedTuple):
 
 
 class Alone:
-    """A training with one trainer: what all say is what this one says.
+    """A training with a single trainer, whose state is the state of all.
 
     Attributes:
-        rank: which of them this one is.
-        size: how many there are.
-        group: names these processes, among all groups that ever were; 0: alone.
+        rank: the number of this trainer.
+        size: how many trainers there are.
+        group: identifies this group of processes among all groups that ever existed; 0: alone.
     """
 
     rank, size, group = 0, 1, 0
 
     def vote(self, mine: Vote, may_be_late: bool = False) -> tuple[Vote, Vote]:
-        """What all say, the same on all ranks, and what of it this one said: `mine`.
+        """Return the vote of all ranks, the same on each, and this rank's own vote that is part of
+        it: usually `mine`.
 
-        Where it may be late, it may be what they said in the vote before, which has cost no
-        exchange of its own: it went with the gradients of the training step between the two.
+        With `may_be_late`, the result may be that of the previous vote, which needed no exchange of
+        its own: it was sent with the gradients of the training step in between.
         """
         return self._of_all(self.sum(*mine._replace(due=mine.due and self.rank == 0))), mine
 
@@ -82,44 +83,46 @@ class Alone:
         return Vote(ready == self.size, stop > 0, due > 0, in_lockstep > 0, samples, tasks)
 
     def sum(self, *numbers: int) -> list[int]:
-        """Of each number, over all ranks."""
+        """Return the sum of each number over all ranks."""
         return list(numbers)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each rank says, by rank."""
+        """Return the data of each rank, by rank."""
         return [data]
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 says."""
+        """Return the data of rank 0."""
         return data
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
-        """See, after a training step, that all learn the same."""
+        """Check, after a training step, that all ranks learn the same."""
 
     def begin(self) -> None:
-        """All are built: from here on no rank waits longer than `timeout_s` for another one."""
+        """Begin training, after all ranks are built: from now on no rank waits longer than
+        `timeout_s` for another.
+        """
 
     def leave(self) -> None:
-        """Nothing more will be said. Twice is fine."""
+        """End the communication. Calling it twice is fine."""
 
 
 class Votes:
-    """What this rank tells the others of what has come to it, and what all of them have counted.
+    """Counts what has come to this rank, and what all ranks have counted together.
 
     Attributes:
         ranks: the trainers that learn as one.
-        samples: that have come to this rank since it joined them.
-        tasks: environment steps of these that allow tasks.
+        samples: samples that have come to this rank since it joined them.
+        tasks: of these, the environment steps that allow training.
     """
 
     def __init__(self, ranks: Alone) -> None:
         self.ranks = ranks
         self.samples = self.tasks = 0
-        self._all = self._mine = Vote()  # what was heard last, and what of it this rank had said
+        self._all = self._mine = Vote()  # the newest vote of all, and this rank's part of it
 
     def cast(self, mine: Vote, may_be_late: bool = False) -> Vote:
-        """As `Alone.vote`; of the answer `samples` and `tasks` are those that are new since the
-        last one.
+        """Vote as `Alone.vote` does, and return the vote of all, with only those `samples` and
+        `tasks` that are new since the last call.
         """
         vote, self._mine = self.ranks.vote(
             mine._replace(samples=self.samples, tasks=self.tasks), may_be_late
@@ -129,25 +132,25 @@ class Votes:
 
     @property
     def uncounted_samples(self) -> int:
-        """Those of this rank that the others have not heard of."""
+        """The samples of this rank that the ranks have not counted together yet."""
         return self.samples - self._mine.samples
 
     @property
     def uncounted_tasks(self) -> int:
-        """Likewise."""
+        """The tasks of this rank that the ranks have not counted together yet."""
         return self.tasks - self._mine.tasks
 
 
 class Ranks(Alone):
-    """One of several. Implements `agents.agent.Averaging` as well."""
+    """One of several ranks. Also implements `agents.agent.Averaging`."""
 
     def __init__(self, options: RankOptions) -> None:
-        """Meet the others: `RANK`, `WORLD_SIZE` and so on are read from the environment, where
-        torchrun puts them.
+        """Connect to the other ranks. Reads `RANK`, `WORLD_SIZE` and so on from the environment,
+        where torchrun sets them.
 
         Raises:
-            RankError: they do not come within `start_timeout_s`.
-            ConfigError: the environment says too little.
+            RankError: the others do not connect within `start_timeout_s`.
+            ConfigError: a variable is missing or wrong.
         """
         from torch import distributed
         from torch.distributed.distributed_c10d import PrefixStore
@@ -156,8 +159,8 @@ class Ranks(Alone):
         self._options = options
         self._dist = distributed
         self._averages = 0
-        self._ballot: Vote | None = None  # goes with the next average
-        self._late: tuple[Vote, Vote] | None = None  # what came of the ballot
+        self._ballot: Vote | None = None  # the vote that is sent with the next average
+        self._late: tuple[Vote, Vote] | None = None  # the result of that vote
         self._timeout = datetime.timedelta(seconds=options.start_timeout_s)
         try:
             self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -203,7 +206,7 @@ class Ranks(Alone):
     def _said(self, what: str = "to answer") -> Iterator[None]:
         try:
             yield
-        except (RuntimeError, ValueError) as error:  # of gloo, nccl and the store, of many kinds
+        except (RuntimeError, ValueError) as error:  # of many kinds, from gloo, nccl and the store
             reason = one_line(re.sub(r"^(\[[^]]*\] *)+", "", str(error)), 100)
             raise RankError(
                 f"rank {self.rank} of {self.size} ends: another one is gone, or took too long "
@@ -230,10 +233,10 @@ class Ranks(Alone):
         tensor /= self.size
 
     def _add(self, *tensors: torch.Tensor) -> None:
-        """Add up each over all ranks, in place.
+        """Add up each tensor over all ranks, in place.
 
-        Two exchange theirs in one go: gloo's ring takes a third longer. They say first what they
-        want to receive, so that a sender need not ask.
+        Two ranks exchange theirs directly, because gloo's ring takes a third longer. They post the
+        receives first, so that a sender does not have to ask.
         """
         with self._said():
             if self.size > 2 or any(tensor.device.type != "cpu" for tensor in tensors):
@@ -268,18 +271,18 @@ class Ranks(Alone):
         ends = np.cumsum([0, *sizes])
         joined = np.zeros(ends[-1], np.uint8)
         joined[ends[self.rank] : ends[self.rank + 1]] = np.frombuffer(data, np.uint8)
-        self._add(torch.from_numpy(joined))  # in place
+        self._add(torch.from_numpy(joined))  # adds in place
         return [joined[start:end].tobytes() for start, end in itertools.pairwise(ends)]
 
     def broadcast(self, data: bytes) -> bytes:
         return self.gather(b"" if self.rank else data)[0]
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
-        """See that the agent averages its gradients, and every so often that its parameters are
-        equal on all ranks.
+        """Check that the agent averages its gradients and, every `check_every_steps`, that its
+        parameters are equal on all ranks.
 
         Raises:
-            ConfigError: it does not average.
+            ConfigError: the agent does not average.
             RankError: parameters differ.
         """
         if not self._averages:
@@ -308,20 +311,20 @@ class Ranks(Alone):
 
     def begin(self) -> None:
         self._timeout = datetime.timedelta(seconds=self._options.timeout_s)
-        # a group of its own would have to connect, too
+        # a new process group would have to connect again
         self._dist.distributed_c10d._set_pg_timeout(self._timeout)
 
     def leave(self) -> None:
-        if self._dist.is_initialized():  # gloo's threads abort a process that ends without this
+        if self._dist.is_initialized():  # without this, gloo's threads abort a process that ends
             self._dist.destroy_process_group()
 
 
 def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -> str:
-    """A name that these processes share with none before them.
+    """Return a name that these processes share with no earlier ones.
 
-    torchrun keeps one store for all its restarts. In it lie the addresses of processes that are
-    gone, and whoever reads them before they are replaced waits for minutes. So rank 0 names a
-    round, and says which processes answered.
+    torchrun keeps one store through all restarts. It still holds the addresses of processes that
+    are gone, and a process that reads them before they are replaced waits for minutes. So rank 0
+    names a round, and announces which processes have answered.
     """
     own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
     if rank == 0:
@@ -331,7 +334,7 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
         store.set(f"tmrl/{own}", " ".join(store.get(answer).decode() for answer in answers))
         return own
     while True:
-        named: str = store.get("tmrl/round").decode()  # maybe by a rank 0 that is gone
+        named: str = store.get("tmrl/round").decode()  # perhaps by a rank 0 that is gone
         store.set(f"tmrl/{named}/{rank}", own)
         try:
             store.wait([f"tmrl/{named}"], _ROUND)
@@ -345,6 +348,6 @@ def _round_of(store: Store, rank: int, size: int, timeout: datetime.timedelta) -
 
 
 def meet(options: RankOptions) -> Alone:
-    """The ranks of this training: several where `WORLD_SIZE` in the environment is more than 1."""
+    """Return the ranks of this training: several if `WORLD_SIZE` in the environment is above 1."""
     size = os.environ.get("WORLD_SIZE", "1")
     return Alone() if size in ("", "0", "1") else Ranks(options)

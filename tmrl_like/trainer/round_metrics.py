@@ -1,4 +1,4 @@
-"""One round of training in numbers. docs/metrics.md explains each name; every name carries its
+"""The numbers of one round of training. docs/metrics.md explains each name; every name carries its
 unit.
 
 Nothing here reads a tensor before the round ends: losses stay on the device until `on_round`.
@@ -28,21 +28,21 @@ _VERSIONS_KEPT = 10_000
 
 
 class RoundMetrics(Listener):
-    """Collects during a round, summarises at its end, and begins again with the next one.
+    """Collects numbers during a round, and summarises them at its end.
 
     Attributes:
-        episodes: reported in this round, of whichever worker.
-        is_closed: no round has begun since the last one was summarised.
+        episodes: reported in this round, by any worker.
+        is_closed: whether the last round has been summarised and no new one has begun.
     """
 
     def __init__(self) -> None:
-        self._published_s: dict[int, float] = {}  # when, by version
+        self._published_s: dict[int, float] = {}  # Unix time of publication, by version
         self._newest_version = 0
         self.begin(0, 0, 0, 0)
         self.is_closed = True
 
     def begin(self, epoch: int, round_: int, training_steps: int, samples: int) -> None:
-        """A round begins, after so many training steps and samples."""
+        """Begin a round, after this many training steps and samples."""
         self.episodes: list[EpisodeStats] = []
         self.is_closed = False
         self._numbers = {"epoch": epoch, "round": round_}
@@ -50,24 +50,24 @@ class RoundMetrics(Listener):
         self._started = time.monotonic()
         self._idle_s = 0.0
         self._steps: dict[str, list[float | torch.Tensor]] = defaultdict(list)
-        # arrays, by metric; {}: percentiles
+        # arrays by metric; a name with {} gives percentiles
         self._of_samples: dict[str, list[Array]] = defaultdict(list)
         self._newest_act: dict[str, Array] = {}  # by stream, [1, *action shape]
 
     def note_published(self, version: int) -> None:
-        """A policy is published now."""
+        """Note that a policy is published now."""
         self._newest_version = version
         self._published_s[version] = clocks.unix_s()
         self._published_s.pop(version - _VERSIONS_KEPT, None)
 
     @property
     def duration_s(self) -> float:
-        """Since it began."""
+        """Seconds since the round began."""
         return max(time.monotonic() - self._started, 1e-9)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Time spent in here is waiting for samples."""
+        """Count the time in the block as waiting for samples."""
         start = time.monotonic()
         try:
             yield
@@ -75,7 +75,7 @@ class RoundMetrics(Listener):
             self._idle_s += time.monotonic() - start
 
     def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
-        """`metrics` are numbers or 0-dimensional tensors."""
+        """Add the metrics of a step: numbers or 0-dimensional tensors."""
         for name, value in metrics.items():
             self._steps[name].append(value)
 
@@ -105,7 +105,7 @@ class RoundMetrics(Listener):
                 )
 
     def _add_actions(self, block: Block, stream: str) -> None:
-        """By how much actions differ from those before them, of one stream."""
+        """Add how much each action differs from the one before it in the same stream."""
         start = 0
         for segment in block.segments:
             act, is_step = segment.tree()[0], ~block.is_reset[start : start + segment.rows]
@@ -119,7 +119,7 @@ class RoundMetrics(Listener):
                 self._newest_act[stream] = act[-1:].copy()
 
     def on_round(self, record: Record) -> None:
-        """Summarise; the record has the totals of training steps and samples."""
+        """Summarise the round; the record already has the totals of training steps and samples."""
         self.is_closed = True
         steps, samples = record["training_steps_total"], record["env_steps_total"]
         new_steps, new_samples = steps - self._began[0], samples - self._began[1]
@@ -163,7 +163,9 @@ def _summary(kind: str, episodes: Sequence[EpisodeStats]) -> dict[str, float]:
 
 
 def _mean(values: Sequence[float | torch.Tensor]) -> float:
-    """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
+    """Return the mean of numbers and tensors. Tensors are still on their device, and are read here,
+    once.
+    """
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     total = sum(float(value) for value in values if not isinstance(value, torch.Tensor))
     if tensors:

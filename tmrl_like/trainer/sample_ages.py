@@ -1,4 +1,4 @@
-"""How old samples are, whatever the workers' clocks show, and which are too old to enter the
+"""How old samples are, whatever the workers' clocks show, and which samples are too old for the
 memory.
 """
 
@@ -16,28 +16,29 @@ from tmrl_like.wire import messages as m
 log = logging.getLogger("tmrl_like.trainer")
 
 _MINUTES = 5
-# a beat that another server held up may come so much later than one that was said after it
+# a beat that another server held up may arrive this much after a beat that was sent later
 _REBOOT_S = 5.0
 _WORTH_SAYING_S = 2.0
-_BEATS_BEFORE = 5  # the first ones may have been held up
+_BEATS_BEFORE = 5  # the first ones may have been held up: clocks are compared only after these
 _WORKERS_KEPT = 10_000
-_LARGEST_S = 1e11  # no clock of an honest worker shows more
+_LARGEST_S = 1e11  # no clock of an honest worker exceeds this
 _SAY_AGAIN_S = 600.0
 _MAX_SAID = 100
-_LINES, _LINES_PER_S = 20, 0.1  # about all workers: the trainer's clock may be the one that jumps
+# shared by all workers, because the trainer's clock may be the one that jumps
+_LINES, _LINES_PER_S = 20, 0.1
 
 
 @dataclass
 class _Clock:
-    """What is known of a worker's."""
+    """The known state of a worker's clock."""
 
     up_s: float = 0.0  # in the newest beat
-    epoch_s: float = 0.0  # when `up_s` was 0: by the worker's clock as it is set now
-    starts_s: dict[int, float] = field(default_factory=dict)  # by minute
-    # when `up_s` was 0: the earliest that the beats of a minute allow, by the trainer's clock, of
-    # the newest minutes in which there were any
+    epoch_s: float = 0.0  # when `up_s` was 0, by the worker's clock as it is set now
+    # when `up_s` was 0, by the trainer's clock: the earliest time that the beats of a minute allow,
+    # by minute, for the newest minutes with any beats
+    starts_s: dict[int, float] = field(default_factory=dict)
     beats: int = 0
-    said_s: float = 0.0  # by how much it was said to be ahead
+    said_s: float = 0.0  # how far ahead it was reported to be
 
     @property
     def start_s(self) -> float:
@@ -52,30 +53,30 @@ class _Clock:
 
 
 class WorkerClocks:
-    """By how much the Unix times of samples are ahead of the trainer's.
+    """Estimates how far the Unix times of each worker's samples are ahead of the trainer's.
 
-    A beat says what a clock shows that runs evenly since the worker's machine was started. When
-    that was, by the trainer's clock, can only seem too late, by as long as the beat was on its way:
-    what counts is the earliest moment that the beats allow of the newest five minutes in which
-    there were any. So beats that were held up do not make the samples young that come with them.
-    Ages are too low by the time that the fastest of these beats took, and up to 30 ms too high or
-    too low as the two clocks drift (100 ppm).
+    A beat contains a clock that has run evenly since the worker's machine was started. By the
+    trainer's clock, that start can only seem too late, by the time that the beat was on its way. So
+    the earliest start that the beats of the newest five minutes (with any beats) allow is used, and
+    samples do not look younger because beats were held up with them. Ages are too low by the travel
+    time of the fastest of these beats, and up to 30 ms too high or too low as the two clocks drift
+    (100 ppm).
     """
 
     def __init__(self, says: bool = True) -> None:
-        """Start with no worker; `says` which clocks are wrong, once for each change of more than
-        two seconds.
+        """Start without workers. With `says`, wrong clocks are logged, once for each change of more
+        than two seconds.
         """
-        self._clocks: dict[str, _Clock] = {}  # the one heard of longest ago comes first
+        self._clocks: dict[str, _Clock] = {}  # in the order of their last beats
         self._says = says
         self._say = Lines(log, _LINES, _LINES_PER_S, clocks.up_s)
 
     def on_beat(self, beat: m.Beat) -> None:
-        """Take a worker's sign of life (connection's thread), right when it arrives."""
+        """Take a worker's heartbeat as soon as it arrives (connection's thread)."""
         if not (0.0 < beat.up_s < _LARGEST_S and abs(beat.at_s) < _LARGEST_S):
             return
         known = self._clocks.pop(beat.worker, _Clock())
-        # its machine was started again, or it is another one
+        # the worker's machine was restarted, or it is another machine
         if beat.up_s < known.up_s - _REBOOT_S:
             known = _Clock(said_s=known.said_s)
         self._clocks[beat.worker] = known
@@ -114,11 +115,11 @@ class WorkerClocks:
         )
 
     def ahead_s(self, worker: str, epoch_s: float) -> float:
-        """By how much the Unix times of samples are ahead of `base.clocks.unix_s`; 0 before there
-        was a beat.
+        """Return how far the Unix times of a worker's samples are ahead of `base.clocks.unix_s`; 0
+        before its first beat.
 
-        `epoch_s` is as in `SamplePacket`. What a dead process has left goes by its machine's clock
-        as it is set now.
+        `epoch_s` is as in `SamplePacket`. Samples that a dead process has left are timed by its
+        machine's clock as it is set now.
         """
         known = self._clocks.get(worker)
         if known is None or not abs(epoch_s) < _LARGEST_S:
@@ -131,7 +132,7 @@ class FreshnessLimits:
 
     Attributes:
         max_lag_versions: as in the constructor.
-        dropped_samples: since the start.
+        dropped_samples: number of samples dropped since the start.
     """
 
     def __init__(self, max_age_s: float = math.inf, max_lag_versions: float = math.inf) -> None:
@@ -139,20 +140,20 @@ class FreshnessLimits:
 
         Args:
             max_age_s: from the first observation to now.
-            max_lag_versions: newest version published minus the oldest that chose an action;
-                samples of version 0, which was never published, have no lag.
+            max_lag_versions: newest published version minus the oldest version that chose an
+                action; samples of version 0, which was never published, have no lag.
         """
         self._max_age_s = max_age_s
         self.max_lag_versions = max_lag_versions
         self._lines = Bucket(_MAX_SAID, _MAX_SAID / _SAY_AGAIN_S)
-        self._lines_of = Buckets(1, 1 / _SAY_AGAIN_S)  # one limit and worker
+        self._lines_of = Buckets(1, 1 / _SAY_AGAIN_S)  # for each limit and worker
         self.dropped_samples = 0
 
     def admit(
         self, packet: m.SamplePacket, now_s: float, newest_version: int, ahead_s: float = 0.0
     ) -> bool:
         """Whether a packet with this header may enter the memory at Unix time `now_s`; `ahead_s` as
-        in `Delivery`.
+        in `Delivery`. Samples that may not are counted and logged.
         """
         age_s = now_s + ahead_s - packet.observed_at_s
         lag = newest_version - packet.policy_version if packet.policy_version else 0

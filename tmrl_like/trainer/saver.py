@@ -1,4 +1,4 @@
-"""Published policies on disk: the newest one, and the run's store, beside training."""
+"""Published policies on disk: writes the newest one and the run's store while training goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("tmrl_like.trainer")
 
 
 class Publication(NamedTuple):
-    """A policy on its way out."""
+    """A policy that is being published."""
 
     version: int
     published_at_s: float
@@ -34,7 +34,9 @@ class Publication(NamedTuple):
 
 
 class Saver:
-    """Writes what is published, in a thread of its own: nobody waits for the disk."""
+    """Writes published policies in a thread of its own, so that training never waits for the
+    disk.
+    """
 
     def __init__(
         self,
@@ -45,16 +47,16 @@ class Saver:
         training_steps: Callable[[], int],
         waiting_bytes: int = 32 << 20,
     ) -> None:
-        """Begin.
+        """Start the thread.
 
         Args:
-            path: the newest policy goes there; None: nowhere.
-            store: all go there; None: nowhere.
-            card: what all files say of the policy, but version, time and steps.
+            path: file for the newest policy; None: it is not written.
+            store: store for all policies; None: no store.
+            card: the card of all files, without version, time and steps.
             options: what the store keeps.
-            training_steps: done so far.
-            waiting_bytes: where the disk is slower than training, the oldest policies beyond these
-                are left out.
+            training_steps: returns the training steps done so far.
+            waiting_bytes: if the disk is slower than training, the oldest waiting policies beyond
+                this size are skipped.
         """
         self.path = path
         self._store = store
@@ -63,19 +65,19 @@ class Saver:
         self._training_steps = training_steps
         self._waiting_bytes = waiting_bytes
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
-        self._waiting: list[Publication] = []  # the first is being written
+        self._waiting: list[Publication] = []  # the first one is being written
         self._lock = threading.Lock()
         self._failed = False
         self._beside = thread_beside("tmrl-saver")
 
     @property
     def held(self) -> list[Publication]:
-        """Those whose weights it needs."""
+        """The publications whose weights are still needed."""
         with self._lock:
             return list(self._waiting)
 
     def save(self, publication: Publication) -> None:
-        """Keep it, if it is finite (the training thread)."""
+        """Write a policy later, unless it is not finite. Training thread only."""
         publication = publication._replace(training_steps=self._training_steps())
         most = max(1, self._waiting_bytes // max(1, len(publication.weights.content.data)))
         with self._lock:
@@ -84,24 +86,24 @@ class Saver:
         call_beside(self._beside, partial(self._keep, publication))
 
     def add_return(self, version: int, return_: float) -> None:
-        """A test episode of a policy has ended (the training thread)."""
+        """Note the return of a test episode of a policy. Training thread only."""
         if self._store is not None and math.isfinite(return_):
             call_beside(self._beside, partial(self._note, self._store, version, return_))
 
     def close(self) -> None:
-        """Write what waits. Twice is fine."""
+        """Write the policies that are waiting, and end the thread. Calling it twice is fine."""
         self._beside.shutdown()
 
     def _keep(self, policy: Publication) -> None:
-        if policy not in self.held:  # it is one of those that are left out
+        if policy not in self.held:  # it was skipped
             return
         try:
             self._write(policy)
             self._failed = False
-        except DivergedError:  # whoever publishes it says so
+        except DivergedError:  # reported by the code that publishes it
             pass
         except (OSError, PolicyError, MemoryError) as error:
-            # PolicyError: what was to be tagged is gone
+            # PolicyError: the policy to be tagged is gone
             if not self._failed:
                 where = self._store.folder if self._store is not None else self.path
                 why = error if str(error) else "no memory is left"
@@ -129,7 +131,7 @@ class Saver:
             write_policy(self.path, weights.content, card)
 
     def _wants_tag(self, steps: int) -> bool:
-        """Whether both limits that are set have been passed since the last one."""
+        """Whether all tag intervals that are set have passed since the last tag."""
         every_s, every_steps = self._options.tag_every_s, self._options.tag_every_steps
         now = time.monotonic()
         if not (every_s or every_steps) or now - self._tagged_at_s < every_s:

@@ -1,4 +1,4 @@
-"""Off-policy training as a schedule: rounds of training steps, fed by the workers, paced by the
+"""Off-policy training as a schedule: rounds of training steps, fed by the workers and paced by the
 environment.
 """
 
@@ -52,8 +52,9 @@ log = logging.getLogger("tmrl_like.trainer")
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
 _WARM_UP_EVERY_S = 5.0
-_OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
-_BY_POSITION = (  # after the first three, as the user's document has them
+# longest wait of one of several ranks that has nothing new, for the others' sake
+_OTHERS_WAIT_S = 0.02
+_BY_POSITION = (  # after the first three, in the order of the original interface
     *("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"),
     *(
         "max_training_steps_per_env_step",
@@ -72,7 +73,7 @@ StopAsked = Callable[[], bool]
 
 
 class StopTraining(Exception):  # noqa: N818 - not an error
-    """Leave the schedule where it stands, keep what was learnt."""
+    """Raised to leave the schedule at once; everything learnt so far is kept."""
 
 
 def _never() -> bool:
@@ -80,14 +81,14 @@ def _never() -> bool:
 
 
 class _RankRound(msgspec.Struct):
-    """What a rank adds to the record of a round."""
+    """The contribution of one rank to the record of a round."""
 
     episodes: list[EpisodeStats]
-    numbers: dict[str, float]  # to be summed up
+    numbers: dict[str, float]  # to be summed over the ranks
 
 
 class _Around(NamedTuple):
-    """What is around training in an epoch."""
+    """What an epoch works with: the connection, the listeners, and the request to stop."""
 
     interface: TrainerInterface
     listeners: tuple[Listener, ...]
@@ -97,24 +98,24 @@ class _Around(NamedTuple):
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
-    By position it takes what the constructor names first, then `epochs`, `rounds`, `steps`,
-    `update_model_interval`, `update_buffer_interval`, `max_training_steps_per_env_step`,
+    Positional arguments are those that the constructor names first, then `epochs`, `rounds`,
+    `steps`, `update_model_interval`, `update_buffer_interval`, `max_training_steps_per_env_step`,
     `sleep_between_buffer_retrieval_attempts`, `profiling`, `agent_scheduler`, `start_training` and
-    `device`; these by name, too, and all other fields of `Schedule`.
+    `device`. These may also be given by name, like all other fields of `Schedule`.
 
     Attributes:
         env_cls: makes an environment, only to read its spaces; or the pair (observation_space,
             action_space).
-        memory_cls: makes the memory from `nb_steps` and `device`, and from what it takes of `gamma`
-            (the agent's), `held_out`, `observation_space` and `action_space`.
+        memory_cls: makes the memory from `nb_steps` and `device`, and from those of `gamma` (the
+            agent's), `held_out`, `observation_space` and `action_space` that it takes.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
-        diagnosis: says whether it learns and, if not, why.
-        recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
-        tuning: what changes while training goes on.
-        pacer: how far training may run ahead of the environment.
-        kept: what a checkpoint keeps beside what was learnt and counted.
-        ranks: the trainers that learn as one; what is counted is counted over all.
+        diagnosis: judges whether the agent learns and, if not, why.
+        recent_rewards: mean reward of the newest `reward_window` decisions; any thread may read it.
+        tuning: applies changes of hyper-parameters during training.
+        pacer: limits how far training may run ahead of the environment.
+        kept: what a checkpoint keeps besides agent, memory and counters.
+        ranks: the trainers that learn as one; all counters are sums over them.
     """
 
     epoch = 0
@@ -131,11 +132,11 @@ class TrainingOffline(Schedule):
         agent_scheduler: AgentScheduler | None = None,
         **schedule: Any,
     ) -> None:
-        """Take the fields, and make memory and agent.
+        """Store the fields, and make memory and agent.
 
         Raises:
             ConfigError: a factory is missing, or a number is out of range.
-            MissingExtraError: there is no profiler.
+            MissingExtraError: profiling is on, but pyinstrument is not installed.
         """
         given = dict(zip(_BY_POSITION[: len(by_position)], by_position, strict=True))
         self.agent_scheduler: AgentScheduler | None = given.pop("agent_scheduler", agent_scheduler)
@@ -185,18 +186,18 @@ class TrainingOffline(Schedule):
 
     @property
     def ranks(self) -> Alone:
-        """The trainers that learn as one; what is counted is counted over all."""
+        """The trainers that learn as one; all counters are sums over them."""
         return self._votes.ranks
 
     def join(self, ranks: Alone) -> None:
-        """Learn as one with other trainers, before the first training step."""
+        """Learn as one with other trainers. Call it before the first training step."""
         self._votes = Votes(ranks)
         if isinstance(ranks, Ranks):
             self.agent.join(ranks)
 
     def start_from(self, weights: Weights, training_steps: int) -> None:
-        """Begin with the policy of another training, as `TrainingAgent.start_from`; its returns
-        need not rise.
+        """Begin with the policy of another training, see `TrainingAgent.start_from`. The diagnosis
+        then does not expect returns to rise.
         """
         self.agent.start_from(weights, training_steps)
         self.diagnosis.returns.starts_well = True
@@ -204,34 +205,35 @@ class TrainingOffline(Schedule):
     def tune(self, values: Mapping[str, float | None]) -> Future[None]:
         """Change hyper-parameters while training goes on; any thread may call this.
 
-        They change with the next round, all or none of them, and are kept by checkpoints. With
-        several ranks, rank 0's calls count.
+        The new values apply from the next round, all or none of them, and are kept in checkpoints.
+        With several ranks, only calls on rank 0 have an effect.
 
         Args:
             values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps":
-                100}: what agent and memory have in `tunable`, and the fields `options.LIVE` of the
-                schedule.
+                100}: those in the `tunable` of agent and memory, and the fields `options.LIVE` of
+                the schedule.
 
         Returns:
-            What is done when they have changed, or raises ConfigError where one of them cannot be.
+            A future that is done when they have changed, or raises ConfigError if one of them
+            cannot.
 
         Raises:
-            ConfigError: one of them cannot change, or is no such number.
+            ConfigError: one of them cannot change, or is not a valid number.
         """
         return self.tuning.ask(values)
 
     def _check_values(self) -> None:
-        """Raise ConfigError where the values of schedule, agent and memory do not go together."""
+        """Raise ConfigError if the values of schedule, agent and memory contradict each other."""
         refuse_two_discounts(discount_of(self.memory), discount_of(self.agent))
         self.pacer.check(self._limit())
 
     def _follow_values(self) -> None:
-        """Go by the values of the schedule that hold now."""
+        """Apply the schedule's current values to memory and pacer."""
         self.memory.nb_steps = self.steps
         self.pacer.follow(self._limit(), self.total_updates, self.total_samples)
 
     def _limit(self) -> float:
-        """Training steps per sample at most."""
+        """Return the most training steps per sample."""
         limit = self.max_training_steps_per_env_step
         if self.sample_uses is not None:
             batch_size = self.memory.batch_size * self.ranks.size
@@ -246,13 +248,12 @@ class TrainingOffline(Schedule):
         listeners: Sequence[Listener] = (),
         should_stop: StopAsked = _never,
     ) -> list[Record]:
-        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has
-        left of them.
+        """Train for `rounds` x `steps` training steps, or finish an epoch that was stopped.
 
         Args:
-            interface: brings samples, and takes policies.
-            listeners: are told what happens.
-            should_stop: asked between training steps.
+            interface: brings samples and takes policies.
+            listeners: notified of all that happens.
+            should_stop: called between training steps.
 
         Returns:
             The metrics of all rounds.
@@ -305,14 +306,14 @@ class TrainingOffline(Schedule):
         self.ranks.check(self.agent, self.total_updates)
 
     def publish(self, interface: TrainerInterface) -> None:
-        """Publish the actor, between two training steps; raises as
-        `TrainerInterface.broadcast_model`.
+        """Publish the actor between two training steps; raises what
+        `TrainerInterface.broadcast_model` does.
         """
         self._metrics.note_published(interface.broadcast_model(self.agent.get_actor()))
 
     def _wait_for_samples(self, around: _Around) -> None:
-        """Pause while training would run ahead of the environment, or the memory holds too
-        little.
+        """Pause while training would run ahead of the environment, or the memory holds too few
+        samples.
         """
         if self._may_train(around, may_be_late=True) or self._may_train(around):
             return
@@ -326,7 +327,9 @@ class TrainingOffline(Schedule):
                     return
 
     def _may_train(self, around: _Around, may_be_late: bool = False) -> bool:
-        """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
+        """Whether to train now: either all ranks do or none. Raises StopTraining if a rank is to
+        end.
+        """
         vote = self._vote(around.should_stop, may_be_late=may_be_late)
         if vote.stop:
             raise StopTraining
@@ -343,8 +346,8 @@ class TrainingOffline(Schedule):
     def _vote(
         self, should_stop: StopAsked, is_due: bool = False, may_be_late: bool = False
     ) -> Vote:
-        """Say how it stands here, hear how it stands with all ranks, and count what has come to any
-        of them.
+        """Exchange the state of this rank with all others, and count the samples that have arrived
+        at any of them.
         """
         pacer, stop = self.pacer, should_stop() or self.elapsed_s > self.max_minutes * 60
         vote = self._votes.cast(
@@ -362,8 +365,8 @@ class TrainingOffline(Schedule):
     # -- samples
 
     def _take_samples(self, around: _Around, timeout_s: float = 0.0) -> None:
-        """Put what has arrived into the memory; of a process whose samples do not fit nothing more
-        is taken.
+        """Put arrived samples into the memory; take no more from a worker process whose samples do
+        not fit.
         """
         taken, rejected = [], set()
         for delivery in around.interface.retrieve(timeout_s):
@@ -376,7 +379,7 @@ class TrainingOffline(Schedule):
                 is_a_misfit = self.memory.holds_samples and not isinstance(
                     error, PipelineMismatchError
                 )
-                # the first may rather not fit the memory's arguments
+                # if even the first samples do not fit, the memory's arguments may be wrong instead
                 if receipt is None or not is_a_misfit:
                     raise
                 around.interface.reject(receipt, str(error))
@@ -403,19 +406,21 @@ class TrainingOffline(Schedule):
 
     @property
     def _samples_so_far(self) -> int:
-        """Those that all have counted, and what of this rank's is still to be."""
+        """The samples that all ranks have counted, plus those of this rank that are not counted
+        yet.
+        """
         return self.total_samples + self._votes.uncounted_samples
 
     def _release_workers(self, around: _Around) -> None:
-        """In lockstep, let those go on whose tasks are done."""
+        """In lockstep, let the workers continue whose training steps are done."""
         for receipt in self.pacer.done(self.total_updates):
             around.interface.note_trained(receipt)
 
-    # -- what is said of it
+    # -- reports
 
     def _reminders(self, around: _Around) -> Iterator[None]:
-        """In each turn, say who is missing where it has been silent for long, and how far the
-        warm-up has come.
+        """On each iteration, report which workers are missing if no samples have come for long, and
+        how far the warm-up is.
         """
         silent_since, remind_after_s, came, counted_at = (
             self.clock(),
@@ -446,7 +451,9 @@ class TrainingOffline(Schedule):
                 self._say(around, "warm_up", waits)
 
     def _awaited(self) -> int:
-        """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
+        """The number of samples so far: of all ranks, or of this one alone while it has too few to
+        draw from.
+        """
         return self.total_samples if self.memory.ready else self._votes.samples
 
     def _tell(self, around: _Around, delivery: Delivery) -> None:
@@ -483,21 +490,19 @@ class TrainingOffline(Schedule):
         self._say(around, "round", record)
         return record
 
-    # -- its end, and its state
+    # -- end and state
 
     def is_over(self, should_stop: StopAsked = _never) -> bool:
-        """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the
-        caller.
-        """
+        """Whether time is up or a stop was requested, on any rank. The caller counts the epochs."""
         return self._vote(should_stop).stop
 
     def clock(self) -> float:
-        """Seconds, of a clock that never goes back."""
+        """Return seconds of a clock that never goes back."""
         return time.monotonic()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since construction, and those of the sessions that this one resumes."""
+        """Seconds since construction, plus those of the sessions that this one resumes."""
         return self.clock() - self._began_at
 
     @elapsed_s.setter
@@ -505,8 +510,8 @@ class TrainingOffline(Schedule):
         self._began_at = self.clock() - seconds
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint keeps of the schedule, as plain values; agent and memory are kept by
-        themselves.
+        """Return the state of the schedule as plain values, for a checkpoint; agent and memory save
+        theirs separately.
         """
         return {
             "counters": {
@@ -523,7 +528,7 @@ class TrainingOffline(Schedule):
         }
 
     def load_state_dict(self, state: Mapping[str, dict[str, Any]]) -> None:
-        """Go on where the training stood whose `state_dict` this is."""
+        """Restore what `state_dict` returned, and continue from there."""
         for name, count in state["counters"].items():
             setattr(self, name, count)
         self.pacer.load_state_dict(state["pacer"])

@@ -1,6 +1,6 @@
-"""What was learnt, as tensors and plain values, and back: no pickle, no code.
+"""Everything that was learnt, as tensors and plain values, and its restoration: no pickle, no code.
 
-`take_snapshot` belongs to the training thread; `Snapshot.write` to any.
+`take_snapshot` runs in the training thread, `Snapshot.write` in any.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 
 State: TypeAlias = dict[str, Any]
-"""Tensors and plain values by name, in lists and dicts of these."""
+"""Tensors and plain values by name, in nested lists and dicts."""
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 @dataclass(eq=False)
 class Snapshot:
-    """What was learnt by one moment; training may go on meanwhile."""
+    """What had been learnt at one moment. Training may go on while it is written."""
 
     head: Head
-    state: State  # none of its tensors is shared with the training
+    state: State  # shares no tensor with the training
 
     def write(self, path: Path) -> None:
-        """Write it to the checkpoint folder `path`.
+        """Write the snapshot to the checkpoint folder `path`.
 
         Raises:
-            CheckpointError: it cannot be written (disk full, no permission); what is there stays
-                whole.
+            CheckpointError: it cannot be written (disk full, no permission); existing checkpoints
+                stay intact.
         """
         try:
             write_checkpoint(path, self.head, _bytes_of(self.state))
@@ -58,13 +58,13 @@ class Snapshot:
 
 
 def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: int = 0) -> Snapshot:
-    """Copy what a checkpoint holds, between two training steps: all but the samples.
+    """Copy what a checkpoint holds, between two training steps: everything but the samples.
 
     Args:
-        training: all of it.
-        run: which training it is.
-        unstored_samples: that are counted, and come again where training goes on from this
-            checkpoint.
+        training: the training to copy from.
+        run: identifies the training.
+        unstored_samples: samples that are counted, but will arrive again if training resumes from
+            this checkpoint.
     """
     head = Head(FORMAT, 0, run, training.total_updates, training.epoch, training.elapsed_s)
     state = _state_of(training) | {"unstored_samples": unstored_samples}
@@ -72,14 +72,14 @@ def take_snapshot(training: TrainingOffline, run: str = "", unstored_samples: in
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
-    """Restore what was learnt and counted into a new `training`; memory and hyper-parameters stay
-    as they are.
+    """Restore what was learnt and counted into a new `training`; its memory and hyper-parameters
+    stay as they are.
 
     Returns:
-        What the checkpoint says of itself; None: there is none.
+        The head of the checkpoint, or None if there is no checkpoint.
 
     Raises:
-        CheckpointError: damaged, of another format, or of another agent.
+        CheckpointError: it is damaged, has another format, or belongs to another agent.
     """
     found = read_newest(path)
     if found is None:
@@ -99,7 +99,9 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> Head | None:
 
 
 def share(training: TrainingOffline, ranks: Alone) -> None:
-    """Give all ranks what rank 0 has learnt and counted; each draws random numbers of its own."""
+    """Give all ranks what rank 0 has learnt and counted; each then draws random numbers of its
+    own.
+    """
     if ranks.size == 1:
         return
     state = _from_bytes(
@@ -143,11 +145,11 @@ def _restore(training: TrainingOffline, state: State) -> None:
 
 
 def object_state(holder: Any) -> State:
-    """State of an object's attributes that a restart needs: modules, optimisers, tensors, plain
-    values.
+    """Return the state of those attributes of an object that a restart needs: modules, optimisers,
+    tensors, plain values.
 
-    Tensors are those of the object, no copies. Constructor arguments that are plain values stay as
-    the restarted script has them.
+    Tensors are the object's own, not copies. Constructor arguments that are plain values are left
+    out, so that the restarted script decides them.
     """
     if hasattr(type(holder), "state_dict"):
         return dict(holder.state_dict())
@@ -160,8 +162,10 @@ def object_state(holder: Any) -> State:
 
 
 def load_object_state(holder: Any, state: State) -> None:
-    """Restore what `object_state` gave; ValueError: the object lacks an attribute that was
-    saved.
+    """Restore what `object_state` returned.
+
+    Raises:
+        ValueError: the object lacks an attribute that was saved.
     """
     if hasattr(type(holder), "load_state_dict"):
         holder.load_state_dict(state)
@@ -173,12 +177,12 @@ def load_object_state(holder: Any, state: State) -> None:
 
 
 class _NoState(Exception):  # noqa: N818 - not an error
-    """Spaces, functions and classes are not saved, nor what holds them."""
+    """Raised for values that are not saved: spaces, functions, classes, and containers of these."""
 
 
 def _encoded(value: Any) -> Any:
-    """Plain values and tensors, in lists and dicts; (kind, content) of arrays, and of what has a
-    state.
+    """Encode a value as plain values and tensors in lists and dicts; arrays and objects with a
+    state become (kind, content).
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return "array", torch.from_numpy(np.array(value))
@@ -194,8 +198,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _restored(current: Any, saved: Any) -> Any:
-    """What an attribute becomes; what can be filled in place is: an optimiser may hold the very
-    tensor.
+    """Return the restored value of an attribute. Values are filled in place where possible, because
+    an optimiser may hold the same tensor.
     """
     if isinstance(saved, tuple):
         kind, content = saved
@@ -232,12 +236,12 @@ def _bytes_of(state: State) -> memoryview:
 
 
 def _from_bytes(data: bytes | memoryview) -> State:
-    """Tensors and plain values only: torch refuses anything else with `weights_only`; ValueError:
-    it is no such.
+    """Load tensors and plain values; with `weights_only`, torch refuses anything else. Raises
+    ValueError if the data is not valid.
     """
     try:
         state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch raises its own kinds, among them one of a module we do not import
+        # torch raises its own exceptions, some from a module that we do not import
         raise ValueError(one_line(error, 200)) from error
     return state

@@ -1,4 +1,4 @@
-"""The trainer: runs `TrainingOffline`, keeps it on disk, tells the world how it goes."""
+"""The trainer: runs `TrainingOffline`, saves its state to disk, and reports its metrics."""
 
 from __future__ import annotations
 
@@ -49,13 +49,11 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
 _MAX_CAUSE = 100
-_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the words of torch
+_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # as torch words it
 
 
 class _Records(Listener):
-    """Hands on each record: to the sinks, to who watches, and of a test episode to who keeps
-    policies.
-    """
+    """Passes each record to the sinks and the link, and returns of test episodes to the saver."""
 
     def __init__(self, sinks: Sequence[Sink], saver: Saver | None, link: TrainerInterface) -> None:
         self._sinks, self._saver, self._link = sinks, saver, link
@@ -70,17 +68,17 @@ class _Records(Listener):
 
 
 class Trainer:
-    """Trains where the hardware is, from what the workers send.
+    """Trains from the samples that workers send.
 
-    Where torchrun started several processes, the trainers in them learn as one (`RankOptions`):
-    each averages its gradients with the others', and rank 0 publishes, logs and saves.
+    If torchrun started several processes, the trainers in them learn as one (`RankOptions`): each
+    averages its gradients with the others', and rank 0 publishes, logs and saves.
 
-    Construction builds the training (or loads its checkpoint) and connects, without waiting for the
-    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`;
-    one that is still open when the script ends is closed then.
+    The constructor builds the training (or loads its checkpoint) and connects, without waiting for
+    the server. `run` blocks until the epochs are done. Use it as a context manager, or call
+    `close`; a trainer that is still open when the script ends is closed then.
 
     Attributes:
-        training: what it trains.
+        training: the training that it runs.
         link: its connection.
         ranks: the trainers that learn as one.
     """
@@ -108,37 +106,37 @@ class Trainer:
             training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
             server_ip: the server's address; None: `cfg.SERVER_IP_FOR_TRAINER`, which is this
                 machine unless set.
-            model_path: the newest published weights are kept there; left out: the run's file
-                (`cfg.MODEL_PATH_TRAINER`); None: nowhere.
-            checkpoint_path: folder of the checkpoint, written after each epoch beside training, and
-                of the samples, kept as they arrive; both are read at start if they are there; left
-                out: the run's (`cfg.CHECKPOINT_PATH`); None: nothing is kept.
-            dump_run_instance_fn: f(training, checkpoint_path), instead of our own format.
-            load_run_instance_fn: f(checkpoint_path) -> training, which reads what
-                `dump_run_instance_fn` wrote. What it restores is what was saved: `training.kept`,
-                which says what the memory holds, belongs to it.
+            model_path: file for the newest published weights; left out: the run's file
+                (`cfg.MODEL_PATH_TRAINER`); None: they are not written.
+            checkpoint_path: folder of the checkpoint, which is written after each epoch while
+                training goes on, and of the samples, which are stored as they arrive. Both are read
+                at the start if they exist. Left out: the run's folder (`cfg.CHECKPOINT_PATH`);
+                None: nothing is kept.
+            dump_run_instance_fn: f(training, checkpoint_path), replaces our own format.
+            load_run_instance_fn: f(checkpoint_path) -> training, reads what `dump_run_instance_fn`
+                wrote. It must also restore `training.kept`, which says which samples the memory
+                holds.
             updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to
-                change hyper-parameters that the checkpoint brought back (an optimiser's learning
-                rate).
-            metrics_path: file for metrics as JSON lines, and run.json beside it; None: in the run's
-                folder (`cfg.RUN_FOLDER`), which this trainer owns until it is closed.
+                change hyper-parameters that the checkpoint restored (an optimiser's learning rate).
+            metrics_path: file for metrics as JSON lines, with run.json beside it; None: in the
+                run's folder (`cfg.RUN_FOLDER`), which this trainer then owns until it is closed.
             policies_path: folder of the policy store; left out: the run's (`cfg.POLICIES_FOLDER`);
-                None: there is none.
+                None: no store.
             sinks: further places for metrics; None: the console.
-            options: how it runs the training.
-            connect: None: over the server. `EngineOptions`: samples come from an engine, which gets
-                the policies. `OFFLINE`: train from what the memory holds, a data set or what an
-                earlier process of this run has kept, without server and worker. Or what makes a
-                `TrainerInterface` of your own.
+            options: how to run the training.
+            connect: None: through the server. `EngineOptions`: samples come from an engine, and
+                policies go to it. `OFFLINE`: train without server and workers from what the memory
+                holds: a data set, or what an earlier process of this run has kept. Or a callable
+                that makes a `TrainerInterface` of your own.
             **dial: how to reach the server, see `Dial`.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or of another training.
+            CheckpointError: the checkpoint is damaged or belongs to another training.
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong, there is nothing to train from offline, or another
                 process uses the run.
-            MissingExtraError: an engine is given, and what speaks to it is not installed.
-            ShortageError: the system gives it no threads.
+            MissingExtraError: an engine is given, but its client is not installed.
+            ShortageError: the system cannot start a thread.
         """
         self._training_cls = training_cls
         self._options = options = with_given(TrainerOptions, options)
@@ -148,7 +146,7 @@ class Trainer:
         self._stop = threading.Event()
         self._running = threading.RLock()
         self.ranks = ranks = meet(options.distributed)
-        with contextlib.ExitStack() as parts:  # are closed in reverse order
+        with contextlib.ExitStack() as parts:  # closed in reverse order
             parts.callback(ranks.leave)
             if metrics_path is None:
                 own = RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER)
@@ -168,7 +166,8 @@ class Trainer:
             folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
             store = None if folder is None else PolicyStore(folder)
             newest = max(training.kept.version, *(store.versions() if store is not None else ()), 0)
-            newest = ranks.sum(0 if ranks.rank else newest)[0]  # they count alike from here on
+            # all ranks count from the same version
+            newest = ranks.sum(0 if ranks.rank else newest)[0]
             self._saver = _saver_of(training, file, store, options)
             if self._saver is not None:
                 parts.callback(self._saver.close)
@@ -183,21 +182,20 @@ class Trainer:
     def run(self, about: StartFields | None = None) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
 
-        Meanwhile torch leaves a core to other threads, which would make it wait: it computes with
-        all others, with fewer if `torch.set_num_threads` was called for fewer, or with
-        `OMP_NUM_THREADS` where that is set.
+        Meanwhile torch leaves one core to other threads, which would otherwise delay it. It
+        computes with all other cores, with fewer if `torch.set_num_threads` asked for fewer, or as
+        `OMP_NUM_THREADS` says if that is set.
 
         Args:
             about: further fields of `metrics.starts.Start`, for the run's run.json.
 
         Raises:
-            RefusedError, CredentialsError: the server does not take this trainer.
+            RefusedError, CredentialsError: the server does not accept this trainer.
             MemoryContractError: the user's memory broke its contract.
-            CheckpointError: training is over, and its last state could not be written.
-            RankError: there are several trainers, and one of them is gone, or learns something
-                else.
-            ShortageError: no memory is left.
-            FinishedError: the run has done its epochs or its minutes; it is said as well, in one
+            CheckpointError: training is over, but its last state could not be written.
+            RankError: another of several trainers is gone, or its parameters differ.
+            ShortageError: memory ran out.
+            FinishedError: the run has already done its epochs or its minutes; also logged in one
                 line.
         """
         self._run(about)
@@ -211,7 +209,8 @@ class Trainer:
         *,
         about: StartFields | None = None,
     ) -> None:
-        """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
+        """Train as `run` does, and log to Weights & Biases, which can neither stop nor stall
+        training.
 
         Args:
             entity: wandb user or team.
@@ -219,7 +218,7 @@ class Trainer:
             run_id: name of the run; the same id continues a run.
             key: wandb API key; None: wandb's own settings. With WANDB_MODE=offline the run stays on
                 this machine, and `wandb sync` uploads it later.
-            about: as `run`'s.
+            about: as in `run`.
 
         Raises:
             ConfigError: a partial holds positional arguments, which have no name to be logged
@@ -238,7 +237,7 @@ class Trainer:
         self._stop.set()
 
     def close(self) -> None:
-        """End `run` if another thread is in it, and leave the server. Twice is fine."""
+        """End `run` if another thread is in it, and disconnect. Calling it twice is fine."""
         self.stop()
         while not self._running.acquire(timeout=_LOOK_S):
             pass
@@ -255,14 +254,14 @@ class Trainer:
 
     @property
     def worker_versions(self) -> dict[str, int]:
-        """The version of the policy that drives now, of each living worker by its name; twice a
-        second.
+        """The policy version that each living worker drives with, by the worker's name; updated
+        twice a second.
         """
         return self.link.workers.versions()
 
     def average_reward(self) -> float | None:
-        """Mean reward of the newest `reward_window` decisions of all workers; None: there were
-        none.
+        """Return the mean reward of the newest `reward_window` decisions of all workers, or None if
+        there are none yet.
         """
         return self.training.recent_rewards.mean()
 
@@ -270,7 +269,7 @@ class Trainer:
         try:
             self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
         except FinishedError as error:
-            log.error("%s", error)  # which a script ends with
+            log.error("%s", error)  # a script ends with this line
             raise
         asked_for = [ConsoleSink()] if self._sinks is None else self._sinks
         sinks = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
@@ -305,13 +304,13 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
 
-        A full disk is logged, and does not stop training.
+        A full disk is logged and does not stop training.
         """
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
 
     @contextlib.contextmanager
     def _memory_named(self) -> Iterator[None]:
-        """Say in one line what to do where memory runs out, of this process or of its GPU."""
+        """Explain in one line what to do if memory runs out, of this process or of its GPU."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -327,7 +326,9 @@ class Trainer:
 
     @contextlib.contextmanager
     def _start_noted(self, about: StartFields) -> Iterator[None]:
-        """Say in run.json that this run begins, and how it ends; a disk that is full is logged."""
+        """Record in run.json that this run begins, and how it ends; a write that fails is only
+        logged.
+        """
         gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
         start = describe_start(**{"task": _task_of(self.training), "gpu": gpu, **about})
         starts = [*read_starts(self._metrics_path.parent), start]
@@ -356,7 +357,7 @@ def _check_of(training: TrainingOffline) -> SampleCheck:
 def _saver_of(
     training: TrainingOffline, path: Path | None, store: PolicyStore | None, options: TrainerOptions
 ) -> Saver | None:
-    """What keeps policies; None: nobody wants them kept."""
+    """Make the saver of policies, or return None if no file and no store is wanted."""
     if path is None and store is None:
         return None
     run = "" if store is None else store.folder.parent.name
@@ -375,7 +376,7 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
 
 
 def _task_of(training: TrainingOffline) -> str:
-    """The environment's name; empty: the trainer knows its spaces alone."""
+    """Return the environment's name, or an empty string if the trainer has only its spaces."""
     if isinstance(training.env_cls, Sequence):
         return ""
     name = argument_of(training.env_cls, "id")
@@ -384,8 +385,8 @@ def _task_of(training: TrainingOffline) -> str:
 
 @contextlib.contextmanager
 def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
-    """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread
-    only.
+    """Within the block, let the first Ctrl-C call `stop` and a second one interrupt as usual. Does
+    nothing outside the main thread, or if the script handles SIGINT itself.
     """
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -406,8 +407,8 @@ def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_core_left() -> Iterator[None]:
-    """Within it, torch computes with all cores but one, or fewer that were asked for;
-    OMP_NUM_THREADS is left alone.
+    """Within the block, let torch use all cores but one, or fewer if fewer were asked for. Does
+    nothing if OMP_NUM_THREADS is set.
     """
     before = torch.get_num_threads()
     if not os.environ.get("OMP_NUM_THREADS"):
@@ -419,8 +420,10 @@ def _one_core_left() -> Iterator[None]:
 
 
 def partial_to_dict(value: object) -> object:
-    """What a partial is called with, partials inside included, in plain values; ConfigError:
-    positional arguments.
+    """Return the arguments of a partial, including those of partials inside it, as plain values.
+
+    Raises:
+        ConfigError: a partial holds positional arguments.
     """
     if not isinstance(value, functools.partial):
         return value if isinstance(value, bool | int | float | str | None) else name_of(value)

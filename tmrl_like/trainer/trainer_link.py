@@ -1,4 +1,4 @@
-"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the
+"""The trainer's connection: receives samples and sends acknowledgements and policies, beside the
 training thread.
 """
 
@@ -34,14 +34,14 @@ log = logging.getLogger("tmrl_like.trainer")
 _TICK_S = 0.05
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
-_UNREAD_BYTES = 1000  # about; what a packet that waits takes beside its message
+_UNREAD_BYTES = 1000  # about what a waiting packet takes besides its message
 
 
 class TrainerLink(TrainerInterface):
     """The connection over a session with the server.
 
     Attributes:
-        session: keeps the connection; raises what ended it.
+        session: keeps the connection; raises the error that ended it.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class TrainerLink(TrainerInterface):
     ) -> None:
         """Connect, without waiting for the server.
 
-        `receiver` knows what the memory holds already, and `version` is that of the policy
-        published last, both by an earlier process of this training. `saver` keeps what is
-        published. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of
-        several trainers rank 0 publishes.
+        `receiver` knows what the memory already holds, and `version` is that of the policy
+        published last; both may come from an earlier process of this training. `saver` keeps
+        published policies. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in
+        `Session`. Of several trainers, only rank 0 publishes.
         """
         self._where = ring.where
         self._receiver = receiver or Receiver()
@@ -81,12 +81,13 @@ class TrainerLink(TrainerInterface):
         self._publishes = rank.number == 0
         self._clocks = WorkerClocks(says=self._publishes)
         self._reports: deque[Record] = deque(maxlen=_REPORTS_KEPT)
-        self._lock = threading.Lock()  # for what both threads change of the publications
+        self._lock = threading.Lock()  # guards the publications, which both threads change
         self._next_publication: Publication | None = None
         self._publication: Publication | None = None  # being sent, or sent last
-        self._frames: Iterator[bytes] = iter(())  # of the publication, that are not sent yet …
-        self._frame: bytes | None = None  # … behind this one; None: all are sent
-        self._memory: list[WeightsCopy] = []  # of the publications, and what is not needed any more
+        # frames of the publication that are not sent yet …
+        self._frames: Iterator[bytes] = iter(())
+        self._frame: bytes | None = None  # … after this one; None: all are sent
+        self._memory: list[WeightsCopy] = []  # of publications, in use or free
         self._divergence: DivergedError | None = None
         path, run = None if saver is None else saver.path, self._receiver.run
         self.session = Session(
@@ -101,10 +102,10 @@ class TrainerLink(TrainerInterface):
     # -- the training thread -----------------------------------------------------------------------
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
-        """Take what has arrived, oldest first.
+        """Return what has arrived, oldest first.
 
         Raises:
-            RefusedError, CredentialsError: the connection ended for good.
+            RefusedError, CredentialsError: the connection ended permanently.
             DivergedError: weights that were to be published are not finite.
         """
         self.session.check()
@@ -119,7 +120,7 @@ class TrainerLink(TrainerInterface):
         ]
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """The memory has the samples of these; the store follows, and the acknowledgement."""
+        """Note that the memory has these samples; they are then stored and acknowledged."""
         self._receiver.confirm(
             [delivery.receipt for delivery in deliveries if delivery.receipt is not None]
         )
@@ -134,17 +135,17 @@ class TrainerLink(TrainerInterface):
         self.session.wake()
 
     def report(self, record: Record) -> None:
-        """Let watchers have a record of the metrics; what the connection does not take is not sent
-        again.
+        """Send a record of the metrics to watchers. Records that the connection does not take are
+        lost.
         """
         if self._publishes:
             self._reports.append(record)
 
     def broadcast_model(self, model: ActorModule) -> int:
-        """Publish the weights: copy them, the connection's thread does the rest. Of those that wait
-        the newest is sent.
+        """Publish the weights: this copies them, and the connection's thread does the rest. If
+        several versions wait, only the newest is sent.
 
-        Weights that are not finite are not sent; `retrieve` raises.
+        Weights that are not finite are not sent; `retrieve` raises then.
 
         Raises:
             PolicyError: a dtype that weights cannot have.
@@ -160,13 +161,13 @@ class TrainerLink(TrainerInterface):
         return version
 
     def _copy(self, model: ActorModule, version: int) -> Publication:
-        """The weights, in memory that no publication needs any more, if there is any that they
-        fit.
+        """Copy the weights, into memory that no publication needs any more if any of it fits
+        them.
         """
         parameters = model.state_dict()
         held = [] if self._saver is None else self._saver.held
         with self._lock:
-            self._next_publication = None  # its memory may be written over
+            self._next_publication = None  # its memory may be overwritten
             in_use = {id(one.weights) for one in (*held, self._publication) if one is not None}
             self._memory = [
                 weights
@@ -174,7 +175,7 @@ class TrainerLink(TrainerInterface):
                 if weights.fits(parameters) or id(weights) in in_use
             ]
             weights = next((weights for weights in self._memory if id(weights) not in in_use), None)
-            if weights is None:  # which takes longer than to copy
+            if weights is None:  # takes longer than copying
                 weights = WeightsCopy(parameters)
                 self._memory.append(weights)
         weights.fill(parameters)
@@ -188,8 +189,8 @@ class TrainerLink(TrainerInterface):
         missing, rank = self.workers.describe() or "no worker has come", self._rank
         if rank.size > 1:
             missing = (
-                f"rank {rank.number} gets those of the workers that their names give it: start "
-                f"{rank.size} at least, with names that end in numbers, worker-1, worker-2, …; "
+                f"rank {rank.number} gets only workers whose names assign them to it: start at "
+                f"least {rank.size}, with names that end in numbers, worker-1, worker-2, …; "
                 f"{missing}"
             )
         if not self.session.connected:
@@ -204,19 +205,19 @@ class TrainerLink(TrainerInterface):
         return missing
 
     def close(self, flush_s: float = 1.0) -> None:
-        """Send what waits, leave. Twice is fine."""
+        """Send what is waiting, and disconnect. Calling it twice is fine."""
         self.session.close(flush_s)
 
     # -- the connection's thread (`session.Role`) --------------------------------------------------
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """A server without a policy gets the last one again."""
+        """Send the last policy again to a server that has none."""
         if welcome.policy_wanted:
             with self._lock:
                 self._next_publication = self._next_publication or self._publication
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
-        """Samples, to be read in turns, and signs of life."""
+        """Take samples, to be read in turns, and heartbeats."""
         if isinstance(message, m.SamplePacket):
             ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
 
@@ -229,18 +230,18 @@ class TrainerLink(TrainerInterface):
             self._read_unread()
         elif isinstance(message, m.Beat):
             self._clocks.on_beat(message)
-            if self._publishes:  # else it is only to be reminded
+            if self._publishes:  # otherwise the beat only serves as a reminder
                 self.workers.on_beat(message, self.newest_version)
             if message.condition.awaits:
                 self._receiver.remind(message.worker)
 
     def _read_unread(self) -> None:
-        """Read packets, for what is left of the turn; those beyond wait for the next one."""
+        """Read packets for the rest of the turn; the others wait for the next one."""
         if self._turn_left_s <= 0:
             return
         try:
             self._turn_left_s -= self._unread.work(self._inbox.append, self._turn_left_s)
-        except MemoryError:  # that packet, and what lies behind it, is not acknowledged
+        except MemoryError:  # this packet, and those behind it, are not acknowledged
             self._turn_left_s = 0.0
             line = (
                 "no memory is left for samples that arrive: training goes on, and the workers send "
@@ -249,8 +250,8 @@ class TrainerLink(TrainerInterface):
             self._say_short("memory", logging.ERROR, line)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Read what waits, hand it over, store what is in the memory; send acknowledgements and
-        policy frames.
+        """Read waiting packets, hand them over, and store the samples that are in the memory; send
+        acknowledgements and policy frames.
         """
         self._turn_left_s = self._turn_s
         self._read_unread()
@@ -259,12 +260,12 @@ class TrainerLink(TrainerInterface):
             self._arrived.set()
         try:
             self._receiver.write(self._clock())
-        except MemoryError:  # what is not stored is not acknowledged
+        except MemoryError:  # samples that are not stored are not acknowledged
             line = "no memory is left to store samples: training goes on, and they are stored later"
             self._say_short("memory", logging.ERROR, line)
         if not connected:
             return 0.0 if self._unread else _TICK_S
-        # first, so that a worker in lockstep has it when it goes on
+        # the policy first, so that a worker in lockstep has it when it continues
         is_sent = self._send_policy(send)
         for message in self._receiver.due():
             if not send(m.encode(message)):
@@ -274,8 +275,8 @@ class TrainerLink(TrainerInterface):
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
-        """Send the newest policy as far as the connection takes it; True when nothing is left to be
-        sent.
+        """Send as much of the newest policy as the connection takes. Returns whether nothing is
+        left to send.
         """
         if self._frame is None:
             with self._lock:
@@ -290,7 +291,7 @@ class TrainerLink(TrainerInterface):
         return self._next_publication is None
 
     def _frames_of(self, policy: Publication) -> Iterator[bytes]:
-        """None of a policy that may not leave."""
+        """Yield the frames of a policy; none if it is not finite."""
         weights = policy.weights
         try:
             weights.wait()

@@ -1,4 +1,4 @@
-"""Hyper-parameters that somebody changes while training goes on."""
+"""Changes of hyper-parameters while training goes on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger("tmrl_like.trainer")
 _MAY_BE_NONE = "trainer.sample_uses"
 
 Values: TypeAlias = Mapping[str, float | None]
-"""By name in an experiment: "agent.lr_actor"."""
+"""Values by their names in an experiment, such as "agent.lr_actor"."""
 
 
 class TunablePart(NamedTuple):
-    """A part of a training: what may change, of which object, and what changes it or raises
-    ConfigError.
+    """A part of a training: the names of its values that may change, the object that has them, and
+    the function that changes them or raises ConfigError.
     """
 
     names: tuple[str, ...]
@@ -35,20 +35,20 @@ class TunablePart(NamedTuple):
 
 
 class Tuning(Listener):
-    """The hyper-parameters of a training that may change. All its ranks change the same between the
+    """The hyper-parameters of a training that may change. All ranks change them alike, between the
     same two steps.
 
     Attributes:
-        given: the values that the script or the file gave, which made the training.
-        wanted: the same with what was changed since.
+        given: the values from the script or the file that made the training.
+        wanted: the same, with all later changes.
     """
 
     def __init__(self, parts: Mapping[str, TunablePart], check: Callable[[], None]) -> None:
-        """Read what may change, and its value now.
+        """Read which values may change, and their current values.
 
         Args:
             parts: of the training, by their names in an experiment.
-            check: raises ConfigError where the values of several parts do not go together.
+            check: raises ConfigError if the values of several parts contradict each other.
         """
         self._parts = parts
         self._check = check
@@ -59,8 +59,10 @@ class Tuning(Listener):
         self.wanted = dict(self.given)
 
     def ask(self, values: Values, given: bool = False) -> Future[None]:
-        """See `TrainingOffline.tune`. `given`: the file that made the training says so, and a
-        resumption will, too.
+        """Request changes, see `TrainingOffline.tune`.
+
+        `given` means that the experiment's file has these values, so that a resumption will have
+        them too.
         """
         asked = {}
         for name, value in values.items():
@@ -82,7 +84,7 @@ class Tuning(Listener):
         return done
 
     def begin_round(self, ranks: Alone) -> None:
-        """Change what rank 0 was asked to change."""
+        """Apply the changes that were requested on rank 0, on all ranks."""
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
         of_rank_0 = ranks.broadcast(
             msgspec.msgpack.encode([(values, given) for values, given, _ in asked])
@@ -97,7 +99,7 @@ class Tuning(Listener):
                 done.set_exception(error)
 
     def _change(self, values: Values, given: bool) -> ConfigError | None:
-        """Have other values from here on; an error: nothing has changed."""
+        """Apply new values; return an error if that fails, in which case nothing has changed."""
         try:
             self._set(values)
         except ConfigError as error:
@@ -112,16 +114,16 @@ class Tuning(Listener):
         return None
 
     def on_round(self, record: Record) -> None:
-        """The values in force of what was changed."""
+        """Add the current values of everything that has been changed."""
         record |= {name: self._now(name) for name in sorted(self._changed)}
 
     def state_dict(self) -> dict[str, tuple[float | None, float | None]]:
-        """What a checkpoint keeps: `given` and `wanted` of each name."""
+        """Return the `given` and `wanted` value of each name, for a checkpoint."""
         return {name: (given, self.wanted[name]) for name, given in self.given.items()}
 
     def load_state_dict(self, state: Mapping[str, tuple[float | None, float | None]]) -> None:
-        """Go on as another process left it; but where this one was given another value than that
-        one, with that.
+        """Restore the values that another process had. If this process was given another value than
+        that process, the new one is used.
         """
         for name, (given, wanted) in state.items():
             if name not in self.given:
@@ -144,7 +146,7 @@ class Tuning(Listener):
         return value
 
     def _set(self, values: Values) -> None:
-        """Give the parts other values, or none of them; ConfigError: one of them cannot be."""
+        """Apply values to all parts, or to none of them. Raises ConfigError if one is rejected."""
         if "agent.gamma" in values and "memory.gamma" in self.given:
             values = {"memory.gamma": values["agent.gamma"], **values}
         undo = []
@@ -163,14 +165,14 @@ class Tuning(Listener):
 
 
 def discount_of(holder: object) -> float | None:
-    """The `gamma` of an agent or a memory; None: it has none."""
+    """Return the `gamma` of an agent or a memory, or None if it has none."""
     gamma: float | None = getattr(holder, "gamma", None)
     return gamma
 
 
 def refuse_two_discounts(of_memory: float | None, of_agent: float | None) -> None:
-    """Raise ConfigError where both have one, and not the same: the memory sums rewards up, the
-    agent adds values.
+    """Raise ConfigError if both discounts exist and differ: the memory uses its discount to sum
+    rewards, the agent to add values.
     """
     if None not in (of_memory, of_agent) and of_memory != of_agent:
         raise ConfigError(

@@ -1,6 +1,4 @@
-"""What watches a training: it is told what happens, in the training's own thread, and changes
-nothing of it.
-"""
+"""Observers of a training. They are called in the training's own thread, and do not change it."""
 
 from __future__ import annotations
 
@@ -18,33 +16,35 @@ StepMetrics: TypeAlias = Mapping[str, float | torch.Tensor]
 
 
 class Listener:
-    """Is told what happens in a training. Override what you want to hear of."""
+    """Is notified of what happens in a training. Override the methods that you need."""
 
     def on_samples(self, delivery: Delivery) -> None:
-        """These samples are in the memory; of other ranks only their episodes come."""
+        """Called when samples have entered the memory; from other ranks, only their episodes
+        come.
+        """
 
     def on_step(self, batch: Batch, metrics: StepMetrics) -> None:
-        """The agent was trained on `batch`; `metrics` is what its `train` returned."""
+        """Called after the agent was trained on `batch`; `metrics` is what its `train` returned."""
 
     def on_round(self, record: Record) -> None:
-        """A round ends: add to its record, which is what `on_record` gets next."""
+        """Called at the end of a round, to add to its record, which `on_record` receives next."""
 
     def on_record(self, record: Record) -> None:
-        """A record leaves: of a round, an episode, or the warm-up (`kind`); docs/metrics.md says
-        what is in it.
+        """Called with each record of a round, an episode or the warm-up (`kind`); docs/metrics.md
+        describes their contents.
         """
 
 
 class RecentRewards(Listener):
-    """Keeps rewards as samples come in; any thread reads their mean."""
+    """Keeps the newest rewards; any thread may read their mean."""
 
     def __init__(self, window: int) -> None:
-        """`window`: decisions that count."""
+        """Start without rewards; `window` is the number of decisions that count."""
         self._window = window
         self.newest = np.zeros(0)  # float64 [N]
 
     def on_samples(self, delivery: Delivery) -> None:
-        """Those of resets are no decisions."""
+        """Add rewards, without those of resets, which follow no decision."""
         found = [self.newest]
         for block in delivery.buffer.blocks:
             rewards = np.concatenate(
@@ -54,7 +54,7 @@ class RecentRewards(Listener):
         self.newest = np.concatenate(found)[-self._window :]
 
     def mean(self) -> float | None:
-        """Of the newest decisions of all workers; None: there were none."""
+        """Return the mean over the newest decisions of all workers, or None if there are none."""
         newest = self.newest
         return float(newest.mean()) if len(newest) else None
 

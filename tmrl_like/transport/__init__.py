@@ -1,5 +1,5 @@
-"""Bytes between machines: `listen` for the server, `connect` for a peer; `zmq`, `tlspyo` or
-`inproc` beneath.
+"""Bytes between machines: `listen` for the server, `connect` for a peer, over `zmq`, `tlspyo` or
+`inproc`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ TRANSPORTS = ("zmq", "tlspyo", "inproc")
 def listen(
     transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
 ) -> ServerLink:
-    """Open the server's side. This process may have more open files and connections from then on.
+    """Open the server's side. This also raises the process's limit of open files and connections.
 
     Raises:
         AddressInUseError: the port is taken.
         TransportError: the address cannot be bound.
         CredentialsError: the server's keys cannot be read.
-        ConfigError: no such transport.
-        ShortageError: there are no threads for it.
+        ConfigError: there is no such transport.
+        ShortageError: the system has no threads for it.
     """
     raise_descriptor_limit()
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
@@ -58,12 +58,12 @@ def listen(
 def connect(
     transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
 ) -> PeerLink:
-    """Open a peer's side. Does not wait for the server.
+    """Open a peer's side, without waiting for the server.
 
     Raises:
         CredentialsError: this machine's key cannot be read.
-        ConfigError: no such transport.
-        ShortageError: there are no threads for it.
+        ConfigError: there is no such transport.
+        ShortageError: the system has no threads for it.
     """
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
@@ -73,7 +73,7 @@ _Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], PeerLink]
 
 
 def _sides(transport: str) -> tuple[_Server, _Peer]:
-    """Both sides of a transport; what it is made of is imported here."""
+    """Return both sides of a transport; its packages are imported only here."""
     if transport == "zmq":
         from tmrl_like.transport.zmq import ZmqPeerLink, ZmqServerLink
 

@@ -1,4 +1,4 @@
-"""Servers as HOST:PORT."""
+"""Addresses of servers as HOST:PORT."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from tmrl_like.errors import ConfigError
 
 
 def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
-    """Servers as HOST:PORT, from a list, or text with commas, of `host`, `host:port`, `::1` and
-    `[::1]:port`.
+    """Return the addresses of servers as HOST:PORT.
+
+    `hosts` is a list or a comma-separated text of `host`, `host:port`, `::1` and `[::1]:port`;
+    `port` is used for those without one.
 
     Raises:
-        ConfigError: no address at all, one that is malformed, or one that is there twice.
+        ConfigError: there is no address, or one is malformed or given twice.
     """
     hosts = hosts.split(",") if isinstance(hosts, str) else hosts
     found: dict[str, None] = {}
@@ -34,7 +36,7 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
 
 
 def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
-    """Take `host`, `host:port`, `::1`, `[::1]` or `[::1]:port` apart; ConfigError: malformed."""
+    """Split `host`, `host:port`, `::1`, `[::1]` or `[::1]:port`; raise ConfigError if malformed."""
     if re.fullmatch(r"[^\s\[\]:]*(:[^\s\[\]:]*){2,}", address):
         return address, port
     parts = re.fullmatch(r"(?:\[([^\s\[\]]+)\]|([^\s\[\]:]+))(?::(\d{1,5}))?", address)
@@ -47,5 +49,5 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a colon and a port."""
+    """Return a host in the form that it has before a colon and a port."""
     return f"[{host}]" if ":" in host else host

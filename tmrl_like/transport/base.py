@@ -1,21 +1,23 @@
-"""The seam under the network: whole messages as bytes, between one server and its peers.
+"""The interface of transports: whole messages as bytes, between one server and its peers.
 
-Two sides. `ServerLink` listens; it knows peers by opaque ids and by the name of the key they proved
-to hold. `PeerLink` dials out, and goes on dialling for as long as it is open. Neither knows what a
-message means. Every transport passes the same contract suite (`tests/transport/test_contract.py`).
+There are two sides. `ServerLink` listens; it identifies peers by opaque ids and by the name of the
+key that they proved to hold. `PeerLink` dials out, and keeps dialling for as long as it is open.
+Neither interprets messages. Every transport passes the same contract suite
+(`tests/transport/test_contract.py`).
 
 What every transport guarantees
 
-- A message arrives whole or not at all, in order within one connection, unchanged.
-- Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is asked to.
+- A message arrives whole or not at all, unchanged, and in order within one connection.
+- `send` never waits: it hands the message over or returns False. Only `receive` waits, up to its
+  timeout.
 - A message above `max_message_bytes` is refused on both sides.
-- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, which can make the server hold 64 MB at
-  most.
-- What a peer has proved comes with every message; the id of a connection is never that of another
-  key's.
-- Encrypted and authenticated in both directions (`inproc` never leaves the process).
-- What is not guaranteed: a message handed over may be lost when the connection breaks. Numbers and
-  acknowledgements above the transport (`wire.messages`) make up for that.
+- Connections without a proved key are limited to `MAX_UNPROVED_CONNECTIONS`, which together can
+  make the server hold at most 64 MB.
+- Every message comes with the identity that its peer has proved; the id of a connection is never
+  reused for another key.
+- Traffic is encrypted and authenticated in both directions (`inproc` never leaves the process).
+- Delivery is not guaranteed: a message handed over may be lost when the connection breaks. Numbers
+  and acknowledgements above the transport (`wire.messages`) make up for that.
 """
 
 from __future__ import annotations
@@ -34,23 +36,24 @@ T = TypeVar("T")
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
 MAX_UNPROVED_CONNECTIONS = 100
-"""Connections that have not proved a key and may be open at a time: times what each may send, it
-makes 64 MB.
+"""Maximum number of open connections that have not proved a key. Multiplied by what each may send,
+this is 64 MB.
 """
 _DESCRIPTORS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransportOptions(Options):
-    """Every limit of a transport.
+    """All limits of a transport.
 
     Attributes:
-        max_message_bytes: a larger message is refused.
-        queue_messages: messages that may wait per connection and direction; then `send` says no. So
-            it does at a server when `queue_bytes` wait for the peer.
-        handshake_timeout_s: a connection that has not proved its key by then is dropped.
-        heartbeat_s: sign of life on an idle connection.
-        silent_after_s: a connection without any sign of life for this long is closed.
+        max_message_bytes: larger messages are refused.
+        queue_messages: number of messages that may wait per connection and direction; beyond it,
+            `send` returns False. At a server, `send` also returns False when `queue_bytes` wait for
+            the peer.
+        handshake_timeout_s: a connection that has not proved its key after this time is dropped.
+        heartbeat_s: interval of signs of life on an idle connection.
+        silent_after_s: a connection without a sign of life for this long is closed.
     """
 
     max_message_bytes: Positive = 64 << 20
@@ -61,14 +64,16 @@ class TransportOptions(Options):
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes that may wait per connection and direction: four messages of the maximum size."""
+        """Number of bytes that may wait per connection and direction: four maximum-size
+        messages.
+        """
         return 4 * self.max_message_bytes
 
     def check_size(self, size_bytes: int) -> None:
-        """Compare the size of a message with the limit.
+        """Check the size of a message against the limit.
 
         Raises:
-            OversizeError: it is above `max_message_bytes`.
+            OversizeError: the size is above `max_message_bytes`.
         """
         if size_bytes > self.max_message_bytes:
             raise OversizeError(
@@ -79,20 +84,20 @@ class TransportOptions(Options):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a peer proved: the name of its key and the roles that the key may play."""
+    """What a peer has proved: the name of its key and the roles that this key may play."""
 
     name: str
     roles: tuple[str, ...]
 
 
 REVOKED = Identity("revoked", ())
-"""Of a connection whose key was valid when it was made and is not any more. It may play no role."""
+"""Identity of a connection whose key was revoked after it was made. It may play no role."""
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A message from a peer. `peer` names the connection, not the process: a reconnect has
-    another.
+    """A message from a peer. `peer` identifies the connection, not the process: it changes when the
+    peer reconnects.
     """
 
     peer: bytes
@@ -101,7 +106,9 @@ class Incoming:
 
 
 def cannot_listen(host: str, port: int, taken: bool, why: object) -> TransportError:
-    """What a server raises that finds its port taken, or has another reason."""
+    """Return the error of a server that cannot listen, because its port is taken or for another
+    reason.
+    """
     if not taken:
         return TransportError(f"cannot listen on {host}:{port}: {why}")
     return AddressInUseError(
@@ -111,7 +118,7 @@ def cannot_listen(host: str, port: int, taken: bool, why: object) -> TransportEr
 
 
 def key_refused(where: str) -> CredentialsError:
-    """What a peer raises whose key the server does not know."""
+    """Return the error of a peer whose key the server does not know."""
     return CredentialsError(
         f"the server at {where} refuses this machine's key: on the server's machine run "
         "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
@@ -119,7 +126,7 @@ def key_refused(where: str) -> CredentialsError:
 
 
 def other_server(where: str) -> CredentialsError:
-    """What a peer raises that found another server, or none that speaks its protocol."""
+    """Return the error of a peer that has reached another server, or one with another protocol."""
     return CredentialsError(
         f"what listens at {where} is not the server that this machine's key is for: check "
         "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
@@ -127,7 +134,7 @@ def other_server(where: str) -> CredentialsError:
 
 
 def next_in(inbox: queue.SimpleQueue[T], timeout_s: float) -> T | None:
-    """The next thing in a queue; None when `timeout_s` passed without one."""
+    """Return the next item of a queue, or None if there is none within `timeout_s`."""
     try:
         return inbox.get(timeout=timeout_s)
     except queue.Empty:
@@ -135,9 +142,9 @@ def next_in(inbox: queue.SimpleQueue[T], timeout_s: float) -> T | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process have as many descriptors as it may: a server needs one per connection.
+    """Raise this process's limit of file descriptors: a server needs one per connection.
 
-    The soft limit of many systems is 256 or 1,024; Windows has none.
+    The default soft limit is often 256 or 1,024; Windows has none.
     """
     if sys.platform != "win32":
         import resource
@@ -145,7 +152,7 @@ def raise_descriptor_limit() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
         if soft != resource.RLIM_INFINITY and soft < wanted:
-            with contextlib.suppress(ValueError, OSError):  # macOS: not above what the kernel has
+            with contextlib.suppress(ValueError, OSError):  # macOS: above the kernel's own limit
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -154,34 +161,36 @@ class ServerLink(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens on; the real port where 0 was asked for."""
+        """The host and port that it listens on; the actual port if 0 was requested."""
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """Return the next message; None when `timeout_s` passed without one or `wake` was called.
+        """Return the next message, or None after `timeout_s` or a call of `wake`.
 
-        Messages of peers without a valid key never get here. A connection whose key was revoked
-        after it was made is closed, or its messages come with the identity `REVOKED`, to be
-        answered with the reason.
+        Messages of peers without a valid key never get here. If the key of a connection is revoked
+        later, the connection is closed, or its messages come with the identity `REVOKED` so that
+        the server can answer with the reason.
         """
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
-        """Hand a message over. False: the peer is gone or its queue is full, and nothing was sent.
+        """Hand a message over, and return whether that was possible.
+
+        If the peer is gone or its queue is full, return False; nothing is sent then.
 
         Raises:
             OversizeError: the message is above `max_message_bytes`.
         """
 
     def forget(self, peer: bytes) -> None:
-        """Drop what is kept about a connection that is not used any more.
+        """Discard the state of a connection that is no longer used.
 
-        A peer that speaks again all the same is known again.
+        If its peer sends a message after all, the connection is added again.
         """
 
     def wake(self) -> None:
         """Make a waiting `receive` return. Any thread."""
 
     def close(self) -> None:
-        """Stop listening and free the port. Twice is fine."""
+        """Stop listening and free the port. Calling it twice is fine."""
 
 
 class PeerLink(Protocol):
@@ -189,21 +198,23 @@ class PeerLink(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is known to be broken, or could not be made; that it is silent may
-        not be known.
+        """Whether the connection is known to be broken or could not be made.
+
+        A silent connection is not always recognised as lost.
         """
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """Return the next message; None when `timeout_s` passed without one or `wake` was called.
+        """Return the next message, or None after `timeout_s` or a call of `wake`.
 
         Raises:
-            CredentialsError: the server refused this key, or proved to be another server than the
-                key is for. The link is of no more use.
+            CredentialsError: the server refused this key, or is not the server that the key is for.
+                The link cannot be used any more.
         """
 
     def send(self, data: bytes) -> bool:
-        """Hand a message over. False: the queue is full (the server is away or slow); nothing was
-        sent.
+        """Hand a message over, and return whether that was possible.
+
+        If the queue is full because the server is away or slow, return False; nothing is sent then.
 
         Raises:
             OversizeError: the message is above `max_message_bytes`.
@@ -213,4 +224,6 @@ class PeerLink(Protocol):
         """Make a waiting `receive` return. Any thread."""
 
     def close(self) -> None:
-        """Close; what was handed over is given a moment to leave. Twice is fine."""
+        """Close the link, after a moment for pending messages to leave. Calling it twice is
+        fine.
+        """

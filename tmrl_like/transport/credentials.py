@@ -1,16 +1,16 @@
-"""Keys: who may connect, and as what.
+"""Keys: which peers may connect, and in which roles.
 
-On the server's machine a folder holds everything; the first part that starts there makes it::
+On the server's machine one folder holds all keys; the first part that starts there creates it::
 
     keys/
       server.json           the server's own key pair (CURVE), TLS key and certificate
-      peer.json             this machine's key as a peer; the parts on one machine just work
+      peer.json             this machine's own key as a peer: local parts need no setup
       authorized/NAME.json  public key and roles of each peer that may connect
 
-`invite` makes a key for another machine and prints it as one line; `join` on that machine writes it
-to its `peer.json`. `revoke` removes a peer's file: the server refuses it a second or two later,
-when two reads of the folder lacked the file, and closes what it has open. Secrets are files of
-their owner only.
+`invite` makes a key for another machine and returns it as one line; `join` on that machine writes
+it to its `peer.json`. `revoke` removes a peer's file. The server refuses the peer a second or two
+later, when two reads of the folder have not found the file, and discards what its connections still
+send. Files with secrets are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ServerKeys(msgspec.Struct, frozen=True):
 
 
 class PeerKeys(msgspec.Struct, frozen=True):
-    """A peer's secrets and how it recognises the server."""
+    """A peer's secrets, and the public key and certificate by which it recognises the server."""
 
     name: str
     roles: tuple[str, ...]
@@ -70,7 +70,7 @@ class PeerKeys(msgspec.Struct, frozen=True):
 
 
 class Authorized(msgspec.Struct, frozen=True):
-    """What the server keeps of a peer: nothing secret."""
+    """What the server stores about a peer; nothing of it is secret."""
 
     roles: tuple[str, ...]
     curve_public: Z85
@@ -86,10 +86,10 @@ class KeyFolder:
     path: Path
 
     def server_keys(self) -> ServerKeys:
-        """The server's keys; made now if this machine has none at all.
+        """Return the server's keys; create them if this machine has no keys at all.
 
         Raises:
-            CredentialsError: this machine only joined another server, or the file is damaged or
+            CredentialsError: this machine has joined another server, or the file is damaged or
                 readable by others.
         """
         self._create_first()
@@ -101,7 +101,7 @@ class KeyFolder:
         return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
     def peer_keys(self) -> PeerKeys:
-        """This machine's key as a peer; made now, with a server's, if there are no keys at all.
+        """Return this machine's key as a peer; create it, and a server's, if there are no keys.
 
         Raises:
             CredentialsError: the file is damaged or readable by others.
@@ -110,10 +110,10 @@ class KeyFolder:
         return read_keys(self.path / "peer.json", PeerKeys, secret=True)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
-        """Make a key for another machine and return it as one line, to be pasted into `join` there.
+        """Make a key for another machine and return it as one line, to be passed to `join` there.
 
         Raises:
-            CredentialsError: the name is taken or not usable, or this is not the server's machine.
+            CredentialsError: the name is taken or invalid, or this is not the server's machine.
         """
         server = self.server_keys()
         check_name(name)
@@ -130,7 +130,8 @@ class KeyFolder:
         """Store a line made by `invite` as this machine's key.
 
         Raises:
-            CredentialsError: not such a line, or this machine has another key already.
+            CredentialsError: the line is not from `invite`, or this folder holds the keys of
+                another server.
         """
         text = line.strip()
         if not text.startswith(_LINE_PREFIX):
@@ -155,10 +156,10 @@ class KeyFolder:
         return keys
 
     def revoke(self, name: str) -> None:
-        """Refuse the key of that name from now on.
+        """Revoke the key of this name.
 
         Raises:
-            CredentialsError: there is none.
+            CredentialsError: there is no such key.
         """
         check_name(name)
         file = self.path / "authorized" / f"{name}.json"
@@ -172,7 +173,7 @@ class KeyFolder:
         disk.sync_folder(file.parent)
 
     def write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
-        """Write a file of this folder; when it returns, no power cut takes it away."""
+        """Write a file of this folder; once this returns, the file survives a power cut."""
         file = self.path / name
         write_atomically(file, checked_json(content), private=private)
         disk.sync_folder(file.parent)
@@ -185,8 +186,10 @@ class KeyFolder:
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create_first(self) -> None:
-        """Make all keys where there are none, in a folder beside: two parts that start at once
-        agree on one set.
+        """Create all keys if there are none.
+
+        They are made in a temporary folder that is then renamed, so that two parts that start at
+        the same time agree on one set.
         """
         if (self.path / "server.json").exists() or (self.path / "peer.json").exists():
             return
@@ -220,32 +223,33 @@ class KeyFolder:
 
 
 class AuthorizedKeys:
-    """Who may connect, answered from memory. One thread refreshes, any may look up.
+    """The peers that may connect, held in memory. One thread refreshes, any thread may look up.
 
-    What cannot be read changes nothing: a folder that is away or being copied, a file half written,
-    no free descriptors. A key is dropped when two reads, `KEYS_CHECK_S` apart or more, found the
-    folder whole (`server.json` is there) and without the key's file; or at once, when its file
-    holds another key.
+    A failed read changes nothing: the folder may be missing or being copied, a file half written,
+    or no descriptor free. A key is dropped when two reads, at least `KEYS_CHECK_S` apart, have
+    found the folder complete (`server.json` is there) but without the key's file. It is dropped at
+    once if its file holds another key.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder.path
         self._entries: dict[str, Authorized] = {}  # by name
-        self._stamps: dict[str, tuple[int, ...]] = {}  # of the files that were read
+        self._stamps: dict[str, tuple[int, ...]] = {}  # of the files read so far
         self._absent_since: dict[str, float] = {}
         self._said: set[str] = set()
         self._looks = Bucket(burst=100, per_s=10)
         self.identities: Mapping[str, Identity] = {}
-        """Public key (Z85) -> identity; replaced as a whole."""
+        """Maps a public key (Z85) to its identity; always replaced as a whole."""
         self.refresh()
 
     def identity_of(self, curve_public: str) -> Identity:
-        """Who has this key, which was valid once; `REVOKED` where it is not any more."""
+        """Return the identity of a key that was once valid, or `REVOKED` if it no longer is."""
         return self.identities.get(curve_public, REVOKED)
 
     def find(self, curve_public: str) -> Identity | None:
-        """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another
-        thread.
+        """Return the identity of this key, or None; if it is unknown, look for new files first.
+
+        Call this in the thread that calls `refresh`.
         """
         if curve_public not in self.identities and self._looks.take(1, time.monotonic()):
             self.refresh()
@@ -258,7 +262,7 @@ class AuthorizedKeys:
         return found
 
     def refresh(self, now: float | None = None) -> None:
-        """Read the files that changed. `now` is monotonic, in seconds; None: the clock's."""
+        """Read the files that have changed. `now` is `time.monotonic()`, which None stands for."""
         now = time.monotonic() if now is None else now
         authorized = self._folder / "authorized"
         try:
@@ -284,9 +288,7 @@ class AuthorizedKeys:
         }
 
     def _read(self, name: str, stamp: tuple[int, ...]) -> None:
-        """Read a file; one that cannot be read leaves what was in it before, and is read again next
-        time.
-        """
+        """Read a file. If that fails, keep the key that was in it, and try again next time."""
         try:
             self._entries[name] = read_keys(
                 self._folder / "authorized" / f"{name}.json", Authorized, secret=False
@@ -320,7 +322,7 @@ def _curve_pair() -> tuple[str, str]:
 
 
 def _tls_pair() -> tuple[str, str]:
-    """A P-256 key and its self-signed certificate for the host name "default", in PEM."""
+    """Return a P-256 key and its self-signed certificate for the host name "default", in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -347,7 +349,7 @@ def _tls_pair() -> tuple[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse with CredentialsError what cannot name a key."""
+    """Raise CredentialsError unless `name` is a valid name for a key."""
     if not _NAME.fullmatch(name):
         raise CredentialsError(
             f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'"
@@ -355,7 +357,7 @@ def check_name(name: str) -> None:
 
 
 def read_keys(path: Path, kind: type[T], secret: bool) -> T:
-    """What a file of a key folder holds.
+    """Return the content of a file of a key folder.
 
     Raises:
         CredentialsError: it cannot be read, is damaged, or is a secret that others can read.

@@ -1,11 +1,10 @@
-"""Who gets past libzmq's listener: the questions about keys that it asks, and an end to what it
-does not limit.
+"""Access control for a libzmq listener: answers its questions about keys, and limits connections.
 
-libzmq accepts whoever dials, and keeps a connection that proves nothing for the whole handshake
-time. This thread hears of every connection that is accepted or ends (a socket monitor), learns from
-the server which ones have delivered a message (nobody can without a valid key), and of the others
-cuts some when there are too many (`Strangers`): they all dial again, and those that have a key are
-through in milliseconds.
+libzmq accepts every connection, and keeps one that proves no key for the whole handshake time. The
+thread of a `Gate` observes every connection that is accepted or ends (with a socket monitor), and
+learns from the server which ones have delivered a message, which needs a valid key. If there are
+too many others, it cuts some of them (`Strangers`). Peers that are cut dial again, and those with a
+key complete their handshake within milliseconds.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from tmrl_like.errors import ShortageError
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys
 from tmrl_like.transport.strangers import Strangers
 
-_ZAP = "inproc://zeromq.zap.01"  # libzmq asks here
+_ZAP = "inproc://zeromq.zap.01"  # where libzmq sends its requests
 _MONITOR = "inproc://tmrl-like-gate"
 _EVENTS_PER_TURN = 100
 
 
 class Gate:
-    """Guards one ROUTER, in a thread of its own, until the context is terminated.
+    """Guards one ROUTER socket, in a thread of its own, until the context is terminated.
 
     Attributes:
-        proved: descriptors of connections from which a message came, perhaps before it is known
-            here that there is one. Any thread adds to them.
-        failure: what ended the thread.
+        proved: descriptors of connections that have delivered a message. A descriptor may be added
+            before the monitor reports its connection. Any thread may add to it.
+        failure: the error that ended the thread, or None.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Gate:
         router: zmq.Socket[bytes],
         keys: AuthorizedKeys,
     ):
-        """Begin; ShortageError: there is no thread for it."""
+        """Start the thread; raise ShortageError if the system has none for it."""
         self.proved: set[int] = set()
         self.failure: BaseException | None = None
         self._keys = keys
@@ -53,10 +52,10 @@ class Gate:
         self._zap = context.socket(zmq.REP)
         self._zap.bind(_ZAP)
         router.zap_domain = b"tmrl_like"
-        router.zap_enforce_domain = True  # nobody gets in while nobody answers at `_ZAP`
+        router.zap_enforce_domain = True  # refuse everyone unless something answers at `_ZAP`
         router.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._events = context.socket(zmq.PAIR)
-        self._events.rcvhwm = 0  # libzmq waits where a monitor does not take its events
+        self._events.rcvhwm = 0  # no limit: libzmq blocks if a monitor's queue is full
         self._events.connect(_MONITOR)
         try:
             start_thread(self._run, "tmrl-zmq-gate")
@@ -93,7 +92,7 @@ class Gate:
         self._events.close(linger=0)
 
     def _judge(self) -> None:
-        """Answer whether a public key may connect (ZeroMQ RFC 27)."""
+        """Answer libzmq's request whether a public key may connect (ZeroMQ RFC 27)."""
         _, request, _, _, _, mechanism, *credentials = self._zap.recv_multipart()
         key = z85.encode(credentials[0]) if mechanism == b"CURVE" else b""
         known = self._keys.find(key.decode()) is not None
@@ -122,14 +121,14 @@ class Gate:
             surplus = self._strangers.add(descriptor, connection.getpeername())
         if surplus:
             with _borrowed(surplus[0]) as connection:
-                # the descriptor has not passed to another one
+                # the descriptor still belongs to the same connection
                 if connection.getpeername() == surplus[1]:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A connection of libzmq's, which goes on owning it; OSError: it is gone."""
+    """Yield a connection that libzmq owns, and keeps owning; raise OSError if it is gone."""
     connection = socket.socket(fileno=descriptor)
     try:
         yield connection

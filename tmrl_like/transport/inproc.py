@@ -1,4 +1,6 @@
-"""A transport inside one process, for tests and one-script runs without sockets. Same contract."""
+"""A transport within one process, for tests and one-script runs without sockets. It follows the
+same contract.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _ids = itertools.count(1)
 
 
 class _InprocLink(Generic[T]):
-    """What both sides have: a queue of what arrived; None in it is a wake-up."""
+    """Common part of both sides: a queue of received messages, in which None is a wake-up."""
 
     def __init__(self, options: TransportOptions) -> None:
         self.options = options
@@ -33,7 +35,7 @@ class _InprocLink(Generic[T]):
         self._inbox.put(None)
 
     def take(self, item: T) -> bool:
-        """Take a message from the other side; False where too many wait."""
+        """Take a message from the other side; return False if too many wait already."""
         if self._inbox.qsize() >= self.options.queue_messages:
             return False
         self._inbox.put(item)
@@ -41,12 +43,10 @@ class _InprocLink(Generic[T]):
 
 
 class InprocServerLink(_InprocLink[Incoming]):
-    """Listens at (host, port) within this process. See `ServerLink`."""
+    """Listens on (host, port) within this process. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
-        """Take the address; raises AddressInUseError where another server of this process has
-        it.
-        """
+        """Take the address; raise AddressInUseError if another server in this process has it."""
         super().__init__(options)
         self.peers: dict[bytes, InprocPeerLink] = {}
         with _lock:
@@ -74,7 +74,7 @@ class InprocServerLink(_InprocLink[Incoming]):
 
 
 class InprocPeerLink(_InprocLink[bytes | memoryview]):
-    """Dials a server of this process. See `PeerLink`."""
+    """Dials a server in this process. See `PeerLink`."""
 
     def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
         super().__init__(options)

@@ -1,14 +1,14 @@
-"""The tlspyo transport: tlspyo's protocol over TLS, its server and client classes, a password for
-each key.
+"""The tlspyo transport: tlspyo's protocol over TLS and its server and client classes, with one
+password per key.
 
-tlspyo writes an ASCII length of 10 bytes, towards the server the password, and an envelope: (stamp,
-command, destination, object) towards the server, (stamp, command, object) towards a peer; here they
-are typed msgpack. Each is acknowledged by its stamp. A message is an object. An acknowledgement of
-nothing (stamp 0) is a sign of life.
+On the wire, tlspyo writes an ASCII length of 10 bytes, then (towards the server only) the password,
+then an envelope: (stamp, command, destination, object) towards the server, (stamp, command, object)
+towards a peer. Here envelopes are typed msgpack. Each is acknowledged by its stamp. A message is an
+object. An acknowledgement with stamp 0, which acknowledges nothing, is a sign of life.
 
 Twisted's reactor runs in one thread of this process. tlspyo's own `Relay` and `Endpoint` are not
-used: they unpickle, share one password among all, let peers address each other, have no limits, and
-run in processes that outlive a killed parent.
+used: they unpickle data, share one password among all peers, let peers address each other, have no
+limits, and run in processes that outlive a killed parent.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ log = logging.getLogger(__name__)
 GROUP = "peers"
 _HEADER_BYTES, _KEY_BYTES, PASSWORD_BYTES = 10, 40, 104
 _ENVELOPE_START = _HEADER_BYTES + PASSWORD_BYTES  # towards the server
-_ENVELOPE_BYTES = 64  # more than what an envelope has beside its message
+_ENVELOPE_BYTES = 64  # more than an envelope takes in addition to its message
 _PERSON = b"tmrl-like-proof2"
 _BACKLOG = 1024
 _TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))
-_FAREWELL_S = 0.5  # for what was handed over, when a link is closed
+_FAREWELL_S = 0.5  # for pending messages, when a link is closed
 _REDIAL_INITIAL_S = 0.2
 _REDIAL_MAX_S = 0.8
 _STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
@@ -80,15 +80,15 @@ _decode_at_peer = msgspec.msgpack.Decoder(
 ).decode
 
 _lock = threading.Lock()
-_process = 0  # whose thread runs the reactor: a fork inherits the memory and not the thread
+_process = 0  # id of the process that runs the reactor: a fork inherits memory, but no threads
 
 
 def running_reactor() -> Any:
-    """Twisted's reactor, started if need be, or the program's own.
+    """Return Twisted's reactor; start it in a thread unless the program already runs it.
 
     Raises:
-        TransportError: this process was forked from one that uses it.
-        ShortageError: there is no thread for it.
+        TransportError: this process was forked from one that uses the reactor.
+        ShortageError: the system has no thread for it.
     """
     global _process
     with _lock:
@@ -110,19 +110,17 @@ def running_reactor() -> Any:
 
 
 def in_reactor(call: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in the reactor's thread, and return what it returns, or what its Deferred
-    comes to.
-    """
+    """Call a function in the reactor's thread, and return its result or that of its Deferred."""
     return threads.blockingCallFromThread(running_reactor(), call, *args)
 
 
 def password_of(peer_public: str, server_public: str, own_secret: str) -> str:
-    """The password of a peer, which tlspyo asks every envelope for; `own_secret` is the peer's or
-    the server's.
+    """Return a peer's password, which tlspyo expects with every envelope.
 
-    It is the peer's public key and a keyed hash over both public keys, under the secret that server
-    and peer derive from their CURVE keys (X25519). Nobody else can compute it, and it travels over
-    TLS to the server alone, whose certificate the peer has checked by then. Keys are Z85 text.
+    The password is the peer's public key and a keyed hash over both public keys. The key of the
+    hash is the shared secret that server and peer derive from their CURVE keys (X25519), so nobody
+    else can compute it. It is sent only over TLS, and only after the peer has checked the server's
+    certificate. Keys are Z85 text; `own_secret` is the secret key of the peer or of the server.
     """
     secret = X25519PrivateKey.from_private_bytes(z85.decode(own_secret))
     server, peer = z85.decode(server_public), z85.decode(peer_public)
@@ -135,17 +133,15 @@ def password_of(peer_public: str, server_public: str, own_secret: str) -> str:
 
 
 class _Unremembered(dict[int, Any]):
-    """In the place of tlspyo's table of what was not acknowledged yet, which has a copy of every
-    envelope.
-    """
+    """Replaces tlspyo's table of unacknowledged envelopes, which would hold a copy of each."""
 
     def __setitem__(self, stamp: int, sent: Any) -> None:
         pass
 
 
 class _MessageQueue:
-    """Messages that one thread adds and another takes. Each number has one writer, so there is no
-    lock.
+    """A queue of messages that one thread adds and another takes. Each counter has one writer, so
+    no lock is needed.
     """
 
     def __init__(self, options: TransportOptions) -> None:
@@ -167,7 +163,7 @@ class _MessageQueue:
 
     @property
     def fill(self) -> float:
-        """How much waits, as a share of what may."""
+        """How full the queue is: 1.0 is the limit of messages or of bytes, whichever is nearer."""
         size_bytes = self._added_bytes - self._taken_bytes
         return max(
             len(self._messages) / self._options.queue_messages,
@@ -176,8 +172,8 @@ class _MessageQueue:
 
 
 class TlspyoLink:
-    """What both sides have: a queue with a connection for each message that arrived; None in it is
-    a wake-up.
+    """Common part of both sides: a queue that holds the connection of each received message, in
+    order; None in it is a wake-up.
     """
 
     def __init__(self, options: TransportOptions) -> None:
@@ -189,7 +185,7 @@ class TlspyoLink:
 
     @staticmethod
     def end(connections: Iterable[Connection]) -> None:
-        """End connections, from the user's thread: what was handed over has a moment to leave."""
+        """End connections, from the user's thread, after a moment for pending messages to leave."""
         leaving = list(connections)
         for connection in leaving:
             running_reactor().callFromThread(connection.leave)
@@ -200,11 +196,11 @@ class TlspyoLink:
 
 
 class Connection:
-    """Mixed into tlspyo's two protocols. `hand_over` and `receive` are for the user's thread.
+    """Mixin for tlspyo's two protocols. `hand_over` and `receive` are for the user's thread.
 
     Attributes:
-        proved: the other side has proved that it has its key.
-        ended: set when there is no connection any more.
+        proved: whether the other side has proved to hold its key.
+        ended: set when the connection has ended.
     """
 
     transport: Any
@@ -217,7 +213,8 @@ class Connection:
         self.ended = threading.Event()
         self._link = link
         self._options = link.options
-        self._buffer = bytearray()  # tlspyo's; its own, of bytes, is copied with all that arrives
+        # in place of tlspyo's buffer of bytes, which is copied whenever data arrives
+        self._buffer = bytearray()
         self._arrived, self._outgoing = _MessageQueue(self._options), _MessageQueue(self._options)
         self._is_blocked = self._is_leaving = self._is_held = False
         self._heard_at = time.monotonic()
@@ -234,26 +231,26 @@ class Connection:
         self.transport.unregisterProducer()
         if self._timer.running:
             self._timer.stop()
-        self._timer = None  # and no circle
+        self._timer = None  # breaks a reference cycle
         self.ended.set()
-        # 150 kB of OpenSSL hang in a circle with the error that ended it
+        # a reference cycle with the error that ended it holds 150 kB of OpenSSL memory
         running_reactor().callLater(0, gc.collect, 0)
 
     def _look_after(self) -> None:
-        """Give a sign of life, and expect one, or a proof."""
+        """Send a sign of life; drop the connection if the other side is silent or proves no key."""
         now = time.monotonic()
         if self._is_held:
-            self._heard_at = now  # nothing is read
+            self._heard_at = now  # nothing is being read
         limit_s = self._options.silent_after_s if self.proved else self._options.handshake_timeout_s
         if now - self._heard_at > limit_s:
             self.transport.abortConnection()
         elif self.proved:
             self.send_ack(0)
 
-    # out
+    # outgoing messages
 
     def hand_over(self, data: bytes | memoryview) -> bool:
-        """Take a message to send; False where too much waits already."""
+        """Queue a message to send; return False if too much waits already."""
         if self._outgoing.fill >= 1.0:
             return False
         self._outgoing.add(data)
@@ -261,7 +258,7 @@ class Connection:
         return True
 
     def leave(self) -> None:
-        """End the connection when what was handed over has left."""
+        """End the connection once pending messages have left."""
         self._is_leaving = True
         self._send()
 
@@ -273,18 +270,18 @@ class Connection:
             self.transport.loseConnection()
 
     def pauseProducing(self) -> None:  # noqa: N802
-        """Twisted says: what was written waits for the network."""
+        """Called by Twisted when written data waits for the network."""
         self._is_blocked = True
 
     def resumeProducing(self) -> None:  # noqa: N802
-        """Twisted says: it has left."""
+        """Called by Twisted when the data has left."""
         self._is_blocked = False
         self._send()
 
     def stopProducing(self) -> None:  # noqa: N802
-        """Twisted says: nothing leaves any more."""
+        """Called by Twisted when nothing can leave any more."""
 
-    # in
+    # incoming messages
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802
         if self._is_leaving:
@@ -297,12 +294,14 @@ class Connection:
             self.transport.abortConnection()
         if self.proved:
             self._heard_at = time.monotonic()
-        if self._state == "CLOSED":  # by tlspyo, for what it does not accept
+        if self._state == "CLOSED":  # by tlspyo, for data that it does not accept
             self.leave()
 
     def bounds(self, start: int) -> tuple[int, int]:
-        """Of the next envelope, behind so many bytes; raises DecodingError for a length that none
-        has.
+        """Return the bounds of the next envelope, which begins after `start` bytes.
+
+        Raises:
+            DecodingError: the announced length is invalid or too large.
         """
         if len(self._buffer) < start:
             return 0, len(self._buffer) + 1
@@ -315,7 +314,7 @@ class Connection:
         return start, start + int(length)
 
     def arrive(self, data: memoryview) -> None:
-        """Take a message. Where too much waits to be received nothing is read: TCP makes the other
+        """Take a received message. While too much waits, reading stops, so that TCP makes the other
         side wait.
         """
         self._options.check_size(len(data))
@@ -324,10 +323,11 @@ class Connection:
         if not self._is_held and self._arrived.fill >= 1.0:
             self._is_held = True
             self.transport.pauseProducing()
-            self._release()  # what was received before `_is_held` was set has not asked for it
+            # `receive` does not call this for messages taken before `_is_held` was set
+            self._release()
 
     def receive(self) -> memoryview:
-        """The oldest message that has arrived."""
+        """Return the oldest message that has arrived."""
         data: memoryview = self._arrived.take()
         if self._is_held and self._arrived.fill < 0.5:
             running_reactor().callFromThread(self._release)
@@ -343,7 +343,7 @@ class TlspyoServerLink(TlspyoLink):
     """Listens on one TCP port. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
-        """Bind before it returns; raises as `listen`."""
+        """Bind before returning; raises like `listen`."""
         super().__init__(options)
         self.server_keys = folder.server_keys()
         self.keys = AuthorizedKeys(folder)
@@ -383,10 +383,10 @@ class TlspyoServerLink(TlspyoLink):
         return connection is not None and connection.hand_over(data)
 
     def forget(self, peer: bytes) -> None:
-        """See `ServerLink.forget`: nothing is kept of a connection that is gone."""
+        """See `ServerLink.forget`: there is no state to discard."""
 
     def close(self) -> None:
-        with contextlib.suppress(TransportError):  # of a process that was forked
+        with contextlib.suppress(TransportError):  # raised in a forked process
             if self._reading_keys.running:
                 in_reactor(self._reading_keys.stop)
                 in_reactor(self._port.stopListening)
@@ -394,16 +394,14 @@ class TlspyoServerLink(TlspyoLink):
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
-    """One connection, with a tlspyo server to itself: there are no other peers that it could
-    address.
-    """
+    """One connection, with a tlspyo server of its own, so that it cannot address other peers."""
 
     _link: TlspyoServerLink
 
     def __init__(self, link: TlspyoServerLink) -> None:
         server = Server(
             port=-1,
-            password=" " * PASSWORD_BYTES,  # for its length; `process_header` knows the passwords
+            password=" " * PASSWORD_BYTES,  # only its length counts; see `process_header`
             serializer=msgspec.msgpack.encode,
             deserializer=_decode_at_server,
             accepted_groups={GROUP: {"max_count": 1, "max_consumables": None}},
@@ -411,12 +409,12 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
         server.pending_acks = _Unremembered()
         ServerProtocol.__init__(self, server)
         Connection.__init__(self, link)
-        self.id = next(link.numbers).to_bytes(8, "big")  # no other connection ever has it
+        self.id = next(link.numbers).to_bytes(8, "big")  # never reused
         self._key = ""
 
     @property
     def identity(self) -> Identity:
-        """Whose it is, by the keys that are valid now."""
+        """The identity of the peer, according to the keys that are valid now."""
         return self._link.keys.identity_of(self._key)
 
     def connectionMade(self) -> None:  # noqa: N802
@@ -430,7 +428,7 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
         self._link.connections.pop(self.id, None)
 
     def process_header(self) -> tuple[int, int, None]:
-        """Bounds of the next envelope; nothing is read of a peer whose password is wrong."""
+        """Return the bounds of the next envelope; a peer with a wrong password is denied."""
         if len(self._buffer) >= _ENVELOPE_START and not self.proved:
             password = bytes(self._buffer[_HEADER_BYTES:_ENVELOPE_START])
             self._key = password[:_KEY_BYTES].decode("latin-1")
@@ -451,10 +449,10 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
         return hmac.compare_digest(right.encode(), password)
 
     def retrieve_consumables(self, groups: Any) -> None:
-        """Nothing is ever queued for a peer."""
+        """Do nothing: tlspyo's queues are not used."""
 
     def forward_obj_to_dest(self, obj: Any, dest: Any) -> None:
-        """Take what the peer says: whatever the destination, it is for this server."""
+        """Take a message from the peer; whatever its destination, it is for this server."""
         if not isinstance(obj, memoryview):
             raise DecodingError("not a message")
         self.arrive(obj)
@@ -464,10 +462,10 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
 
 
 class TlspyoPeerLink(TlspyoLink):
-    """Dials one server and goes on dialling. See `PeerLink`.
+    """Dials one server, and keeps dialling. See `PeerLink`.
 
     Attributes:
-        connection: to the server; None: there is none now.
+        connection: the current connection to the server, or None.
     """
 
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
@@ -508,7 +506,7 @@ class TlspyoPeerLink(TlspyoLink):
     # in the reactor
 
     def heard(self, command: str) -> None:
-        """Take note of what the server says first: it answers only those whose key it knows."""
+        """Handle the server's first command: "DENIED" if it refuses the key, else "ACK"."""
         if command == "DENIED":
             self._give_up(key_refused(self._where))
         elif command == "ACK":
@@ -516,11 +514,11 @@ class TlspyoPeerLink(TlspyoLink):
             self._dialler.delay = _REDIAL_INITIAL_S
 
     def gone(self, reason: Any) -> None:
-        """The connection has ended: was it the right server?
+        """Handle the end of the connection, and give up if it was not the right server.
 
-        A wrong certificate is a proof that it was not. Something else that is no TLS must have
-        answered several times before the server ever did; a server that is away, and a forwarder
-        before it, say nothing.
+        A wrong certificate proves that it was not; other TLS errors must occur several times.
+        Neither counts once the right server has answered. A server that is away causes no TLS
+        error, even if a forwarder in front of it accepts connections.
         """
         self.connection, self.is_lost = None, True
         if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:
@@ -545,13 +543,15 @@ class TlspyoPeerLink(TlspyoLink):
         return None
 
     def send(self, data: bytes) -> bool:
-        """See `PeerLink.send`. Also False while there is no connection: nothing piles up."""
+        """See `PeerLink.send`. Also returns False while there is no connection, so that nothing
+        piles up.
+        """
         self.options.check_size(len(data))
         connection = self.connection
         return connection is not None and connection.proved and connection.hand_over(data)
 
     def close(self) -> None:
-        with contextlib.suppress(TransportError):  # of a process that was forked
+        with contextlib.suppress(TransportError):  # raised in a forked process
             in_reactor(self._dialler.stopTrying)
             self.end([connection] if (connection := self.connection) else [])
 
@@ -575,11 +575,11 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         self._link.gone(reason)
 
     def process_header(self) -> tuple[int, int]:
-        """Bounds of the next envelope."""
+        """Return the bounds of the next envelope."""
         return self.bounds(_HEADER_BYTES)
 
     def _read(self, envelope: bytes) -> tuple[int, str, None]:
-        """Decode an envelope, and take what is in it; tlspyo acknowledges it then."""
+        """Decode an envelope and take its message; tlspyo then acknowledges it."""
         stamp, command, data = _decode_at_peer(envelope)
         if data is not None:
             self.arrive(data)

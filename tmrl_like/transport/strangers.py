@@ -1,6 +1,4 @@
-"""Connections that have proved no key yet: how many there may be, and which one goes where there
-are more.
-"""
+"""A limit on connections that have not proved a key yet, and the choice of which one to cut."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C")
 Address: TypeAlias = tuple[Any, ...]  # as a socket gives it: the host comes first
 
-# what a handshake may take on a slow link, or at a server that very many dial at once
+# time for a handshake on a slow link, or at a server that many peers dial at once
 _SPARED_S = 0.5
 
 
@@ -29,24 +27,22 @@ class _Stranger(NamedTuple):
 
 
 class Strangers(Generic[C]):
-    """Keeps them few. Of the network that has most of them the oldest goes, once it had its time
-    for a handshake.
+    """Limits the number of connections that have not proved a key.
 
-    While all are younger the newest goes, and dials again: where a thousand dial at once, those
-    that are in the middle of a handshake get through it. Networks are IPv4 addresses, and IPv6
-    networks of 64 bits.
+    When there are too many, the oldest connection of the network with most of them is cut, if it
+    has had time for a handshake. If all are younger, the newest is cut and dials again: when a
+    thousand peers dial at once, those in the middle of a handshake can complete it. A network is an
+    IPv4 address, or an IPv6 network of 64 bits.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with none; `clock` is in seconds."""
+        """Start without connections; `clock` is in seconds."""
         self._clock = clock
         self._all: dict[C, _Stranger] = {}  # the oldest first
         self._has_warned = False
 
     def add(self, connection: C, address: Address) -> tuple[C, Address] | None:
-        """A connection was made; returns the one that has to be cut for it, which does not count
-        any more.
-        """
+        """Add a new connection; return the one to be cut for it, which is removed, or None."""
         self.remove(connection)
         now = self._clock()
         self._all[connection] = _Stranger(address, _network(address[0]), now)
@@ -65,7 +61,7 @@ class Strangers(Generic[C]):
         return surplus, self._all.pop(surplus).address
 
     def remove(self, connection: C) -> None:
-        """It has proved a key, or is gone."""
+        """Remove a connection that has proved a key or is gone."""
         self._all.pop(connection, None)
 
     def __iter__(self) -> Iterator[C]:

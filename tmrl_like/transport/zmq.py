@@ -1,16 +1,16 @@
 """The default transport: ZeroMQ over TCP with CURVE (Curve25519, XSalsa20-Poly1305).
 
-The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over costs
-microseconds whatever the network does. A peer is authenticated before libzmq gives us its first
+The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over takes
+microseconds whatever the network does. A peer is authenticated before libzmq passes on its first
 byte.
 
-Signs of life are TCP's, and messages: libzmq's own heartbeats abort the process where they meet a
-connection whose queue is full and whose other end is gone (version 4.3.5). A peer that hears
-nothing for `silent_after_s` dials again.
+TCP keepalives and messages serve as signs of life. libzmq's own heartbeats are not used: they abort
+the process if the queue of a connection is full and its other end is gone (version 4.3.5). A peer
+that receives nothing for `silent_after_s` dials again.
 
-libzmq allocates what a frame announces, up to its limit, before the handshake, too. So frames are
-small here: a message of more than `_PART_BYTES` travels as several, which libzmq delivers together
-or not at all.
+libzmq allocates as many bytes as a frame announces, up to its limit, even before the handshake.
+Frames are therefore small here: a message of more than `_PART_BYTES` is sent as several frames,
+which libzmq delivers together or not at all.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
 
-_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there
+_BROKEN_HANDSHAKES = 3  # before a check whether a server answers there (`_speaks`)
 _SPEAKS_WITHIN_S = 3.0
-# since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
+# after such an answer: a server that many peers dial at once breaks off handshakes, see `Gate`
 _GIVES_UP_AFTER_S = 60.0
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
-_PART_BYTES = 516 << 10  # a frame of a policy in one
-_COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
-# libzmq ends the process where it does not get two; and two that were tried take a moment to go
+_PART_BYTES = 516 << 10  # enough for a frame of a policy
+_COPY_BELOW_BYTES = 1 << 18  # at a server; a part that is not copied wakes a thread when sent
+# libzmq ends the process if it cannot start two, and two that were tried take a moment to end
 _THREADS = 4
-_CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
-_NOW = int(zmq.NOBLOCK)  # to combine members of an enumeration takes longer than to send
+_CURVE_BYTES = 33  # added by encryption; libzmq compares the encrypted size with its limit
+_NOW = int(zmq.NOBLOCK)  # integers: combining members of an enumeration takes longer than sending
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = (
     zmq.EVENT_CONNECTED
@@ -64,8 +64,8 @@ _EVENTS = (
 
 
 class _ZmqLink:
-    """What both sides have: a socket of one kind, and a pair of plain ones that lets any thread end
-    a poll.
+    """Common part of both sides: a ZeroMQ socket, and a pair of plain sockets with which any thread
+    can end a poll.
     """
 
     def __init__(self, kind: int, options: TransportOptions) -> None:
@@ -90,8 +90,8 @@ class _ZmqLink:
         self._poller.register(self._woken, zmq.POLLIN)
 
     def _poll(self, timeout_s: float) -> dict[Any, int]:
-        """Which sources have something; nothing after `timeout_s`. `_woken` is there if `wake` was
-        called.
+        """Return the sources that are ready; empty after `timeout_s`. It contains `_woken` after a
+        call of `wake`.
         """
         ready: dict[Any, int] = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
         if self._woken.fileno() in ready:
@@ -101,9 +101,9 @@ class _ZmqLink:
         return ready
 
     def _send(self, data: bytes | memoryview, copy_below: int) -> zmq.MessageTracker | None:
-        """Send a message; once its first part is taken, libzmq takes the others, too.
+        """Send a message; if libzmq accepts its first part, it also accepts the others.
 
-        Returns what tells when the message has left, unless it was small and copied.
+        Returns a tracker that tells when the message has left, or None if it was small and copied.
         """
         sent = None
         view = memoryview(data)
@@ -117,7 +117,7 @@ class _ZmqLink:
         return sent
 
     def _whole(self, first: zmq.Frame) -> bytes | memoryview | None:
-        """The message whose first part is given; None for one above the limit."""
+        """Return the message that begins with this part, or None if it is above the limit."""
         if not first.more:
             return first.buffer
         parts = [first, *self._socket.recv_multipart(copy=False)]
@@ -142,7 +142,7 @@ class ZmqServerLink(_ZmqLink):
     """Listens on one TCP port. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
-        """Bind at once; raises as `listen`."""
+        """Bind at once; raises like `listen`."""
         keys = folder.server_keys()
         self._keys = AuthorizedKeys(folder)
         self._waiting: dict[bytes, _Unsent] = {}  # by peer
@@ -171,7 +171,7 @@ class ZmqServerLink(_ZmqLink):
             raise self._gate.failure
         while self._is_torn and self._socket.rcvmore:
             self._socket.recv(copy=False)
-        # until a message was taken whole: memory may run out between its parts
+        # until all parts of a message are taken: memory may run out in between
         self._is_torn = True
         try:
             peer = self._socket.recv(zmq.NOBLOCK)
@@ -197,7 +197,7 @@ class ZmqServerLink(_ZmqLink):
             sent = self._send(data, _COPY_BELOW_BYTES)
         except zmq.Again:
             return False
-        except zmq.ZMQError:  # nobody there
+        except zmq.ZMQError:  # the peer is gone
             self.forget(peer)
             return False
         if sent is not None:
@@ -209,7 +209,7 @@ class ZmqServerLink(_ZmqLink):
 
 
 class ZmqPeerLink(_ZmqLink):
-    """Dials one server and goes on dialling. See `PeerLink`."""
+    """Dials one server, and keeps dialling. See `PeerLink`."""
 
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         keys = folder.peer_keys()
@@ -218,7 +218,7 @@ class ZmqPeerLink(_ZmqLink):
         self._address = host, port
         self._where = f"{host}:{port}"
         self._endpoint = f"tcp://{bracketed(host)}:{port}"
-        # else a queue that is full when the connection is another one aborts the process
+        # else a full queue would abort the process after a reconnect
         self._socket.immediate = 1
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
@@ -228,7 +228,7 @@ class ZmqPeerLink(_ZmqLink):
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._heard_at = self._dead_since = self._gives_up_at = math.inf
-        # a handshake succeeded: key and server are right, later failures are restarts
+        # a handshake has succeeded: key and server are right, so later failures are restarts
         self._proved = False
         self._broken_handshakes = 0
         try:
@@ -262,7 +262,7 @@ class ZmqPeerLink(_ZmqLink):
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):
-            # pyzmq's way loads asyncio
+            # without pyzmq's own parser, which imports asyncio
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise key_refused(self._where)
@@ -275,8 +275,9 @@ class ZmqPeerLink(_ZmqLink):
                 self._doubt(now)
 
     def _doubt(self, now: float) -> None:
-        """Another handshake was broken off, and none has succeeded: is it the right server, or a
-        server at all?
+        """Handle another handshake that was broken off while none has succeeded yet.
+
+        It may not be the right server, or no server at all.
         """
         self._broken_handshakes += 1
         if now > self._gives_up_at:
@@ -290,11 +291,11 @@ class ZmqPeerLink(_ZmqLink):
                 "what listens at %s breaks off each handshake: is it the server that this "
                 "machine's key is for? "
             )
-            log.warning(line + "Trying on", self._where)
+            log.warning(line + "Still trying", self._where)
 
     def _redial_if_dead(self) -> None:
-        """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or
-        is silent.
+        """Redial if needed: libzmq itself reconnects after a lost connection, but not after one
+        that broke the protocol or is silent.
         """
         now = time.monotonic()
         if (
@@ -323,26 +324,26 @@ class ZmqPeerLink(_ZmqLink):
 
 
 def _speaks(address: tuple[str, int]) -> bool:
-    """Whether what accepts connections there says anything; a forwarder whose server is away does
-    not.
+    """Whether the program that accepts connections at an address sends anything; a forwarder whose
+    server is away does not.
     """
     with (
         contextlib.suppress(OSError),
         socket.create_connection(address, _SPEAKS_WITHIN_S) as connection,
     ):
-        connection.sendall(b"\r\n\r\n")  # for those that do not speak first
+        connection.sendall(b"\r\n\r\n")  # for protocols in which the server does not speak first
         return bool(connection.recv(1))
     return False
 
 
 class _Unsent:
-    """Large messages that lie in libzmq, were not copied there, and may not have left.
+    """Large messages that were passed to libzmq without a copy and may not have left yet.
 
-    Small ones are bounded by number.
+    Small messages are limited by their number.
     """
 
     def __init__(self) -> None:
-        # size, and what knows whether it has left
+        # size, and the tracker that tells whether it has left
         self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()
         self._size_bytes = 0
 
@@ -351,7 +352,7 @@ class _Unsent:
         self._size_bytes += size_bytes
 
     def count(self) -> int:
-        """Bytes of those that have not left."""
+        """Return the total bytes of the messages that have not left."""
         while self._messages and self._messages[0][1].done:
             self._size_bytes -= self._messages.popleft()[0]
         return self._size_bytes

@@ -1,3 +1,3 @@
-"""What crosses the network: messages (`messages`), columnar sample packets (`columns`, `packet`),
-policies.
+"""The wire format: messages (`messages`), columnar sample packets (`columns`, `packet`), policies
+(`policy`).
 """

@@ -1,5 +1,5 @@
-"""Samples of one structure as stacked buffers: `Columns` are buffers and a schema, viewed as arrays
-`[N, ...]` without copying, or taken apart into rows again. The buffers are made in `rows`.
+"""Samples of one structure as stacked buffers. `Columns` view the buffers as arrays `[N, ...]`
+without copying, and can be split into rows again. The buffers are made in `rows`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tmrl_like.wire.schema import (
 )
 
 _ROW_BYTES = 32
-_OBJECT_BYTES = 128  # a container, a text, None
+_OBJECT_BYTES = 128  # of a container, a text or None
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "str": msgspec.msgpack.Decoder(list[str]),
     "bytes": msgspec.msgpack.Decoder(list[bytes]),
@@ -43,8 +43,8 @@ class Columns:
     Attributes:
         schema: the structure of one sample.
         rows: N.
-        leaves: one per leaf of the schema: an array [N, *shape] (read-only, a view of the packet),
-            a list for text and bytes, None for None.
+        leaves: one column per leaf of the schema: an array [N, *shape] (a read-only view of the
+            packet), a list for text and bytes, None for None.
     """
 
     schema: Node
@@ -52,34 +52,34 @@ class Columns:
     leaves: tuple[Any, ...]
 
     def tree(self) -> Any:
-        """The sample's structure with whole columns as leaves (Python's own numbers as arrays,
-        too).
+        """Return the sample's structure with whole columns as leaves; columns of Python numbers are
+        arrays, too.
         """
         return fill(self.schema, iter(self.leaves))
 
     def to_rows(self) -> list[Any]:
-        """The samples themselves. Their arrays are writable and independent of the packet."""
+        """Return the samples. Their arrays are writable and independent of the packet."""
         return _rows(self.schema, iter(self.leaves), self.rows)
 
     def after(self, skip: int) -> Columns:
-        """The samples behind the first `skip`, not copied."""
+        """Return the samples after the first `skip`, without copying."""
         leaves = tuple(None if leaf is None else leaf[skip:] for leaf in self.leaves)
         return Columns(self.schema, self.rows - skip, leaves)
 
 
 class Layout:
-    """How the columns of one structure lie in bytes; worked out once per structure.
+    """How the columns of one structure are laid out in bytes; computed once per structure.
 
     Attributes:
         schema: the structure.
-        nodes: how many containers and leaves it has.
-        sizes: of one value of each leaf, in bytes; None: text or bytes, of which each has its own.
-        varying: the indices of those.
+        nodes: number of its containers and leaves.
+        sizes: size of one value of each leaf, in bytes; None for text and bytes, whose sizes vary.
+        varying: indices of the leaves whose sizes vary.
     """
 
     def __init__(self, schema: Node) -> None:
-        """Raise DecodingError for a structure that is nested too deeply, or has a dictionary that
-        cannot be.
+        """Compute the layout; raise DecodingError if the structure is nested too deeply, or has an
+        invalid dictionary.
         """
         self.schema = schema
         self.nodes = count_nodes(schema)
@@ -89,20 +89,20 @@ class Layout:
         self._objects = self.nodes - sum(numbers is not None for _, numbers in self._leaves)
 
     def memory(self, rows: int) -> int:
-        """About what so many samples come to in memory beside their buffers: where they are taken
-        apart into rows.
+        """Return about how many bytes `rows` samples take, in addition to their buffers, when they
+        are split into rows.
         """
         return rows * (_ROW_BYTES + _OBJECT_BYTES * self._objects)
 
     def columns(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
-        """View the start of `data` as `rows` samples; `sizes` are those of the varying buffers, in
-        bytes.
+        """View the start of `data` as `rows` samples; `sizes` are the sizes of the varying buffers,
+        in bytes.
 
         Returns:
-            The columns, and how many bytes they took.
+            The columns, and the number of bytes that they take.
 
         Raises:
-            DecodingError: the buffers do not follow from structure and rows.
+            DecodingError: the buffers do not match the structure and the number of rows.
         """
         if len(sizes) != len(self.varying):
             raise DecodingError(
@@ -161,7 +161,7 @@ def _rows(node: Node, leaves: Iterator[Any], rows: int) -> list[Any]:
 
 
 def leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
-    """The values of a leaf of N samples, from its column; arrays are copies."""
+    """Return the values of a leaf in N samples, from its column; arrays are copies."""
     if column is None:
         return [None] * rows
     if isinstance(leaf, ScalarLeaf) or isinstance(column, list):

@@ -1,11 +1,10 @@
-"""How a worker is: each figure with its type, its unit and the sentence that explains it, in one
-place.
+"""The condition of a worker: all figures, each with its type, its unit and an explanation.
 
 Each control loop counts into its own `Condition`; `of_worker` merges those of a worker's lanes, the
-link adds its figures, and a `Beat` carries the result to the trainer. How lanes add up, what the
-trainer sums up, what the page gets and Prometheus shows, and the tables in docs/metrics.md follow
-from its fields: a new figure is a line here, the place where it is counted, and one more
-`WIRE_VERSION`. Only `page.js` names by hand what it draws.
+link adds its figures, and a `Beat` carries the result to the trainer. The fields determine how
+lanes are merged, what the trainer sums up, what the page and Prometheus show, and the tables in
+docs/metrics.md. A new figure therefore needs only a line here, code that counts it, and an
+increased `WIRE_VERSION`. Only `page.js` lists by hand what it draws.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ def _texts(values: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """What people are told of a field, and how a worker's lanes add up.
+    """The description of a field, and how the values of a worker's lanes are merged.
 
     Attributes:
-        meaning: a sentence.
-        unit: where it has one.
-        grows: it counts since the worker started; else it is as it is now.
-        is_summed: the trainer's metrics have its sum: what grows, of all workers; else of those
-            that are alive.
-        of_lanes: makes one of the lanes' values, which are in order; the first lane's, unless said
-            otherwise.
+        meaning: explanation of the field.
+        unit: its unit, if it has one.
+        grows: whether it counts since the worker started; otherwise it is a current value.
+        is_summed: whether the trainer's metrics contain its sum, over all workers if it grows, else
+            over those that are alive.
+        of_lanes: merges the values of the lanes, in their order; by default the first lane's value
+            is used.
     """
 
     meaning: str
@@ -62,20 +61,20 @@ class Figure:
     of_lanes: Callable[[Sequence[Any]], Any] = _first
 
     def metric_of(self, field: str) -> str:
-        """What metrics call the field."""
+        """Return the name of the field in metrics."""
         return f"{field}_total" if self.grows else field
 
 
-TEST = "test"  # a driver
+TEST = "test"  # value of `Condition.driver`
 
 
 class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
-    """How a worker, or one of its lanes, is. Texts are made one line, and cut after `MAX_NOTE`
-    characters.
+    """The condition of a worker or of one of its lanes. Texts are converted to one line and cut
+    after `MAX_NOTE` characters.
     """
 
     policy_version: Annotated[Count, Figure("version of the policy that drives", of_lanes=min)] = 0
-    policy_age_s: Annotated[Finite, Figure("since that policy was received", "s", of_lanes=max)] = (
+    policy_age_s: Annotated[Finite, Figure("time since its policy arrived", "s", of_lanes=max)] = (
         0.0
     )
     env_steps: Annotated[Count, Figure("environment steps", "steps", grows=True, of_lanes=sum)] = 0
@@ -113,7 +112,7 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
         Count, Figure("samples kept until the trainer has stored them", "samples", is_summed=True)
     ] = 0
     action_delay_s: Annotated[
-        Finite, Figure("from the newest observation to the action chosen on it", "s", of_lanes=max)
+        Finite, Figure("time from the newest observation to its action", "s", of_lanes=max)
     ] = 0.0
     time_step_s: Annotated[Finite, Figure("nominal time-step; 0: not in real time", "s")] = 0.0
     late_steps: Annotated[
@@ -136,16 +135,16 @@ class Condition(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields
     expert: Annotated[bool, Figure("1: it ignores policies")] = False
     awaits: Annotated[bool, Figure("1: it is in lockstep with training")] = False
     alarm: Annotated[
-        _Note, Figure("what its user should know; 1: there is something", of_lanes=_texts)
+        _Note, Figure("message for the worker's user; 1: there is one", of_lanes=_texts)
     ] = ""
-    ended: Annotated[_Note, Figure("why it no longer drives; 1: it does not")] = ""
+    ended: Annotated[_Note, Figure("why it no longer drives; 1: it has ended")] = ""
     sensor_age_s: Annotated[
         Finite, Figure("age of the value of the slowest sensor", "s", of_lanes=max)
     ] = 0.0
 
     @property
     def keeps_policy(self) -> bool:
-        """Whether policies that arrive do not drive now."""
+        """Whether newly received policies are not used for driving now."""
         return self.expert or self.driver == TEST
 
     def __post_init__(self) -> None:
@@ -156,16 +155,16 @@ FIGURES: dict[str, Figure] = {
     field: next(note for note in hint.__metadata__ if isinstance(note, Figure))
     for field, hint in get_type_hints(Condition, include_extras=True).items()
 }
-"""Of each field of a `Condition`."""
+"""Maps each field of a `Condition` to its `Figure`."""
 
 
 def of_worker(lanes: Sequence[Condition]) -> Condition:
-    """What the conditions of a worker's lanes come to."""
+    """Merge the conditions of a worker's lanes into one."""
     return Condition(
         *(f.of_lanes([getattr(lane, field) for lane in lanes]) for field, f in FIGURES.items())
     )
 
 
 def with_alarms(condition: Condition, *alarms: str, **known: Any) -> Condition:
-    """A copy with further alarms and figures that somebody else knows."""
+    """Return a copy with additional alarms, and with the figures in `known` replaced."""
     return msgspec.structs.replace(condition, alarm=_texts((*alarms, condition.alarm)), **known)

@@ -1,15 +1,15 @@
-"""The messages of the system, each a typed structure, and their framing.
+"""All messages, each a typed structure, and their framing.
 
 A message on the wire::
 
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes, of those that have one
+    body     raw bytes that the structure describes; not every message has a body
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
-types is refused; no length is used before it was compared with its limit. Names and texts come out
-as one line that steers no terminal, so that a log may show them as they are.
+types is refused; every length is compared with its limit before it is used. Names and texts are
+single lines without control characters, so that they can be logged safely.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 from tmrl_like.wire.condition import Condition, Finite
 
-WIRE_VERSION = 14  # one more with each change that an older peer would refuse: a field, a limit
+WIRE_VERSION = 14  # increased with each change that an older peer would refuse: a field, a limit
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -47,12 +47,12 @@ Entry = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Base of all messages."""
+    """Base class of all messages."""
 
 
 class Spaces(msgspec.Struct, frozen=True, array_like=True):
-    """What observations and actions look like, for comparing worker and trainer: their leaves,
-    `BETWEEN_LEAVES`.
+    """Descriptions of the observation and action spaces, for comparing worker and trainer: their
+    leaves, joined by `BETWEEN_LEAVES`.
     """
 
     observation: Text
@@ -63,8 +63,8 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
         msgspec.structs.force_setattr(self, "action", one_line(self.action))
 
     def difference(self, other: Spaces) -> tuple[str, str, str]:
-        """The space that differs, "observation" or "action", and its first leaf that does: this
-        one's, the other's.
+        """Return which space differs, "observation" or "action", and its first differing leaf in
+        `self` and in `other`.
         """
         what = "observation" if self.observation != other.observation else "action"
         leaves = (getattr(spaces, what).split(BETWEEN_LEAVES) for spaces in (self, other))
@@ -73,11 +73,11 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rank(msgspec.Struct, frozen=True, array_like=True):
-    """Which of several trainers that learn as one a trainer is."""
+    """A trainer's rank among several trainers that learn as one."""
 
     number: Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)] = 0
     size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = 1
-    group: Count = 0  # names these trainers' processes; 0: alone
+    group: Count = 0  # identifies the group of processes; 0: a single trainer
 
 
 ALONE = Rank()
@@ -85,10 +85,10 @@ ALONE = Rank()
 
 @functools.lru_cache(10_000)
 def share_of(worker: str, shares: int) -> int:
-    """Which of so many shares of all workers one belongs to: at a server, of as many as there are
-    ranks.
+    """Return which of `shares` shares of all workers a worker belongs to, by its name.
 
-    Names that differ in a number at the end take turns; the others fall where they fall.
+    At a server there are as many shares as ranks. Names that differ only in a number at the end
+    take turns; other names are distributed by a hash.
     """
     before_number = worker.rstrip(string.digits)
     number = worker[len(before_number) :] or "0"
@@ -97,7 +97,7 @@ def share_of(worker: str, shares: int) -> int:
 
 
 class Hello(Message):
-    """Peer to server: who I am, what I speak, which spaces I have. The first message on a
+    """Peer to server: the peer's identity, version and spaces. The first message on a
     connection.
     """
 
@@ -108,30 +108,30 @@ class Hello(Message):
     spaces: Spaces | None = None
     # hash of machine and path of the file where this peer keeps its weights; empty: none
     model_file: Name = ""
-    # incarnations
+    # dead incarnations of this worker, whose packets it sends as well; if one of them still has a
+    # seat, this peer gets it
     takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()
-    # of this worker that are dead, whose packets it sends as well; a seat that one of them still
-    # has is this peer's
     rank: Rank = ALONE  # of a trainer
-    # of a trainer: the random name of its training, which all that resume it know; empty: none is
-    # kept
+    # of a trainer: the random name of its training, the same for all processes that resume it;
+    # empty: the training is not stored
     run: Name = ""
-    # when the process began, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    # when the process started, by a monotonic clock of its machine (`base.clocks.up_s`)
     began_up_s: float = 0.0
 
     def goes_on_with(self, before: Hello) -> bool:
-        """Whether a trainer goes on with what an earlier one has stored; what a dead one said may
-        arrive behind it.
+        """Whether this trainer resumes the training of the other one.
+
+        Only the process that started later does: the hello of a dead process may arrive late.
         """
         return self.run != "" and self.run == before.run and self.began_up_s > before.began_up_s
 
 
 class Welcome(Message):
-    """Server to peer: you are in.
+    """Server to peer: the peer has a seat.
 
-    `feed` changes whenever packets sent so far may have been lost on their way (another server
-    process, another trainer process): a worker then sends again what is not acknowledged. 0: there
-    is no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
+    `feed` changes whenever packets in flight may have been lost (another server process, another
+    trainer process): a worker then sends again what is not acknowledged. 0: there is no trainer
+    yet. `policy_wanted`: the server holds no policy, so the trainer should publish it again.
     """
 
     feed: Count
@@ -139,13 +139,13 @@ class Welcome(Message):
 
 
 class HelloWanted(Message):
-    """Server to peer: there is no record of this connection (the server was restarted, or the link
-    was cut).
+    """Server to peer: this connection is unknown (the server was restarted, or the link was cut);
+    send a `Hello`.
     """
 
 
 class Refusal(Message):
-    """Server to peer: you may not take part. `retry_after_s` < 0: do not try again."""
+    """Server to peer: the peer gets no seat. `retry_after_s` < 0: do not try again."""
 
     reason: Text
     retry_after_s: float = -1.0
@@ -155,47 +155,47 @@ class Refusal(Message):
 
 
 class SamplePacket(Message):
-    """Worker to trainer: the entries `first` to `last` of one worker process, the same bytes on the
-    wire and on a disk.
+    """Worker to trainer: the entries `first` to `last` of one worker process, in the same bytes on
+    the wire and on disk.
 
-    What a process says in order are its entries, numbered 1, 2, 3, …: samples, reports of finished
-    episodes, and breaks (what follows does not continue what came before). Entries may be cut into
-    packets in any way, and again in another; a break is the first entry of its packet. The body is
-    a checksum and the columns of the samples (`wire.packet`).
+    The entries of a process are numbered 1, 2, 3, …: samples, reports of finished episodes, and
+    breaks (what follows does not continue what came before). Entries may be divided into packets in
+    any way, and in another way when they are sent again; a break is the first entry of its packet.
+    The body is a checksum and the columns of the samples (`wire.packet`).
     """
 
     worker: Name
-    incarnation: Count  # the worker process that made them
+    incarnation: Count  # the worker process that made the entries
     first: Entry
     last: Entry
-    oldest: Entry  # that the worker still has: what is missing before it never comes
-    # of the process, up to here: samples of packets that differ in it do not continue each other
+    oldest: Entry  # the oldest that the worker still has: earlier ones that are missing are lost
+    # number of breaks so far: samples of packets that differ in it do not continue each other
     breaks: Count
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-    # of the columns before compression
+    # size of the columns before compression
     body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]
     compressed: bool  # zstandard
     observed_at_s: float = 0.0  # of the first sample; Unix time
-    policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
+    policy_version: Count = 0  # the oldest that chose an action here; 0: none was published yet
     episodes: Annotated[
         tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)
     ] = ()
-    # of this process so far: dropped because the worker's limits were reached
+    # samples of this process dropped so far because the worker's limits were reached
     lost_samples: Count = 0
-    # lockstep: the worker holds still until `Ack.trained` comes up to these entries
+    # lockstep: the worker waits until `Ack.trained` has reached these entries
     awaits: bool = False
-    # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
+    # when `Beat.up_s` was 0, in the Unix time of these samples; 0: the process is dead
     epoch_s: float = 0.0
 
     @property
     def receipt(self) -> Receipt:
-        """Its process, and its last entry."""
+        """The packet's process and last entry."""
         return Receipt(self.worker, self.incarnation, self.last)
 
 
 class Answer(Message):
-    """Trainer to worker, of the entries of (worker, incarnation); what lies between passes it
-    on.
+    """Base of messages from the trainer to a worker about the entries of (worker, incarnation);
+    servers in between pass them on.
     """
 
     worker: Name
@@ -205,11 +205,11 @@ class Answer(Message):
 class Ack(Answer):
     """How far the entries of a process have come.
 
-    Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in
-    its memory where it keeps no log): the worker may forget them. Up to `received` they are in the
-    trainer's memory: they are no longer in flight. `again`: what follows `received` is missing;
-    send it again. Up to `trained` the training steps that they allow are made: of a process that
-    awaits it.
+    Entries up to `stored` survive a kill of the trainer (in its sample store, or only in its memory
+    if it has none), so the worker may forget them. Entries up to `received` are in the trainer's
+    memory and no longer in flight. `again`: what follows `received` is missing; send it again.
+    `trained`, for a process in lockstep: the training steps that entries up to here allow have been
+    made.
     """
 
     stored: Count
@@ -219,10 +219,10 @@ class Ack(Answer):
 
 
 class Dismissal(Answer):
-    """The samples of a process do not fit the memory, none of them is taken any more.
+    """The samples of a process do not fit the memory; no more of them are taken.
 
-    A worker whose process they are of ends; one that only sends what that process left keeps them
-    to itself.
+    If this is the worker's own process, the worker ends. If an earlier process left these samples,
+    the worker stops sending them and keeps them.
     """
 
     reason: Text
@@ -232,7 +232,9 @@ class Dismissal(Answer):
 
 
 class PolicyFrame(Message):
-    """Trainer to workers: piece `index` of `frames` of a policy; the body is its bytes."""
+    """Trainer to workers: piece `index` of the `frames` pieces of a policy; the body is its
+    bytes.
+    """
 
     version: Count
     index: Count
@@ -243,63 +245,62 @@ class PolicyFrame(Message):
 
 
 class Beat(Message):
-    """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the
-    metrics show.
+    """A sign of life of any part. A worker's heartbeat is passed on to the trainer, with its
+    condition for the metrics.
     """
 
     worker: Name = ""
     condition: Condition = msgspec.field(default_factory=Condition)
     policy_received: Count = 0  # the newest version that arrived whole
-    at_s: Finite = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
-    # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    at_s: Finite = 0.0  # when it was sent; Unix time, by the worker's clock as it is set now
+    # when it was sent, by a monotonic clock of the worker's machine (`base.clocks.up_s`)
     up_s: Finite = 0.0
 
 
 class Report(Message):
-    """Trainer to server: a record of its metrics, for watchers. The body is the record, a JSON
-    object.
+    """Trainer to server: a record of its metrics, for watchers. The body is a JSON object.
 
-    It may be lost.
+    A report may be lost.
     """
 
 
 class Look(Message):
-    """Watcher to server: what is there to see?"""
+    """Watcher to server: request for a view."""
 
     view: Count = 0  # number of the newest view that arrived
-    report: Count = 0  # number of the newest report among them; 0: none
+    report: Count = 0  # number of the newest report that arrived; 0: none
 
 
 class View(Message):
-    """Server to watcher: the answer. The body is a `Sight`, as msgpack."""
+    """Server to watcher: the answer to a `Look`. The body is a `Sight`, as msgpack."""
 
-    number: Count  # 1, 2, 3, … in this server's life
-    report: Count  # number of the newest report that is in this view or an earlier one
+    number: Count  # 1, 2, 3, … since the server started
+    report: Count  # number of the newest report in this view or an earlier one
 
 
 class Sight(msgspec.Struct, array_like=True):
-    """What a server shows to a watcher."""
+    """The content of a `View`: what a server shows to a watcher."""
 
     trainers: list[str]
     counters: dict[str, int]  # of the server since its start
-    workers: list[tuple[float, Beat]]  # of each the seconds since its newest beat came, and that
+    workers: list[tuple[float, Beat]]  # of each, its newest beat, after its age in seconds
     # records that the trainer has sent since the last view, oldest first, as JSON
     reports: list[bytes]
 
 
 class Probe(Message):
-    """Peer to server, before a `Hello`, too; and back, with the same body and what the peer cannot
-    know.
+    """Peer to server, also before a `Hello`; the server returns it with the same body, and with the
+    fields filled in.
     """
 
     time_s: float = 0.0  # the server's, Unix time
     software: Name = ""  # the server's version of tmrl_like
-    key: Name = ""  # what the server calls the peer's key
-    roles: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)] = ()  # that it may play
+    key: Name = ""  # the server's name for the peer's key
+    roles: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)] = ()  # that the key may play
 
 
 class Bye(Message):
-    """Peer to server: I leave, my seat is free."""
+    """Peer to server: the peer leaves, and its seat is free."""
 
 
 AnyMessage: TypeAlias = (
@@ -332,7 +333,7 @@ class WireVersionError(DecodingError):
 
 
 def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what: str) -> T:
-    """What msgpack says; DecodingError: it is not what is decoded there."""
+    """Decode msgpack data; raise DecodingError if it is not `what` the decoder expects."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -340,25 +341,23 @@ def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what:
 
 
 def encode(message: Message, *body: bytes | memoryview) -> bytes:
-    """Frame a message and its body, in one or several pieces, into the bytes that a transport
-    carries.
-    """
+    """Return a message and its body, given in one or several pieces, as bytes for a transport."""
     return b"".join((frame_of(message), *body))
 
 
 def frame_of(message: Message) -> bytes:
-    """What comes before a message's body."""
+    """Return everything that precedes a message's body: wire version, length and header."""
     header = _encoder.encode(message)
     return b"".join((bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header))
 
 
 def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
-    """Take a message apart: header and body (a view of `data`).
+    """Split a message into its decoded header and its body (a view of `data`).
 
     Raises:
-        WireVersionError: another version of the protocol.
+        WireVersionError: the message has another wire version.
         OversizeError: the header claims to be larger than `MAX_HEADER_BYTES`.
-        DecodingError: not a message.
+        DecodingError: the data is not a message.
     """
     view = memoryview(data)
     if len(view) < 5:

@@ -1,11 +1,12 @@
-"""A packet's body: what `SamplePacket` announces, from samples to bytes and back.
+"""The body of a `SamplePacket`: conversion of samples to bytes and back.
 
-The body begins with 4 bytes of CRC-32, of the frame before it and the columns behind it: whoever
-takes a packet, from a connection or a disk, compares it. The columns, before compression::
+The body begins with 4 bytes of CRC-32 over the frame before it and the columns after it. It is
+verified whenever a packet is read, from a connection or from a disk. The columns, before
+compression::
 
     4 bytes   length of the head, little-endian
     head      `_Segment`s (msgpack)
-    buffers   one after the other: of each segment those of its leaves
+    buffers   one after the other: for each segment, those of its leaves
     timing    one column after the other: `wire.rows.TIMING`
 
 A segment holds consecutive samples of one structure; most packets have one.
@@ -34,26 +35,26 @@ from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-_FIELDS = (6, 7)  # of a sample; the seventh is for CRC debugging, the transition as produced
+_FIELDS = (6, 7)  # of a sample; the seventh, for CRC debugging, is the transition as produced
 
 MAX_HEAD_BYTES = 1 << 20
 MAX_MEMORY_BYTES = MAX_BODY_BYTES
-"""What one packet may come to in memory, body and head and all. It is compared before anything is
-unpacked or made.
+"""Maximum size of one packet in memory, everything included. It is checked before anything is
+unpacked or allocated.
 """
-_BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes 7 bytes of the head at least
-_KEPT_BYTES = 16 << 10  # of an encoded structure: larger ones are worked out each time they come
+_BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes at least 7 bytes of the head
+_KEPT_BYTES = 16 << 10  # layouts of larger encoded structures are not cached
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
     rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     schema: msgspec.Raw  # a `Node`
-    # of the buffers that hold text or bytes
+    # sizes of the buffers that hold text or bytes
     sizes: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)], ...]
 
 
 class _OfThread(threading.local):
-    """One for each thread: making one takes longer than decompressing a packet."""
+    """A decompressor per thread: creating one takes longer than decompressing a packet."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -67,7 +68,7 @@ _schema_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
 
 class Timing(NamedTuple):
-    """`StepTiming` of N samples, as columns."""
+    """The `StepTiming` of N samples, as columns."""
 
     observed_at_s: Array  # [N] float64, Unix time
     inference_s: Array  # [N] float32
@@ -76,7 +77,7 @@ class Timing(NamedTuple):
     source: Array  # [N] uint8, `ActionSource`
 
     def rows(self) -> Iterator[StepTiming]:
-        """One `StepTiming` per sample."""
+        """Iterate over the samples, with one `StepTiming` each."""
         *numbers, sources = (column.tolist() for column in self)
         return map(StepTiming, *numbers, map(ActionSource, sources))
 
@@ -86,11 +87,11 @@ class SampleBlock:
     """The samples of one packet, as columns.
 
     Attributes:
-        segments: consecutive samples, of one structure each.
+        segments: consecutive samples, with one structure per segment.
         is_reset: bool [N], True for the samples of a reset.
         episode: uint8 [N], the episode's number in its lane modulo 100.
-        timing: N steps.
-        size_bytes: what its packet comes to in memory, about.
+        timing: the timing of the N steps.
+        size_bytes: approximate size of the packet in memory.
     """
 
     segments: tuple[Columns, ...]
@@ -103,13 +104,13 @@ class SampleBlock:
         return len(self.is_reset)
 
     def samples(self) -> list[Sample]:
-        """The samples themselves; each `info` is an `Info`."""
+        """Return the samples; each `info` is an `Info`."""
         rows = [row for segment in self.segments for row in segment.to_rows()]
         columns = self.is_reset.tolist(), self.episode.tolist(), self.timing.rows()
         return [_to_sample(*of_sample) for of_sample in zip(rows, *columns, strict=True)]
 
     def after(self, skip: int) -> SampleBlock:
-        """The samples behind the first `skip`, not copied."""
+        """Return the samples after the first `skip`, without copying."""
         if not skip:
             return self
         segments = []
@@ -134,16 +135,16 @@ def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepT
 
 
 class PacketRows:
-    """The samples of a packet, as rows that become columns.
+    """The samples of a packet to be encoded.
 
     Attributes:
-        samples: how many.
-        observed_at_s: Unix time of the first observation; 0: there is none.
+        samples: number of samples.
+        observed_at_s: Unix time of the first observation; 0: there are no samples.
         policy_version: the oldest published version that chose an action; 0: none did.
     """
 
     def __init__(self, segments: Sequence[RowColumns]) -> None:
-        """Join segments."""
+        """Join the segments."""
         self._segments = segments
         head = [
             _Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments
@@ -160,12 +161,12 @@ class PacketRows:
             self.policy_version = int(published.min()) if len(published) else 0
 
     def block(self) -> SampleBlock:
-        """The samples, of which there are some, as who receives the packet has them."""
+        """Return the samples (at least one) in the form in which the receiver has them."""
         *steps, episode = self._timing
         return _block_of((part.columns() for part in self._segments), Timing(*steps), episode)
 
     def encode(self) -> bytes:
-        """The columns, uncompressed."""
+        """Encode the columns, without compression."""
         buffers = (buffer for part in self._segments for buffer in part.buffers)
         return b"".join(
             (len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing)
@@ -173,18 +174,18 @@ class PacketRows:
 
 
 class PacketWriter:
-    """A packet of samples given one by one."""
+    """Collects single samples for a packet."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.samples = 0
-        self.size_bytes = 0  # about, uncompressed
+        self.size_bytes = 0  # approximate, uncompressed
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
     def append(
         self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0
     ) -> None:
-        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as
+        """Add a sample (act, obs, rew, terminated, truncated, info[, original]); raises like
         `row_of`.
         """
         episode = episode % EPISODES + RESET * is_reset
@@ -197,14 +198,14 @@ class PacketWriter:
         self.size_bytes += len(row)
 
     def rows(self) -> PacketRows:
-        """What was appended so far."""
+        """Return the samples that were added so far."""
         return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
 
 
 class Compressor:
-    """zstandard at its fastest level, as long as it pays.
+    """Compresses columns with zstandard at its fastest level, if that is worthwhile.
 
-    After columns that shrink by less than a tenth, the next `PAUSE` are sent as they are.
+    After columns that shrink by less than a tenth, the next `PAUSE` columns are not compressed.
     """
 
     PAUSE = 50
@@ -214,7 +215,7 @@ class Compressor:
         self._pause = 0
 
     def __call__(self, columns: bytes) -> tuple[bytes, bool]:
-        """Return (bytes to send, whether they are compressed)."""
+        """Return the bytes to send, and whether they are compressed."""
         if self._pause:
             self._pause -= 1
             return columns, False
@@ -226,15 +227,15 @@ class Compressor:
 
 
 def encode_packet(packet: SamplePacket, columns: bytes = b"") -> bytes:
-    """The message of a packet with these columns, compressed or not; with their checksum."""
+    """Encode a packet with its columns, compressed or not, and their checksum as a message."""
     frame = frame_of(packet)
     checksum = zlib.crc32(columns, zlib.crc32(frame))
     return b"".join((frame, checksum.to_bytes(4, "little"), columns))
 
 
 def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
-    """The message of a packet with these samples; `header`: what of `SamplePacket` does not follow
-    from them.
+    """Encode samples as the message of a packet; `header` has the fields of `SamplePacket` that do
+    not follow from the samples.
     """
     body = rows.encode()
     columns, is_compressed = compress(body)
@@ -250,8 +251,8 @@ def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
 
 
 def samples_up_to(packet: SamplePacket, entry: int) -> int:
-    """How many of a packet's samples are entries up to this one; the packet is one that
-    `refuse_misnumbered` takes.
+    """Return how many of a packet's samples are entries up to `entry`; the packet must be one that
+    `refuse_misnumbered` accepts.
     """
     entries = min(entry, packet.last) - packet.first + 1
     reports = sum(number <= entry for number, _ in packet.episodes)
@@ -263,8 +264,8 @@ def _breaks_in(packet: SamplePacket) -> int:
 
 
 def refuse_misnumbered(packet: SamplePacket) -> None:
-    """Raise DecodingError where a packet's entries are not its samples, its worker's reports, and a
-    break at first.
+    """Raise DecodingError unless a packet's entries are its samples, reports of its worker, and at
+    most one break, which comes first.
     """
     numbers = [
         packet.first + _breaks_in(packet) - 1,
@@ -281,8 +282,8 @@ def refuse_misnumbered(packet: SamplePacket) -> None:
 
 
 def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
-    """The columns in a packet's body, which is the end of its message; DecodingError: the message
-    is damaged.
+    """Return the columns in a packet's body, which is the end of its message; raise DecodingError
+    if the message is damaged.
     """
     columns = body[4:]
     frame = memoryview(message)[: len(message) - len(body)]
@@ -296,15 +297,15 @@ def decode_body(
     columns: bytes | memoryview,
     check: Callable[[Node], None] | None = None,
 ) -> SampleBlock:
-    """Turn one packet's columns, as they were sent, back into samples.
+    """Decode a packet's columns, as they were sent, to samples.
 
-    The block's columns are views of the (decompressed) bytes: copy what outlives them. `check` is
-    called with the structure of each segment before its columns are made, and raises what shall be
-    raised.
+    The block's columns are views of the (decompressed) bytes: copy what you keep longer. `check` is
+    called with the structure of each segment before its columns are made; what it raises is passed
+    on.
 
     Raises:
-        OversizeError: it comes to more than `MAX_MEMORY_BYTES`.
-        DecodingError: damaged, or not what its packet announces.
+        OversizeError: the samples would take more than `MAX_MEMORY_BYTES`.
+        DecodingError: the columns are damaged, or are not what the packet announces.
     """
     data = _unpacked(packet, columns)
     head_bytes = int.from_bytes(data[:4], "little")
@@ -346,7 +347,7 @@ def _block_of(
 
 
 def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
-    """With the episodes."""
+    """Decode the timing columns; the second result is the column `episode`."""
     columns, _ = _TIMING_LAYOUT.columns(samples, (), data)
     *steps, episode = columns.leaves
     timing = Timing(*steps)
@@ -370,7 +371,7 @@ def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:
 
 
 def _layout_of(schema: msgspec.Raw) -> Layout:
-    """What reads this structure; large ones are not kept."""
+    """Return the layout of an encoded structure; layouts of large ones are not cached."""
     encoded = bytes(schema)
     return (_kept_layout if len(encoded) <= _KEPT_BYTES else _new_layout)(encoded)
 

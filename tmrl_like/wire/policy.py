@@ -1,7 +1,7 @@
-"""A policy on the wire, in frames, so that samples and signs of life pass between them.
+"""The wire format of a policy: several frames, between which samples and signs of life can pass.
 
-The first frame says what the parameters are, as msgpack; the others bring them, raw, one after the
-other in that order.
+The first frame describes the parameters, as msgpack; the others contain their raw bytes, one
+parameter after the other in that order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DtypeName: TypeAlias = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16",
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 Manifest: TypeAlias = dict[str, tuple[DtypeName, tuple[_Size, ...]]]
-"""Of each parameter, by name and in order: its dtype, as safetensors calls it, and its shape."""
+"""Maps each parameter's name, in order, to its dtype, as safetensors calls it, and its shape."""
 
 _NO_FRAME = -1, -1
 
@@ -31,7 +31,7 @@ _NO_FRAME = -1, -1
 def split_policy(
     weights: tuple[Manifest, bytes | memoryview], version: int, published_at_s: float
 ) -> Iterator[bytes]:
-    """Yield the messages that carry a policy's parameters, in order. `published_at_s` is Unix
+    """Yield the messages that carry a policy's parameters, in order. `published_at_s` is a Unix
     time.
     """
     manifest, data = weights
@@ -47,33 +47,37 @@ def split_policy(
 
 
 class PolicyAssembler:
-    """Puts frames together again, in one piece of memory.
+    """Assembles the frames of a policy in one piece of memory.
 
-    A frame is copied and checked when it comes, so that no call touches more than `FRAME_BYTES`.
+    Each frame is copied and checked when it arrives, so that no call processes more than
+    `FRAME_BYTES`.
     """
 
     def __init__(
         self, allocate: Callable[[Manifest], memoryview], max_bytes: int = MAX_POLICY_BYTES
     ) -> None:
-        """`allocate` gives memory for the parameters of each policy that begins, or raises what
-        `add` is to raise.
+        """Start without a policy.
+
+        `allocate` returns memory for the parameters of each new policy; `add` passes on what it
+        raises.
         """
         self._allocate = allocate
         self._max_bytes = max_bytes
-        self._memory = self._left = memoryview(b"")  # what is not filled yet
-        self._next = _NO_FRAME  # version and index
+        self._memory = self._left = memoryview(b"")  # `_left`: the part not filled yet
+        self._next = _NO_FRAME  # version and index of the next frame
         self._checksum = 0
 
     def add(self, frame: m.PolicyFrame, body: memoryview) -> memoryview | None:
-        """Take a frame; returns all parameters with the last one, valid until the next call.
+        """Add a frame; with the last one, return all parameters, which are valid until the next
+        call.
 
-        A frame that does not continue the policy begun is skipped (its policy is incomplete: a
-        newer one follows).
+        A frame that does not continue the current policy is skipped: its policy is incomplete, and
+        a newer one will follow.
 
         Raises:
             OversizeError: the policy claims to be larger than allowed.
-            DecodingError: the frames do not add up to what was announced, or one is damaged or of
-                another policy.
+            DecodingError: the frames do not add up to what was announced, or a frame is damaged or
+                of another policy.
         """
         if frame.total_bytes > self._max_bytes:
             raise OversizeError(
@@ -83,7 +87,7 @@ class PolicyAssembler:
             self._next, self._checksum = (frame.version, 0), 0
         if (frame.version, frame.index) != self._next:
             return None
-        # nothing more of this policy is taken, unless this frame is right and not the last
+        # skip the rest of this policy, unless this frame is valid and not the last
         self._next = _NO_FRAME
         self._checksum = zlib.crc32(body, self._checksum)
         if self._checksum != frame.checksum:
@@ -107,7 +111,7 @@ class PolicyAssembler:
             return None
         if self._left:
             raise DecodingError(
-                f"a policy of {len(self._memory)} bytes ended {len(self._left)} before"
+                f"a policy of {len(self._memory)} bytes ended {len(self._left)} bytes early"
             )
         return self._memory
 

@@ -1,16 +1,17 @@
-"""Samples of one structure as rows of bytes, which become columns together.
+"""Samples of one structure as rows of bytes, which are later combined into columns.
 
-A `RowFormat` turns samples into rows, one at a time, in the control loop: a small function,
+A `RowFormat` converts samples to rows, one at a time, in the control loop: a small function,
 compiled once per structure, checks the sample's structure and packs all of it, in about a
-microsecond for a drone. `RowColumns` turns rows, many at a time and elsewhere, into the buffers of
-a packet.
+microsecond for a drone's sample. `RowColumns` converts many rows at a time, outside the control
+loop, to the buffers of a packet.
 
 A row of fixed size::
 
     26 bytes  `TIMING`
     leaves    left to right, those of 1 KiB and more last; padded to a multiple of 8 bytes
 
-A row with text or bytes is msgpack: such a row of what has a fixed size, and a list of the rest.
+A row with text or bytes is msgpack: a row as above of the leaves of fixed size, and a list of the
+others.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from tmrl_like.wire.schema import (
     travels,
 )
 
-TIMING: dict[str, np.dtype[Any]] = {  # what comes with a sample: its `StepTiming`, and the episode
+TIMING: dict[str, np.dtype[Any]] = {  # sent with each sample: its `StepTiming`, and the episode
     "observed_at_s": np.dtype("<f8"),  # Unix time
     "inference_s": np.dtype("<f4"),
     "period_error_s": np.dtype("<f4"),
     "policy_version": np.dtype("<i8"),
     "source": np.dtype("u1"),
-    # its number in its lane modulo `EPISODES`, and `RESET` more in samples of a reset
+    # the episode's number in its lane modulo `EPISODES`, plus `RESET` in samples of a reset
     "episode": np.dtype("u1"),
 }
-RESET = 128  # what a sample of a reset has in `episode` beside the number
-EPISODES = 100  # numbers of episodes go round
+RESET = 128  # added to `episode` in a sample of a reset
+EPISODES = 100  # numbers of episodes wrap around here
 _TIMING_FORMAT = "<dffqBB"
-_LARGE_BYTES = 1 << 10  # from here on a leaf is copied by itself
+_LARGE_BYTES = 1 << 10  # leaves of at least this size are copied separately
 _PLAIN_TYPES = {kind: type_ for type_, kind in PLAIN_KINDS.items()}
 _PLAIN_FORMATS = {"bool": "?", "int": "q", "float": "d"}
 _SCALAR_FORMATS = {"<f4": "f", "<f8": "d", "<i4": "i", "<i8": "q", "|u1": "B", "|b1": "?"}
@@ -63,22 +64,22 @@ _decoder: msgspec.msgpack.Decoder[tuple[bytes, tuple[Any, ...]]] = msgspec.msgpa
 
 
 class RowFormat:
-    """How samples of one structure become rows; `format_of` has the one for a sample.
+    """Converts samples of one structure to rows; `format_of` returns the format for a sample.
 
     Attributes:
         encoded_schema: the structure, as msgpack.
-        layout: of the columns that they become.
-        size_bytes: of a row; 0: each row has its own size.
-        fields: dtype of a row, or of the part of it that has a fixed size: the fields of `TIMING`,
-            and "0", "1", … for the leaves, as bytes.
+        layout: layout of the columns that the rows become.
+        size_bytes: size of a row; 0: sizes vary.
+        fields: dtype of a row, or of its part of fixed size: the fields of `TIMING`, and "0", "1",
+            … for the leaves, as bytes.
         pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version,
             source, episode)` writes what `fields` describe into a writable buffer, and returns True
-            (or the sample's texts and bytes, where it has any); False, having written nothing: the
-            sample has another structure.
+            (or the sample's texts and bytes, if it has any). If the sample has another structure,
+            it writes nothing and returns False.
     """
 
     def __init__(self, schema: Node) -> None:
-        """Compile it; raises EncodingError where it is too large."""
+        """Compile the format; raise EncodingError if the structure is too large."""
         self.layout = Layout(schema)
         if self.layout.nodes > MAX_NODES:
             raise EncodingError(
@@ -97,7 +98,7 @@ class RowFormat:
         self.pack: Callable[..., Any] = _PackSource(schema, self.fields).compile()
 
     def row(self, sample: Any, *timing: Any) -> bytes | bytearray | None:
-        """The row of a sample, of whatever size; None where the sample has another structure."""
+        """Return the row of a sample, or None if the sample has another structure."""
         row = bytearray(self.fields.itemsize)
         texts = self.pack(row, 0, sample, *timing)
         if texts is False:
@@ -107,16 +108,16 @@ class RowFormat:
 
 @lru_cache(maxsize=256)
 def format_for(schema: Node) -> RowFormat:
-    """The format of a structure, compiled when it is first asked for."""
+    """Return the format of a structure; it is compiled once and cached."""
     return RowFormat(schema)
 
 
 def format_of(sample: tuple[Any, ...]) -> RowFormat:
-    """The format for samples like this one: (act, obs, rew, terminated, truncated, info[,
+    """Return the format for samples like this one: (act, obs, rew, terminated, truncated, info[,
     original]).
 
     Raises:
-        EncodingError: it holds something that cannot travel; the message names the field.
+        EncodingError: the sample holds a value that cannot be sent; the message names the field.
     """
     named = zip((*Sample._fields, "original"), sample, strict=False)
     return format_for(TupleNode(tuple(schema_of(value, name, depth=1) for name, value in named)))
@@ -125,8 +126,8 @@ def format_of(sample: tuple[Any, ...]) -> RowFormat:
 def row_of(
     sample: tuple[Any, ...], known: RowFormat | None, *timing: Any
 ) -> tuple[RowFormat, bytes | bytearray]:
-    """The row of a sample, in the format that is known if it has that structure, and the format; as
-    `format_of`.
+    """Return the format and the row of a sample: in the `known` format if the sample has that
+    structure; raises like `format_of`.
     """
     row = None if known is None else known.row(sample, *timing)
     if known is None or row is None:
@@ -140,18 +141,18 @@ def row_of(
 
 
 class RowColumns:
-    """The rows of one format, as columns.
+    """Rows of one format, as columns.
 
     Attributes:
-        format: theirs.
-        rows: how many.
+        format: the format of the rows.
+        rows: number of rows.
         buffers: one per leaf, in the schema's order; empty for None.
-        timing: one column per name of `TIMING`.
+        timing: one column per name in `TIMING`.
     """
 
     def __init__(self, form: RowFormat, rows: Sequence[Any]) -> None:
-        """Take rows one by one, as bytes, or those of fixed size in pieces: arrays [n] that have
-        `form.fields`.
+        """Combine rows: a sequence of single rows as bytes or, if their size is fixed, of arrays
+        [n] with the dtype `form.fields`.
         """
         texts: Sequence[tuple[str | bytes, ...]] = ()
         if not form.size_bytes:
@@ -170,27 +171,30 @@ class RowColumns:
 
     @property
     def varying_sizes(self) -> tuple[int, ...]:
-        """Of the buffers that hold text or bytes, in bytes."""
+        """Sizes of the buffers that hold text or bytes, in bytes."""
         return tuple(len(self.buffers[i]) for i in self.format.layout.varying)
 
     def columns(self) -> Columns:
-        """The same as arrays, as who receives the buffers has them."""
+        """Return the columns as arrays, in the form in which the receiver of the buffers has
+        them.
+        """
         data = memoryview(b"".join(self.buffers))
         return self.format.layout.columns(self.rows, self.varying_sizes, data)[0]
 
 
 class _PackSource:
-    """The source of a `RowFormat`'s function.
+    """Generates the source of a `RowFormat`'s function.
 
-    Generated rather than interpreted because it runs in the control loop: every check, then every
-    copy, each on a local variable. Only indices, lengths and offsets are written into the source;
-    every value (dtype, shape, key) is passed in by name.
+    The source is generated, rather than the schema interpreted, because the function runs in the
+    control loop: it makes every check, then every copy, each on a local variable. Only indices,
+    lengths and offsets are written into the source; every value (dtype, shape, key) is passed in by
+    name.
     """
 
     def __init__(self, schema: Node, fields: np.dtype[Any]) -> None:
         self._lines = [f"def pack(into, at, s, {', '.join(TIMING)}):"]
         self._constants: dict[str, Any] = {"ndarray": np.ndarray, "travels": travels}
-        self._leaves: list[tuple[Leaf, str]] = []  # with the variable that has the value
+        self._leaves: list[tuple[Leaf, str]] = []  # each with the name of its variable
         self._count = 0
         self._check(schema, "s")
         self._store(fields)
@@ -200,7 +204,7 @@ class _PackSource:
         return self._constants["pack"]
 
     def _check(self, node: Node, value: str) -> None:
-        """Refuse a value that is not of this structure."""
+        """Generate checks that a value has this structure."""
         if isinstance(node, Leaf):
             self._leaves.append((node, value))
             self._check_leaf(node, value)
@@ -210,7 +214,7 @@ class _PackSource:
             self._refuse_if(
                 f"type({value}) is not dict or tuple({value}) != {self._constant(node.keys)}"
             )
-            if names:  # 1, 1.0 and True are equal
+            if names:  # compare types as well: 1, 1.0 and True are equal
                 self._refuse_if(
                     f"[*map(type, {value})] != {self._constant([*map(type, node.keys)])}"
                 )
@@ -229,7 +233,7 @@ class _PackSource:
             self._refuse_if(
                 f"type({value}) is not ndarray or {value}.shape != {self._constant(leaf.shape)}"
             )
-            # most are the same object
+            # the first comparison is fast: most dtypes are the same object
             self._refuse_if(f"{value}.dtype is not {dtype} and {value}.dtype != {dtype}")
         elif isinstance(leaf, ScalarLeaf):
             self._refuse_if(f"type({value}) is not {self._constant(np.dtype(leaf.dtype).type)}")
@@ -249,7 +253,7 @@ class _PackSource:
                 texts += f"{value}, "
                 continue
             dtype, offset = places[str(i)]
-            if dtype.itemsize >= _LARGE_BYTES:  # `tobytes` where an array is not contiguous
+            if dtype.itemsize >= _LARGE_BYTES:  # `tobytes` only if an array is not contiguous
                 place = f"into[at + {offset} : at + {offset + dtype.itemsize}]"
                 large.append(f"try: {place} = {value}")
                 large.append(
@@ -282,8 +286,8 @@ class _PackSource:
 
 
 def _format_of(leaf: Leaf) -> str | None:
-    """The code of `struct` for a single number, packed as it is: `tobytes` takes a quarter of a
-    microsecond.
+    """Return the `struct` code for a single number, or None; packing it directly saves a `tobytes`,
+    a quarter of a microsecond.
     """
     if isinstance(leaf, ScalarLeaf):
         return _SCALAR_FORMATS.get(leaf.dtype)

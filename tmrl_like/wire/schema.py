@@ -1,10 +1,10 @@
-"""The structure of one sample, as data: which containers, which leaves, which dtypes and shapes.
+"""The structure of one sample, as data: its containers and leaves, with dtypes and shapes.
 
-A schema is what makes a packet of raw buffers readable again. It is typed (msgspec), so bytes that
-do not describe a schema are refused before anything is built from them. There is no code in it.
+A schema is needed to read the raw buffers of a packet. It is typed (msgspec), so that bytes that do
+not describe a schema are refused before anything is built from them. It contains no code.
 
-Kept apart, so that what comes out is what went in: tuples and lists, arrays and numpy scalars,
-numpy scalars and Python's own numbers, float32 and float64, 0-dimensional arrays and scalars.
+Types are preserved: tuples and lists are distinguished, and so are arrays and numpy scalars, numpy
+scalars and Python's own numbers, float32 and float64, 0-dimensional arrays and scalars.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_NODES = 10_000
 _INT64 = range(-(2**63), 2**63)
 _DTYPE = r"\A(\|[biu]1|[<>][iuf][248])\Z"  # booleans, integers, floats
 
-# as numpy writes it, with the byte order: "<f4"
+# in numpy's notation, with the byte order: "<f4"
 Dtype = Annotated[str, msgspec.Meta(pattern=_DTYPE)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
@@ -45,7 +45,7 @@ class ScalarLeaf(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
 
 class PlainLeaf(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """One of Python's own immutable values; integers of 64 bits."""
+    """One of Python's own immutable values; integers have 64 bits."""
 
     kind: PlainKind
 
@@ -63,7 +63,7 @@ class ListNode(msgspec.Struct, frozen=True, array_like=True, tag="l"):
 
 
 class DictNode(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    """A dictionary with its keys in their order; keys are strings or integers."""
+    """A dictionary, with its keys in order; keys are strings or integers."""
 
     keys: tuple[str | int, ...]
     items: tuple[Node, ...]
@@ -85,8 +85,8 @@ PLAIN_KINDS: dict[type, PlainKind] = {
 
 
 def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
-    """Describe `value`; raises EncodingError, which names where (`info['car']`), for what cannot
-    travel.
+    """Return the schema of `value`; raise EncodingError, with the place (`info['car']`), if a part
+    of it cannot be sent.
     """
     if depth > MAX_DEPTH:
         raise EncodingError(f"{name} is nested more than {MAX_DEPTH} levels deep")
@@ -134,7 +134,9 @@ def _dtype_of(value: np.ndarray[Any, Any] | np.generic, name: str) -> str:
 
 
 def travels(value: Any) -> bool:
-    """Whether an integer has 64 bits and a text a UTF-8 form; anything else does travel."""
+    """Whether a value can be sent: an integer must have 64 bits, a text a UTF-8 form; other types
+    always can.
+    """
     if type(value) is int:
         return value in _INT64
     if type(value) is not str or value.isascii():
@@ -147,8 +149,8 @@ def travels(value: Any) -> bool:
 
 
 def count_nodes(node: Node, depth: int = 0) -> int:
-    """How many containers and leaves there are; DecodingError: nested too deeply, or a dictionary
-    that cannot be.
+    """Return the number of containers and leaves; raise DecodingError if the schema is nested too
+    deeply, or has an invalid dictionary.
     """
     if depth > MAX_DEPTH:
         raise DecodingError(f"a structure of more than {MAX_DEPTH} levels")
@@ -160,7 +162,7 @@ def count_nodes(node: Node, depth: int = 0) -> int:
 
 
 def fill(node: Node, leaves: Iterator[Any]) -> Any:
-    """Put values, left to right, into the structure."""
+    """Return the structure with the given leaves, left to right."""
     if isinstance(node, Leaf):
         return next(leaves)
     items = [fill(item, leaves) for item in node.items]
@@ -170,21 +172,21 @@ def fill(node: Node, leaves: Iterator[Any]) -> Any:
 
 
 class ArrayForm(NamedTuple):
-    """What a leaf of numbers is in one sample, as an array."""
+    """The dtype and shape of a numeric leaf in one sample."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def array_form(leaf: Leaf) -> ArrayForm | None:
-    """None: the leaf is text, bytes or None."""
+    """Return the dtype and shape of a numeric leaf, or None for text, bytes and None."""
     if isinstance(leaf, PlainLeaf):
         return ArrayForm(_NUMBERS[leaf.kind], ()) if leaf.kind in _NUMBERS else None
     return ArrayForm(np.dtype(leaf.dtype), leaf.shape if isinstance(leaf, ArrayLeaf) else ())
 
 
 def leaves_of(node: Node) -> list[Leaf]:
-    """All leaves, left to right: the order of a packet's buffers."""
+    """Return all leaves, left to right, which is the order of a packet's buffers."""
     if isinstance(node, Leaf):
         return [node]
     return [leaf for item in node.items for leaf in leaves_of(item)]

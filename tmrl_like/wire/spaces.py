@@ -1,5 +1,5 @@
-"""Spaces as plain data, from which they can be made again without pickle, and as text that tells
-two apart.
+"""Spaces as plain data, from which they can be rebuilt without pickle, and as text for comparing
+them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tmrl_like.wire.messages import BETWEEN_LEAVES, Spaces
 
 _MOST_NUMBERS = 1 << 24  # in a space that is made from a file
 _MAX_CHARACTERS = 3000
-_LISTED = 12  # bounds
+_LISTED = 12  # maximum number of bounds that are listed
 
-_Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot say
+_Number: TypeAlias = int | float | str  # text: inf or -inf, which JSON cannot represent
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NUMBERS)]
 _Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
 _Array = np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ Space: TypeAlias = gymnasium.Space[Any]
 
 
 class _Spec(msgspec.Struct, tag=str.lower, tag_field="space", forbid_unknown_fields=True):
-    """Base of what stands for a space."""
+    """Base of the descriptions of spaces."""
 
 
 class Box(_Spec):
@@ -72,7 +72,7 @@ class Tuple(_Spec):
 
 
 class Dict(_Spec):
-    """`gymnasium.spaces.Dict`, in its order."""
+    """`gymnasium.spaces.Dict`, with its items in order."""
 
     spaces: tuple[tuple[str | int, SpaceSpec], ...]
 
@@ -81,7 +81,7 @@ SpaceSpec: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary | Tuple | Di
 
 
 def spec_of(space: Space) -> SpaceSpec:
-    """What stands for a space; raises PolicyError for a kind that no policy file says."""
+    """Return the description of a space; raise PolicyError for an unsupported kind of space."""
     match space:
         case spaces.Box():
             return Box(space.shape, str(space.dtype), _numbers(space.low), _numbers(space.high))
@@ -110,7 +110,7 @@ def _numbers(bound: _Array) -> tuple[_Number, ...]:
 
 
 def make_space(spec: SpaceSpec) -> Space:
-    """The space again; ValueError: there is none like that."""
+    """Return the space of a description; raise ValueError if there is no such space."""
     match spec:
         case Box(shape, dtype, low, high):
             least, most = _array(low, shape, dtype), _array(high, shape, dtype)
@@ -144,8 +144,8 @@ def _refuse_size(shape: tuple[int, ...]) -> None:
 
 
 def describe_spaces(observation_space: Space, action_space: Space) -> Spaces:
-    """Each leaf of both spaces: place, shape, dtype and bounds; a long description ends with its
-    hash.
+    """Describe each leaf of both spaces by its place, shape, dtype and bounds; a long description
+    is cut and ends with its hash.
     """
     return Spaces(_describe(observation_space), _describe(action_space))
 

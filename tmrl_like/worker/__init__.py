@@ -1,1 +1,1 @@
-"""The rollout worker: drives an environment and never waits."""
+"""The rollout worker: drives an environment and waits for nothing else."""

@@ -1,15 +1,15 @@
-"""What stands between who drives and the environment: filters and limits, in the order in which a
-user lists them.
+"""Filters and limits between the driving policy or driver and the environment, applied in the order
+in which a user lists them.
 
     driver -> filter -> limits -> environment
 
-What comes out of the chain is what the environment gets, and so what the sample, the action buffer
-and the memory hold. A part keeps a state within an episode. Learning needs to see it: with
-`act_buf_len` of 1 the newest action is in the observation, which is the state of `LowPass` and
-`RateLimit`; with 2 so is the speed, for the other ones.
+The output of the chain is what the environment gets, and therefore what the sample, the action
+buffer and the memory hold. A part may keep a state within an episode, which learning needs to
+observe. With `act_buf_len` 1 the observation holds the newest action, which is the state of
+`LowPass` and `RateLimit`; with 2 it also shows the speed, which the other parts need.
 
-Values of actions are Python's, in one list that each part changes in place: at the few numbers that
-an action has, numpy takes longer, and so do new lists, `zip` and calls of `min` and `max`.
+The values of an action are Python floats, in one list that each part changes in place: for the few
+numbers of an action, numpy, new lists, `zip` and calls of `min` and `max` all take longer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tmrl_like.errors import ConfigError, expect
 from tmrl_like.types import EpisodeStats
 
 Values: TypeAlias = list[float]
-"""Those of an action, flattened, in the unit of the action space."""
+"""The numbers of an action, flattened, in the unit of the action space."""
 
 PerNumber: TypeAlias = float | Sequence[float]
 """One value for all numbers of an action, or one for each."""
@@ -37,13 +37,13 @@ PerNumber: TypeAlias = float | Sequence[float]
 
 @dataclass(frozen=True)
 class ActionRange:
-    """What actions are, and how often they come.
+    """The range of the actions, and the time from one to the next.
 
     Attributes:
         rest: the environment's default action, with which an episode begins.
-        low: least action.
-        high: largest action.
-        step_s: seconds from an action to the next.
+        low: lower bound of each number.
+        high: upper bound of each number.
+        step_s: seconds from one action to the next.
     """
 
     rest: Values
@@ -52,7 +52,9 @@ class ActionRange:
     step_s: float
 
     def each(self, name: str, value: PerNumber) -> Values:
-        """`value` for each number of an action; ConfigError: there are more or fewer."""
+        """Return `value` for each number of an action. Raises ConfigError if there are more or
+        fewer.
+        """
         values = (
             [float(value)] * len(self.rest)
             if isinstance(value, int | float)
@@ -64,31 +66,31 @@ class ActionRange:
 
 
 class ActionPart:
-    """A part of a chain. Subclass it for one of your own."""
+    """A part of a chain. Subclass it to write your own."""
 
     def begin(self, actions: ActionRange) -> None:
-        """An episode begins, with the environment at rest."""
+        """Begin an episode, with the environment at rest."""
 
     def __call__(self, action: Values) -> None:
-        """Make of an action, in place, what becomes of it."""
+        """Transform an action in place."""
         raise NotImplementedError
 
     def end(self, stats: EpisodeStats) -> None:
-        """An episode has ended."""
+        """End an episode, with these statistics."""
 
 
 class ActionChain:
-    """The parts, one behind the other; what comes out is cut off at the bounds of the action
-    space.
+    """A sequence of parts that an action passes through; the result is clipped to the bounds of the
+    action space.
     """
 
     def __init__(self, parts: Sequence[ActionPart], time_step_s: float | None = None) -> None:
-        """Take copies of the parts: several environments have a chain each.
+        """Copy the parts, because each environment needs a chain of its own.
 
         Args:
-            parts: the first one gets what the driver chose.
-            time_step_s: seconds from an action to the next, for an environment without a clock;
-                None: it has one.
+            parts: in order; the first one gets the action that was chosen.
+            time_step_s: seconds from one action to the next, for an environment without a clock;
+                None: the environment has one.
         """
         expect(
             time_step_s is None or 0.0 < time_step_s < math.inf,
@@ -101,11 +103,12 @@ class ActionChain:
         self._time_step_s = time_step_s
 
     def connect(self, space: gymnasium.Space[Any], default_action: Any, time_step_s: float) -> None:
-        """Say what actions are, and how long the environment's time-step is; 0: it has no clock.
+        """Set the action space, the default action and the environment's time-step in seconds; 0:
+        it has no clock.
 
         Raises:
-            ConfigError: the numbers of actions have no bounds; nobody says how long a time-step is;
-                a part has values for fewer or more numbers.
+            ConfigError: the space is not a Box of floats with bounds; neither the chain nor the
+                environment has a time-step; a part has values for fewer or more numbers.
         """
         is_box = (
             isinstance(space, spaces.Box)
@@ -128,15 +131,15 @@ class ActionChain:
         self.begin()
 
     def begin(self) -> None:
-        """An episode begins."""
+        """Begin an episode."""
         for part in self._parts:
             part.begin(self._actions)
 
     def __call__(self, action: Any) -> NDArray[Any]:
-        """What the environment gets for what the driver chose.
+        """Return the action that the environment gets for the one that was chosen.
 
         Raises:
-            ConfigError: a part made what is not finite, or returned an action.
+            ConfigError: a part produced values that are not finite, or returned an action.
         """
         numbers = np.asarray(action).ravel().tolist()
         for change in self._changes:
@@ -155,16 +158,16 @@ class ActionChain:
         return np.array(numbers, self._dtype).reshape(self._shape)
 
     def end(self, stats: EpisodeStats) -> None:
-        """An episode has ended."""
+        """End an episode, with these statistics."""
         for part in self._parts:
             part.end(stats)
 
 
 class LowPass(ActionPart):
-    """First-order low pass:  y <- y + (1 - exp(-2 pi f dt)) (x - y)."""
+    """First-order low-pass filter: y <- y + (1 - exp(-2 pi f dt)) (x - y)."""
 
     def __init__(self, cutoff_hz: float) -> None:
-        """Take the frequency f above which it damps."""
+        """Set the cutoff frequency f, above which changes are damped."""
         expect(0.0 < cutoff_hz < math.inf, "cutoff_hz", cutoff_hz, "more than 0")
         self._cutoff_hz = cutoff_hz
 
@@ -179,10 +182,11 @@ class LowPass(ActionPart):
 
 
 class OneEuroFilter(ActionPart):
-    """A low pass that lets fast movements through: Casiez, Roussel and Vogel, "1 Euro Filter", CHI
-    2012.
+    """A low-pass filter that lets fast movements through: Casiez, Roussel and Vogel, "1 Euro
+    Filter", CHI 2012.
 
-    Eq. 1 to 6, for each number:  speed <- low pass of the change per second, at `speed_cutoff_hz`;
+    Equations 1 to 6, for each number, where speed is the change per second after a low pass at
+    `speed_cutoff_hz`:
 
         f = min_cutoff_hz + beta abs(speed),    y <- y + (x - y) / (1 + 1 / (2 pi f dt)).
     """
@@ -190,13 +194,13 @@ class OneEuroFilter(ActionPart):
     def __init__(
         self, min_cutoff_hz: float = 1.0, beta: float = 0.0, speed_cutoff_hz: float = 1.0
     ) -> None:
-        """Take the frequencies.
+        """Set the frequencies.
 
         Args:
-            min_cutoff_hz: of what hardly moves: lower shakes less.
-            beta: by how much it grows, in Hz, with each unit of the action per second: higher lags
-                less.
-            speed_cutoff_hz: of the speed's own low pass.
+            min_cutoff_hz: cutoff at rest; a lower value suppresses more jitter.
+            beta: how much the cutoff grows, in Hz, with each unit of the action per second; a
+                higher value lags less.
+            speed_cutoff_hz: cutoff of the low pass for the speed.
         """
         for name, value in (("min_cutoff_hz", min_cutoff_hz), ("speed_cutoff_hz", speed_cutoff_hz)):
             expect(0.0 < value < math.inf, name, value, "more than 0")
@@ -225,10 +229,10 @@ class OneEuroFilter(ActionPart):
 
 
 class RateLimit(ActionPart):
-    """No number changes by more than so much per second."""
+    """Limits the rate at which each number changes."""
 
     def __init__(self, per_s: PerNumber) -> None:
-        """Take the limit, in units of the action per second."""
+        """Set the limit, in units of the action per second."""
         self._per_s = per_s
 
     def begin(self, actions: ActionRange) -> None:
@@ -243,18 +247,18 @@ class RateLimit(ActionPart):
 
 
 class AccelerationLimit(ActionPart):
-    """The speed of no number changes by more than so much per second, and it comes to rest without
-    going beyond.
+    """Limits the rate at which the speed of each number changes; a number comes to rest at its goal
+    without overshoot.
 
-    Its moves of two steps differ by b = a dt^2 at most. Towards a goal at distance d it moves as
-    far as it can while the moves m, m - b, m - 2 b, … that bring it to rest add up to d: with the
-    largest k of which b k (k + 1) / 2 <= d,
+    The moves of two consecutive steps differ by at most b = a dt^2. Towards a goal at distance d, a
+    number moves as far as it can while the moves m, m - b, m - 2 b, … that bring it to rest add up
+    to d: with the largest k for which b k (k + 1) / 2 <= d,
 
         m = b k / 2 + d / (k + 1).
     """
 
     def __init__(self, per_s2: PerNumber) -> None:
-        """Take the limit a, in units of the action per second squared."""
+        """Set the limit a, in units of the action per second squared."""
         self._per_s2 = per_s2
 
     def begin(self, actions: ActionRange) -> None:
@@ -278,10 +282,10 @@ class AccelerationLimit(ActionPart):
 
 
 class DeadZone(ActionPart):
-    """What is less than `width` away from the default action becomes it."""
+    """Replaces a number that is less than `width` away from the default action with the default."""
 
     def __init__(self, width: PerNumber) -> None:
-        """Take the width, in units of the action."""
+        """Set the width, in units of the action."""
         self._width = width
 
     def begin(self, actions: ActionRange) -> None:
@@ -294,12 +298,12 @@ class DeadZone(ActionPart):
 
 
 class GrowingRange(ActionPart):
-    """Actions near the default action at first, and all of them in the end.
+    """Limits actions to a range around the default action that grows to the whole action space.
 
-    As Smith et al., "Grow Your Limits: Continuous Improvement with Real-World RL for Robotic
-    Locomotion", 2023 (APRL), widen what a robot may do. The range is a share of the way from the
-    default action to each bound. It grows from `first` to 1 with steps, or with episodes that went
-    well, or with both; each worker counts its own, from its start.
+    Smith et al., "Grow Your Limits: Continuous Improvement with Real-World RL for Robotic
+    Locomotion", 2023 (APRL), widen what a robot may do in this way. The range is a share of the way
+    from the default action to each bound. It grows from `first` to 1 with steps, with successful
+    episodes, or with both; each environment counts its own, from the worker's start.
     """
 
     def __init__(
@@ -309,14 +313,14 @@ class GrowingRange(ActionPart):
         episodes: int | None = None,
         min_return: float = 0.0,
     ) -> None:
-        """Take how it grows.
+        """Set how the range grows.
 
         Args:
-            first: the share at first.
-            steps: after so many it is 1; None: it does not grow with steps.
-            episodes: after so many with a return of `min_return` it is 1; None: it does not grow
-                with episodes.
-            min_return: of an episode that went well.
+            first: the share at the start.
+            steps: number of steps after which the share is 1; None: it does not grow with steps.
+            episodes: number of successful episodes after which the share is 1; None: it does not
+                grow with episodes.
+            min_return: return from which an episode counts as successful.
         """
         expect(0.0 < first <= 1.0, "first", first, "more than 0, at most 1")
         expect(

@@ -1,5 +1,5 @@
-"""Who drives: whoever took over, the policy (or an expert that ignores new ones), or the safe
-action.
+"""Decides what drives: a driver that has taken over, the policy (or an expert that ignores new
+ones), or the safe action.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _CALM_S = 1.0
 
 @dataclass(eq=False)
 class Arbiter:
-    """Chooses each action, and says whose it is.
+    """Chooses each action, and reports its source.
 
-    The safe action drives where the policy is too old or missing, and in place of an action that is
-    not finite. Such an incident begins with the first step that the safe action drives, and is over
-    when the policy has driven for a second. Each is logged once, and so is its end.
+    The safe action drives if the policy is too old or missing, and replaces an action that is not
+    finite. Such an incident begins with the first step that the safe action drives, and ends when
+    the policy has driven for a second. The beginning and the end of each are logged once.
 
     Attributes:
-        env: what is driven; its log takes the lines of the control thread.
-        actor: the instance that acts now; `intake` has the other ones.
-        intake: where policies come from.
-        is_pinned: one policy drives, whatever is published.
-        max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for
-            ever, and the actor may drive before any policy was received.
+        env: the environment that is driven; its log takes the lines of the control thread.
+        actor: the instance that acts now; `intake` has the others.
+        intake: provides policies.
+        is_pinned: whether one policy drives, regardless of what is published.
+        max_policy_age_s: how long after it was received a policy may drive; `math.inf`: forever,
+            and the actor may drive before any policy was received.
         safe_action: an action of the space; None: the environment's default action.
-        takeover: who may drive in place of the policy; None: nobody.
+        takeover: what may drive in place of the policy; None: nothing may.
         obs_preprocessor: applied to what the actor sees; None: nothing is.
-        source: whose the actor's actions are: the policy's or, where policies that arrive are
-            ignored, an expert's.
-        has_policy: whether one was received or read from a file.
-        holds: the policy drives on whatever arrives, for a test that is to be one policy's, until
-            it is too old.
-        counts: the control loop's; it takes the policy's version, whether policies are ignored, the
-            steps of the safe action, and, as alarm, what an incident is about.
-        received_at: `time.perf_counter()` when the one that drives was received; 0: none was.
-        expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is
+        source: source of the actor's actions: the policy or, if new policies are ignored, an
+            expert.
+        has_policy: whether a policy was received or read from a file.
+        holds: whether to keep the current policy, until it is too old, even if others arrive: one
+            policy drives a whole test.
+        counts: the control loop's counts. The arbiter writes the policy's version, whether policies
+            are ignored, the steps of the safe action and, as alarm, the reason for an incident.
+        received_at: `time.perf_counter()` when the current policy was received; 0: none was.
+        expires_at: `time.perf_counter()` after which the current policy is too old; -inf: there is
             none.
     """
 
@@ -72,15 +72,15 @@ class Arbiter:
         self.received_at = 0.0
         self.expires_at = math.inf if self.max_policy_age_s == math.inf else -math.inf
         self.holds = False
-        self._waiting: tuple[Weights, int] | None = None  # until it does not hold any more
+        self._waiting: tuple[Weights, int] | None = None  # until the policy is no longer held
         self._is_finite = finite_check(self.env.env.action_space)
         self._published_at_s = 0.0
         self._safe_at = 0.0  # of the newest step that the safe action drove
-        self._safe_steps_before = 0  # the incident
+        self._safe_steps_before = 0  # before the incident
 
     def choose(self, obs: Observation, test: bool, now: float) -> tuple[Action, ActionSource]:
-        """The action to send, and whose it is; `now` is `time.perf_counter()`. For the control
-        loop, at each step.
+        """Return the action to send, and its source; `now` is `time.perf_counter()`. The control
+        loop calls this at each step.
         """
         if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
             return act, self.takeover.source
@@ -100,14 +100,14 @@ class Arbiter:
         return act, self.source
 
     def act(self, obs: Observation, test: bool) -> Action:
-        """The actor's action for a raw observation."""
+        """Return the actor's action for a raw observation."""
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
         self.intake.probe.newest = obs
         return self.actor.act_(obs, test)
 
     def _blame_environment(self, error: Exception, obs: Observation) -> None:
-        """Raise EnvironmentFaultError where the actor raised on an observation that is none of the
+        """Raise EnvironmentFaultError if the actor raised on an observation that is not in the
         space.
         """
         space = self.env.env.observation_space
@@ -147,12 +147,14 @@ class Arbiter:
         return self.source is ActionSource.EXPERT
 
     def be_expert(self, expert: bool) -> None:
-        """Ignore policies that arrive from now on, or no more."""
+        """Ignore policies from now on, or accept them again."""
         self.source = ActionSource.EXPERT if expert else ActionSource.POLICY
         self.counts.expert = expert or self.is_pinned
 
     def refresh(self) -> bool:
-        """Act with the newest policy from now on; False: there is no newer one, or one is held."""
+        """Switch to the newest policy; return False if there is no newer one, or the current one is
+        held.
+        """
         if self._keeps_policy():
             return False
         ready = self.intake.take(self.actor)
@@ -163,17 +165,17 @@ class Arbiter:
             self.counts.policy_version,
             self._published_at_s,
         )
-        if not is_repeated:  # by a server, to whoever comes back
+        if not is_repeated:  # a server sends its policy again to peers that reconnect
             self.received_at = policy.received_at
         self._published_at_s = policy.published_at_s
         self._renew(policy.version, self.received_at)
         return True
 
     def use_weights(self, weights: Weights, version: int) -> None:
-        """Act with these from now on, in the thread of the environment, without the checks of those
-        that arrive.
+        """Act with these weights from now on, without the checks of those that arrive.
+        Environment's thread.
 
-        While a policy is held they wait until it is released.
+        While a policy is held, they wait until it is released.
         """
         if self._keeps_policy():
             self._waiting = weights, version
@@ -184,7 +186,7 @@ class Arbiter:
         self._renew(version, self.received_at)
 
     def release(self) -> None:
-        """Hold no policy any more, and act with the newest one."""
+        """Stop holding a policy, and act with the newest one."""
         self.holds = False
         if self._waiting is not None:
             self.use_weights(*self._waiting)
@@ -195,11 +197,11 @@ class Arbiter:
         return self.holds and self.has_policy and time.perf_counter() <= self.expires_at
 
     def load_file(self, path: Path) -> None:
-        """Act with weights from the disk; they must pass the checks of those from the network.
+        """Act with weights from the disk; they must pass the same checks as those from the network.
 
         Raises:
-            DamagedPolicyError: the file is not as it was written.
-            PolicyError: they are not fit to act; the message names the file.
+            DamagedPolicyError: the file has changed since it was written.
+            PolicyError: the weights are not fit to act; the message names the file.
             OSError: the file cannot be read.
         """
         card, weights = read_policy(path)

@@ -1,8 +1,8 @@
 """The control loop: act, step, append. Nothing in it waits for the network, a disk or the learner.
 
-After a sleep of the environment's clock the processor's caches hold little of it, and each line
-takes several times as long. So `step` has what must happen in each step, and the rest is in
-functions that it rarely calls.
+After the environment's clock has slept, the processor's caches hold little of the loop, and each
+line takes several times as long. So `step` contains only what must happen in each step; the rest is
+in functions that it rarely calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tmrl_like.worker.sampling import Made
 _LOOKED_AFTER_EVERY = 16  # steps
 
 Info: TypeAlias = dict[str, Any]
-"""What an environment says beside an observation."""
+"""What an environment returns beside an observation."""
 
 Stepped: TypeAlias = tuple[Observation, float, bool, bool, Info]
 """What `gymnasium.Env.step` returns."""
@@ -45,14 +45,14 @@ Stepped: TypeAlias = tuple[Observation, float, bool, bool, Info]
 
 @dataclass(slots=True)
 class _Episode:
-    """Where it began: what was counted since then is the episode's."""
+    """The current episode, with the counts from before it began."""
 
     test: bool
     started_at: float  # time.monotonic()
     steps_before: int
     overruns_before: int
     return_: float = 0.0
-    rollout: deque[Step] | None = None  # where somebody asked for it
+    rollout: deque[Step] | None = None  # None: nobody asked for it
 
 
 @dataclass(eq=False)
@@ -60,21 +60,20 @@ class ControlLoop:
     """Steps one environment, in the thread that calls it.
 
     Attributes:
-        env: the environment, supervised.
+        env: the supervised environment.
         driver: chooses the actions.
         worker: the worker's name.
-        returns: takes those of the last episodes; the lanes of a worker share it.
-        sample_of: makes a sample of what a step made, and of the observation before; None: that is
-            the sample.
-        rollouts: where episodes go as a whole; None: nobody takes them.
-        samples: where samples are appended to; None: nobody takes them.
-        chain: what becomes of an action on its way from the driver to the environment; None: it
-            stays as it is.
-        counts: what is counted since the start, by the driver, too; `condition` has the rest as
-            well.
-        collected_steps: steps since the start that became samples.
-        times: `time.perf_counter()` of the newest step: when its observation came, when it was
-            looked at, when the action was there, and when the next observation came.
+        returns: collects the returns of the last episodes; shared by the lanes of a worker.
+        sample_of: makes a sample from the result of a step and the observation before it; None: the
+            result is the sample.
+        rollouts: takes finished episodes as a whole; None: they are not collected.
+        samples: the log to which samples are appended; None: they are not kept.
+        chain: filters and limits between the driver and the environment; None: actions are not
+            changed.
+        counts: what was counted since the start, also by the driver; `condition` completes it.
+        collected_steps: number of steps since the start that became samples.
+        times: `time.perf_counter()` in the newest step: when its observation arrived, when the loop
+            began to act on it, when the action was chosen, and when the next observation arrived.
     """
 
     env: SupervisedEnv
@@ -90,29 +89,29 @@ class ControlLoop:
         self.collected_steps = 0
         self.times = (0.0, 0.0, 0.0, 0.0)
         self.counts = self.driver.counts
-        # of the first bin, of steps in time, `condition` knows
+        # the first bin, of steps in time, stays empty: `condition` works it out
         self._late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
-        self._late_after_s = math.inf  # a period
+        self._late_after_s = math.inf  # a longer period is late
         self._no_extras = {
             name: _zeros_like(value) for name, value in self.driver.actor.extras.items()
         }
         self._action: Action = None  # the newest
-        self._source = ActionSource.POLICY  # whose it was
+        self._source = ActionSource.POLICY  # what chose it
         self._episode = _Episode(False, 0.0, 0, 0)
-        # of the newest episode whose samples are collected, as it travels with them
+        # number of the newest episode whose samples are collected; sent with them
         self._number = -1
         self._reward = 0.0  # the newest
         self._epoch_s = 0.0  # the Unix time at which `time.perf_counter()` was 0
         self._failure: BaseException | None = None
-        self._problem = ""  # of the first observations
+        self._problem = ""  # with the form of the first observations
         self._is_finite_obs = finite_check(self.env.env.observation_space)
-        if self.driver.obs_preprocessor is not None:  # which may be there to replace what is not
+        if self.driver.obs_preprocessor is not None:  # it may replace values that are not finite
             self._is_finite_obs = lambda obs: True
 
     # -- any thread --------------------------------------------------------------------------------
 
     def condition(self) -> Condition:
-        """How it is now."""
+        """Return the current condition."""
         env, driver, counts = self.env, self.driver, self.counts
         observed_at, _, acted_at, _ = self.times
         late = self._late_steps[1:]
@@ -134,30 +133,32 @@ class ControlLoop:
         )
 
     def fail(self, failure: BaseException) -> None:
-        """The next step raises this, which ended the connection, or what was said first."""
+        """Have the next step raise this error, which ended the connection; an earlier one takes
+        precedence.
+        """
         self._failure = self._failure or failure
 
     def check(self) -> None:
-        """Raise what ended the connection, if anything did."""
+        """Raise the error that ended the connection, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     # -- the control thread ------------------------------------------------------------------------
 
     def be_expert(self, expert: bool) -> None:
-        """Ignore policies from now on, or no more. Samples of an expert do not continue those of
-        others.
+        """Ignore policies from now on, or accept them again. A break separates an expert's samples
+        from the others.
         """
         if expert != self.driver.is_expert and self.counts.env_steps and self.samples is not None:
             self.samples.add_break()
         self.driver.be_expert(expert)
 
     def append_to(self, samples: SampleLog | None) -> None:
-        """Samples go there from now on; None: nowhere."""
+        """Append samples to this log from now on; None: keep none."""
         self.samples = samples
 
     def begin_episode(self, test: bool, collect_samples: bool) -> Observation:
-        """Reset; returns the observation. Raises as `step`."""
+        """Reset, and return the observation. Raises as `step` does."""
         self.check()
         self._episode = _Episode(
             test, time.monotonic(), self.counts.env_steps, self.counts.overruns
@@ -168,11 +169,11 @@ class ControlLoop:
         return obs
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """Reset the environment; returns observation and info.
+        """Reset the environment; return observation and info.
 
-        With `collect_samples` its first observation becomes samples: one for each action of its
-        action buffer, oldest first, so that who rebuilds action buffers from samples need not know
-        what a reset does to them.
+        With `collect_samples` the first observation becomes samples: one for each action of its
+        action buffer, oldest first. Code that rebuilds action buffers from samples then need not
+        know what a reset does to them.
         """
         self.release()
         collect_garbage(is_between_episodes=True)
@@ -213,7 +214,7 @@ class ControlLoop:
             )
 
     def _append(self, made: Made, last_obs: Observation, *timing: Any) -> None:
-        """As `step` does it, which has no time for a further call."""
+        """Append a sample. `step` does the same inline, to save a call."""
         sample = made if self.sample_of is None else self.sample_of(made, last_obs)
         if self.samples is not None:
             self.samples.append(sample, *timing)
@@ -221,10 +222,11 @@ class ControlLoop:
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
     ) -> Stepped:
-        """See `RolloutWorker.step`; `info` holds the actor's `extras`.
+        """Perform one step, see `RolloutWorker.step`; `info` holds the actor's `extras`.
 
         Raises:
-            EnvironmentFaultError: the environment raised, gave what is not finite, or no reward.
+            EnvironmentFaultError: the environment raised, or returned values that are not finite or
+                a reward that is not a number.
             RefusedError, CredentialsError: the connection ended for good.
         """
         env, driver, counts, clock = self.env, self.driver, self.counts, time.perf_counter
@@ -282,14 +284,14 @@ class ControlLoop:
             self.driver.refresh()
 
     def _look_after(self, obs: Observation) -> None:
-        """What need not be done in each step."""
+        """Do what is not needed in each step."""
         if self.counts.env_steps == 1:
             self._look(obs)
         self._epoch_s = clocks.unix_s() - time.perf_counter()
         collect_garbage(is_between_episodes=False)
 
     def _look(self, obs: Observation) -> None:
-        """Say where the first observations have not the form of their space."""
+        """Warn if one of the first observations does not have the form of its space."""
         problem = observation_problem(obs, self.env.env.observation_space, finite=False)
         if problem and problem != self._problem:
             self._problem = problem
@@ -311,13 +313,13 @@ class ControlLoop:
             )
 
     def release(self) -> None:
-        """Append the steps that are held back, where a person judges them."""
+        """Append the steps that are held back; only a loop that a person judges holds any."""
 
     def end_episode(
         self, terminated: bool, truncated: bool, fault: str | None = None
     ) -> EpisodeStats:
-        """Report the episode. What follows a `fault`, with which the environment broke it off, does
-        not continue it.
+        """Report the episode and return its statistics. If a `fault` of the environment ended it, a
+        break follows.
         """
         self.release()
         episode, counts = self._episode, self.counts
@@ -348,7 +350,7 @@ class ControlLoop:
 
 
 def _zeros_like(value: Any) -> Any:
-    """Zeros of an array's or a number's form."""
+    """Return zeros of the form of an array or a number."""
     return (
         np.zeros_like(value)[()] if isinstance(value, np.ndarray | np.generic) else type(value)(0)
     )

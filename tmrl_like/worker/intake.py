@@ -1,10 +1,10 @@
-"""New weights, from memory that the link fills to the control loop, without the loop ever waiting
-for them.
+"""Brings new weights from the memory that the link fills to the control loop, which never waits for
+them.
 
-An actor in numpy acts on the parameters where they lie: there is an instance for each slot, and to
-take a policy is to change the instance. Those of an actor in torch are loaded and probed first, in
-the thread that the link wakes: one instance acts, another one is loaded. A third one is made when a
-policy arrives while another one waits to be taken, so that a policy that turns out to be unfit
+A numpy actor acts on the parameters where they lie: there is an instance for each slot, and taking
+a policy means switching the instance. For a torch actor, weights are first loaded and probed, in
+the thread that the link wakes: one instance acts while another one is loaded. A third one is made
+if a policy arrives while another one waits to be taken, so that a policy that turns out to be unfit
 never costs one that was fit.
 """
 
@@ -32,13 +32,14 @@ class Ready(NamedTuple):
 
 
 class PolicyIntake:
-    """Has the newest policy ready for `take`. This one is a standalone worker's: none arrives.
+    """Has the newest policy ready for `take`. This base class is for standalone workers, where none
+    arrives.
 
     Attributes:
-        probe: what a policy must have answers to before it drives.
-        verdicts: on those that were loaded here.
+        probe: observations for which a policy must have actions before it drives.
+        verdicts: on policies that were loaded here.
         ready: its first item is the word of the newest policy that can be taken; 0: there is none.
-        taken: the word of the one that was taken last; 0: none was.
+        taken: the word of the policy that was taken last; 0: none was.
     """
 
     def __init__(self, probe: PolicyProbe, ready: Sequence[int] = (0,)) -> None:
@@ -53,14 +54,14 @@ class PolicyIntake:
         return self.ready[0] != self.taken
 
     def take(self, acting: Actor) -> Ready | None:
-        """Swap the acting instance for the newest policy's (environment's thread); None: there is
-        no newer one.
+        """Return the newest policy and the instance that replaces `acting`, or None if there is no
+        newer one. Environment's thread.
         """
         return None
 
     def on_published(self) -> int:
-        """The link has put a policy into a slot, and cannot say whether it is fit to act (the
-        thread that it wakes).
+        """Check a policy that the link has put into a slot and cannot check itself. Runs in the
+        thread that the link wakes.
 
         Returns:
             The word of a policy that was checked here and is fit to act; 0: none was.
@@ -76,7 +77,7 @@ class PolicyIntake:
 
 
 class NumpyIntake(PolicyIntake):
-    """Of an actor in numpy; the link has checked what is ready."""
+    """The intake of a numpy actor; the link has checked what is ready."""
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class NumpyIntake(PolicyIntake):
         make_actor: Callable[[], NetworkActor],
         lane: int = 0,
     ) -> None:
-        """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees
-        what lane 0 sees.
+        """Take the actor that acts until there is a policy, and `make_actor`, which makes others
+        like it. The link checks policies on what lane 0 observes.
         """
         super().__init__(probe, slots.ready)
         self._slots, self._lane = slots, lane
@@ -107,7 +108,8 @@ class NumpyIntake(PolicyIntake):
 
 
 class TorchIntake(PolicyIntake):
-    """Of any other actor: its weights are loaded and probed in the thread that the link wakes.
+    """The intake of any other actor: weights are loaded and probed in the thread that the link
+    wakes.
 
     Attributes:
         slots: where policies arrive.
@@ -121,12 +123,12 @@ class TorchIntake(PolicyIntake):
         super().__init__(probe, self._word)
         self.slots, self._lane = slots, lane
         self._make_actor = make_actor
-        self._spares: list[Actor] = []  # any thread appends, the link's pops
+        self._spares: list[Actor] = []  # any thread appends, the link's thread pops
         self._ready: Ready | None = None
         self._swapping = threading.Lock()  # held for pointer swaps only
 
     def on_published(self) -> int:
-        if not self.slots.has_new(self._lane):  # it came with the one before
+        if not self.slots.has_new(self._lane):  # already taken, at the message before this one
             return 0
         policy = self.slots.take(self._lane)
         actor = self._spares.pop() if self._spares else self._make_actor()

@@ -1,4 +1,4 @@
-"""A control loop whose episodes a person judges."""
+"""A control loop whose episodes are judged by a person."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tmrl_like.worker.returned import REWARD_TYPES
 
 log = logging.getLogger("tmrl_like.worker")
 
-_HEARD_WITHIN_S = 0.05  # for so long what was pressed may be on its way here
+_HEARD_WITHIN_S = 0.05  # how long a key press may take to arrive here
 _LOOK_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A step about which a person may still say something."""
+    """A step that a person may still judge."""
 
     observed: float  # `time.perf_counter()`
     last_obs: Observation
@@ -36,14 +36,15 @@ class _Held:
 
 @dataclass(eq=False)
 class JudgedLoop(ControlLoop):
-    """Holds back the newest steps for a person's reaction time, and changes them by what the person
-    says meanwhile.
+    """Holds back the newest steps for a person's reaction time, and changes them according to the
+    person's signals.
 
-    What is said counts for the step in which it was seen: whose observation was the next to come. A
-    step that was a success or a failure is its episode's last one: those after it are left out.
+    A signal applies to the step in which the person saw the event: the first one whose observation
+    came after that moment. A step judged a success or a failure is the last one of its episode;
+    later steps are dropped.
 
     Attributes:
-        person: who judges.
+        person: gives the signals.
     """
 
     person: Person = field(kw_only=True)
@@ -54,8 +55,8 @@ class JudgedLoop(ControlLoop):
         self._holds_s = self.person.options.reaction_s + _HEARD_WITHIN_S
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """As the control loop's; where that is asked for, a person resets first, while nothing
-        moves.
+        """Reset as the control loop does. With a `reset_prompt`, first wait for a person to reset,
+        while nothing moves.
         """
         if self.person.options.reset_prompt:
             self._await_reset()
@@ -78,7 +79,9 @@ class JudgedLoop(ControlLoop):
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
     ) -> Stepped:
-        """As the control loop's; `terminated` as well where a person has said so."""
+        """Step as the control loop does; `terminated` is also True if a person has ended the
+        episode.
+        """
         last_obs = copy.deepcopy(obs)  # an environment may use its arrays again
         stepped = super().step(obs, test, False, last_step)
         before, started, acted, observed = self.times
@@ -93,7 +96,7 @@ class JudgedLoop(ControlLoop):
         made = copy.deepcopy([self._action, *stepped])
         self._held.append(_Held(observed, last_obs, made, timing, collect_samples))
         new_obs, rew, terminated, truncated, info = stepped
-        if terminated or truncated:  # and a person may be about to say something
+        if terminated or truncated:  # a person may be about to judge it
             time.sleep(self._holds_s)
         said = self.person.said
         while said and said[0][2] <= observed:
@@ -103,7 +106,9 @@ class JudgedLoop(ControlLoop):
         return new_obs, rew, terminated, truncated, info
 
     def _judge(self, reward: float, ends: bool, seen_at: float) -> bool:
-        """Change the step in which something was seen; True: it is the last one."""
+        """Change the step in which something was seen; return whether that step is the episode's
+        last.
+        """
         episode, held = self._episode, self._held
         place = next(place for place, step in enumerate(held) if step.observed >= seen_at)
         while ends and len(held) > place + 1:
@@ -123,9 +128,7 @@ class JudgedLoop(ControlLoop):
         return ends
 
     def release(self, until: float = math.inf) -> None:
-        """Append the steps that were observed up to then: nobody says anything about them any
-        more.
-        """
+        """Append the steps observed up to `until`, which no signal can concern any more."""
         while self._held and self._held[0].observed <= until:
             step = self._held.popleft()
             if step.collects:

@@ -1,5 +1,5 @@
-"""A lane of a worker: one environment, and all that drives it; several share a worker's policy and
-connection.
+"""A lane of a worker: one environment with its control loop and episodes. Lanes share the worker's
+policy and connection.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from tmrl_like.worker.retests import Retests
 
 @dataclass(eq=False)
 class Plan:
-    """What lanes do together, until it is done or somebody stops them.
+    """What lanes do together, until it is done or they are stopped.
 
     Attributes:
-        lanes: that do it; tests in between are the first one's.
-        test: `act(test=True)`.
+        lanes: the lanes that take part; only the first one runs tests in between.
+        test: whether the episodes are tests: `act(test=True)`.
         collect: whether steps become samples.
-        verbose: whether each episode is logged, and not only tests in between.
-        max_samples: steps after which an episode is cut; None: as the worker's options say.
-        nb_episodes: how many, of all lanes; tests in between do not count.
-        nb_steps: how many are collected, by all lanes; episodes are finished.
-        test_episode_interval: a test before every k-th episode; 0: none.
+        verbose: whether every episode is logged, not only tests in between.
+        max_samples: number of steps after which an episode is cut; None: as in the worker's
+            options.
+        nb_episodes: number of episodes of all lanes together; tests in between do not count.
+        nb_steps: number of steps that all lanes together collect after the initial ones; episodes
+            under way are finished.
+        test_episode_interval: run a test before every k-th episode; 0: none.
         waits: when a lane waits for training: "never", between "episodes", or after "steps".
-        initial_steps: that all lanes collect before the first one waits.
-        on_episode: called with each episode's statistics, by the lane's thread.
+        initial_steps: number of steps that all lanes together collect before the first wait.
+        on_episode: called with each episode's statistics, in a thread of the lane.
         after_step: called after each step, in the environment's thread.
     """
 
@@ -62,11 +64,11 @@ class Plan:
 
     @property
     def collected_steps(self) -> int:
-        """Steps since the beginning that became samples."""
+        """Number of steps since the plan was made that became samples."""
         return sum(lane.loop.collected_steps for lane in self.lanes) - self._collected_before
 
     def begins_another(self) -> bool:
-        """Whether a lane is to begin another episode, which it does then."""
+        """Whether a lane should begin another episode; if so, it counts as begun."""
         return (
             self.collected_steps < self.nb_steps + self.initial_steps
             and next(self._begun) < self.nb_episodes
@@ -74,16 +76,16 @@ class Plan:
 
 
 class Lane:
-    """One environment of a worker. A fault in it is its own: the others go on.
+    """One environment of a worker. Its faults do not affect the other lanes.
 
     Attributes:
         loop: the control loop.
-        env: its environment, supervised.
-        intake: where policies come from.
+        env: the loop's supervised environment.
+        intake: provides policies.
     """
 
     def __init__(self, loop: ControlLoop, max_samples_per_episode: float = math.inf) -> None:
-        """Take over a control loop, whose longer episodes are cut unless a plan says otherwise."""
+        """Take over a control loop; longer episodes are cut unless a plan says otherwise."""
         self.loop = loop
         self._max_samples = max_samples_per_episode
         self.env = loop.env
@@ -91,14 +93,14 @@ class Lane:
         self.intake = loop.driver.intake
         # whether the next episode is a test of the same policy
         self._retests, self._repeats = Retests(), False
-        self._trained = 0  # the training steps that entries up to this one allow are made
+        self._trained = 0  # the training steps that entries up to this one allow are done
         self._changed = threading.Condition()
-        self._before, self._newest = 0, 0  # the entries of the step before the newest, and of that
+        self._before, self._newest = 0, 0  # entries after the step before the newest, and after it
 
     # -- in the environment's thread ---------------------------------------------------------------
 
     def _steps(self, plan: Plan, tests: Iterator[bool]) -> Iterator[None]:
-        """Drive an episode for each of `tests`; yields after each step.
+        """Run an episode for each of `tests`; yield after each step.
 
         Raises:
             EnvironmentFaultError: the environment raised.
@@ -134,9 +136,9 @@ class Lane:
             loop.driver.holds = False
 
     def _tests(self, plan: Plan) -> Iterator[bool]:
-        """For each episode, whether it is a test. It goes on where it was after a fault.
+        """Yield, for each episode, whether it is a test. After a fault, it continues where it was.
 
-        A test that is repeated takes the place of one that comes later.
+        A repeated test takes the place of a later one.
         """
         interval = plan.test_episode_interval if self is plan.lanes[0] else 0
         self._repeats, repeated = False, 0
@@ -157,10 +159,11 @@ class Lane:
             self._await_training(plan, all_of_it=True)
 
     def _await_training(self, plan: Plan, all_of_it: bool = False) -> None:
-        """After a step, hold still until the training steps of the one before it are made; or
-        `all_of_it`.
+        """After a step, wait until the training steps that the step before it allows are done or,
+        with `all_of_it`, all of them.
 
-        So one task of each lane may wait while its next step is under way, and no more.
+        So in each lane the training for one step may be pending while the next step is under way,
+        but no more.
 
         Raises:
             StoppedError: a stop was requested.
@@ -182,12 +185,14 @@ class Lane:
     def drive(
         self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]
     ) -> None:
-        """Run episodes, whatever the environment does; within `tuned`, as often as the
-        environment's thread is made.
+        """Run the episodes of a plan, and rebuild the environment after each fault.
+
+        `tuned` makes a context from the native id of the environment's thread; it is entered anew
+        for each such thread.
 
         Raises:
             StoppedError: a stop was requested.
-            EnvironmentFaultError: the environment fails again and again.
+            EnvironmentFaultError: the environment keeps failing.
         """
         tests = self._tests(plan)
         self.env.revive()
@@ -208,8 +213,8 @@ class Lane:
         self.env.brake.pull()
 
     def steps(self, plan: Plan) -> Iterator[None]:
-        """The same in the caller's thread: yields after each step, and goes on when the next one is
-        asked for.
+        """Do the same in the caller's thread: yield after each step, and continue when the next one
+        is requested.
         """
         tests = self._tests(plan)
         while True:
@@ -238,13 +243,15 @@ class Lane:
     # -- any thread --------------------------------------------------------------------------------
 
     def note_trained(self, incarnation: int, entry: int) -> None:
-        """The training steps are made that the entries of an incarnation up to this one allow."""
+        """Record that the training steps allowed by an incarnation's entries up to `entry` are
+        done.
+        """
         if self.loop.samples is not None and self.loop.samples.incarnation == incarnation:
             with self._changed:
                 self._trained = max(self._trained, entry)
                 self._changed.notify_all()
 
     def refill(self) -> None:
-        """Have files ready for samples."""
+        """Prepare files for samples."""
         if self.loop.samples is not None:
             self.loop.samples.refill()

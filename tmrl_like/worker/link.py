@@ -1,10 +1,10 @@
-"""The link: a worker's half of the conversation with the server, beside the process that drives the
+"""The link: a worker's connection to the server, in a process beside the one that drives the
 environment.
 
-It sends what the control loops left in their sample logs, and has checked policies ready for them.
-The two meet in a folder in shared memory, whatever happens to one of them, and tell each other the
-rest in a few messages: once when it starts (`Setup`), then five times a second, and when something
-changes. It imports neither torch nor gymnasium nor any code of the user's.
+It sends what the control loops have appended to their sample logs, and has checked policies ready
+for them. The two processes share a folder in shared memory, whatever happens to one of them, and
+exchange the rest in a few messages: one when the link starts (`Setup`), then five times a second,
+and when something changes. The link imports neither torch nor gymnasium nor any of the user's code.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ from tmrl_like.worker.slots import PolicySlots
 
 _TICK_S = 0.01
 _AWAITING_TICK_S = 0.001
-_ORPHAN_FLUSH_S = 3.0  # for how long it sends what is left when the other process is gone
+_ORPHAN_FLUSH_S = 3.0  # how long it sends what is left after the other process has ended
 
 
 @dataclass(eq=False)
 class WorkerRole:
-    """Sends what the control loop left in the sample log, has new weights ready for it (see
-    `session.Role`).
+    """Sends what the control loops have appended to the sample logs, and has new weights ready for
+    them (see `session.conversation.Role`).
 
     Attributes:
         outbox: sends the samples.
         gate: checks policies.
-        slots: where they are.
-        files: keeps them on disk.
-        condition: the control loops'; any thread replaces it.
-        tell: takes what the control loops are to know.
-        is_final: what the gate lets through is fit to act; else somebody else appends it to `fit`.
+        slots: where the policies are.
+        files: keeps policies on disk.
+        condition: the control loops' condition; any thread replaces it.
+        tell: passes messages to the control loops' side.
+        is_final: whether every policy that passes the gate is fit to act; if not, the other side
+            checks it, and its word is then appended to `fit`.
         fit: words of policies that are to be kept on disk; any thread appends.
     """
 
@@ -78,15 +79,15 @@ class WorkerRole:
 
     def __post_init__(self) -> None:
         self.fit: deque[int] = deque()
-        # of the newest welcome, 0: nobody trains; None: there was none yet
+        # from the newest welcome; 0: there is no trainer yet; None: no welcome yet
         self._feed: int | None = None
         self._policy_received = 0
         self._beat_is_due = False
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """Send again what may be lost: to another trainer perhaps, or because a connection broke.
+        """Send again what may be lost, because there is another trainer or a connection broke.
 
-        First a beat: by it the trainer knows how old samples are.
+        A beat goes first: it tells the trainer how old samples are.
         """
         self._beat_is_due = True
         is_another_trainer = welcome.feed != (self._feed or 0)
@@ -98,13 +99,13 @@ class WorkerRole:
         self._feed = welcome.feed
 
     def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
-        """Acknowledgements, dismissals of what earlier processes left, and policies."""
+        """Handle acknowledgements, dismissals of what earlier processes left, and policies."""
         if isinstance(message, m.PolicyFrame):
             if message.index == message.frames - 1:
                 self._policy_received = message.version
                 self._beat_is_due = True
             if not self.condition.expert and (word := self.gate.add(message, body)):
-                if self.is_final:  # a control loop sees its word
+                if self.is_final:  # control loops see its word in the slots
                     self.fit.append(word)
                 else:
                     self.tell(Published())
@@ -144,7 +145,7 @@ class WorkerRole:
         )
 
     def known(self) -> Condition:
-        """The worker's condition, with what the link knows."""
+        """Return the worker's condition, with what the link knows."""
         outbox = self.outbox
         waiting, lost = outbox.unacknowledged_samples(), outbox.lost_samples
         alarm = self.gate.verdicts.alarm
@@ -152,7 +153,7 @@ class WorkerRole:
 
 
 class Link:
-    """The connection and all that it does, in the threads of whoever makes it."""
+    """The connection and all its work, in threads of the process that makes it."""
 
     def __init__(
         self,
@@ -161,13 +162,13 @@ class Link:
         tell: Callable[[FromLink], None],
         leaving: threading.Event,
     ) -> None:
-        """Take over what is in the sample log, and connect, without waiting for the server.
+        """Take over what is in the sample logs, and connect without waiting for the server.
 
         Args:
-            setup: what it does.
-            messages: what the control loops' side says, until it has ended.
-            tell: takes what that side is to know, from any thread.
-            leaving: when it is set, `serve` sends what is left, and returns.
+            setup: what the link is to do.
+            messages: messages from the control loops' side, until it ends.
+            tell: passes messages to that side, from any thread.
+            leaving: when it is set, `serve` sends what is left and returns.
         """
         self._tell = tell
         self._leaving = leaving
@@ -230,8 +231,8 @@ class Link:
         self._leaving.set()
 
     def serve(self) -> None:
-        """Say how it is, and write what is to be kept, until it is to leave; then send what is
-        left.
+        """Report the condition, and write policies to disk, until it is time to leave; then send
+        what is left.
         """
         is_over = False
         while not is_over:
@@ -241,7 +242,7 @@ class Link:
         self._outbox.hasten()
         try:
             self._session.check()
-            if self._role.pending():  # it may have just begun
+            if self._role.pending():  # the connection may have only just begun
                 self._session.wait_connected(self._flush_s)
         except Exception as error:
             self._tell(failure(error))
@@ -257,7 +258,9 @@ def run_link(
     tell: Callable[[FromLink], None],
     start: Callable[[Setup], threading.Event],
 ) -> None:
-    """Be a link, from its `Setup` on, for which `start` returns what is set when it is to leave."""
+    """Run a link from its `Setup` on; `start` returns the event that is set when the link is to
+    leave.
+    """
     setup = next(messages, None)
     if isinstance(setup, Setup):  # else the other side ended before it was ready
         try:
@@ -269,8 +272,8 @@ def run_link(
 
 
 def failure(error: BaseException) -> Failed:
-    """An error as the control loops' side raises it; a ShortageError: another link may find what
-    this one did not.
+    """Return an error in the form in which it reaches the control loops' side. A shortage becomes a
+    ShortageError: another link may find what this one lacked.
     """
     if isinstance(error, TmrlLikeError):
         return Failed(type(error).__name__, str(error))

@@ -1,4 +1,4 @@
-"""The worker's end of its link, which lives in a process of its own, or in threads of this one."""
+"""The worker's end of its link, which lives in a separate process, or in threads of this one."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ from tmrl_like.worker.link_messages import (
 log = logging.getLogger("tmrl_like.worker")
 
 _READY_WITHIN_S = 120.0
-_LEAVES_WITHIN_S = 3.0  # beside the time to send what is left
-_SOON_S = 5.0  # a link that ends sooner than that after its start is started again later
+_LEAVES_WITHIN_S = 3.0  # in addition to the time to send what is left
+_SOON_S = 5.0  # a link that ends sooner than this is started again after a pause
 _PAUSE_S = 1.0
 
 
 class LinkProcess:
-    """A link in a process, which waits for its `Setup`.
+    """A link in a separate process, which waits for its `Setup`.
 
     Attributes:
-        process: where it lives.
-        messages: what it says, until it has ended.
-        send: tells it something; nothing where it has ended. Any thread.
+        process: the process that it runs in.
+        messages: messages from the link, until it ends.
+        send: sends a message to the link; does nothing if it has ended. Any thread.
     """
 
     def __init__(self) -> None:
-        """Start it; ShortageError: the system gives no process, or no descriptors for it."""
+        """Start the process. Raises ShortageError if the system provides no process, or no
+        descriptors for it.
+        """
         script = Path(__file__).with_name("link_process.py")
         try:
             self.process = start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -67,7 +69,9 @@ class LinkProcess:
         self.send: Callable[[ToLink], None] = MessageWriter(to_link)
 
     def end(self) -> str:
-        """End it, if it has not ended; says how it did. Twice is fine."""
+        """End the process, if it is still running; return how it ended. Calling it twice is
+        fine.
+        """
         self.process.kill()
         code = self.process.wait()
         for pipe in self._pipes:
@@ -76,12 +80,12 @@ class LinkProcess:
 
 
 class LinkThread:
-    """The same in threads of this process."""
+    """A link in threads of this process, used like `LinkProcess`."""
 
     process = None
 
     def __init__(self) -> None:
-        """Start it; raises as `start_thread`."""
+        """Start the thread. Raises as `start_thread` does."""
         self._to_link: SimpleQueue[ToLink | None] = SimpleQueue()
         self._from_link: SimpleQueue[FromLink | None] = SimpleQueue()
         self.messages: Iterator[FromLink] = iter(self._from_link.get, None)
@@ -99,26 +103,28 @@ class LinkThread:
             self._from_link.put(None)
 
     def end(self) -> str:
-        """Have it send what is left, if it has not ended. Twice is fine."""
+        """Have the link send what is left, if it is still running; return a line for messages.
+        Calling it twice is fine.
+        """
         self._to_link.put(None)
         return "the link's thread ended"
 
 
 def start_link(in_process: bool, transport: str | None) -> LinkProcess | LinkThread:
-    """A link that waits for its `Setup`: in a process, or in a thread, which the transport "inproc"
-    needs.
+    """Start a link that waits for its `Setup`: in a process, or in a thread, which the transport
+    "inproc" needs.
     """
     return LinkProcess() if in_process and transport != "inproc" else LinkThread()
 
 
 class LinkClient:
-    """Has a link run, and answers it. When it ends before it is to leave, another one goes on where
-    it was.
+    """Runs a link, and handles its messages. A link that ends before it is asked to is replaced by
+    another one, which continues its work.
 
     Attributes:
-        connected: whether the server let this worker in and still answers.
-        status: how the worker is, as the link said it last.
-        servers: that the link may dial, HOST:PORT.
+        connected: set while the server has let this worker in and answers.
+        status: the worker's condition, as last reported by the link.
+        servers: addresses that the link may dial, HOST:PORT.
     """
 
     def __init__(
@@ -128,16 +134,16 @@ class LinkClient:
         make_condition: Callable[[], Condition],
         lanes: Sequence[Lane],
     ) -> None:
-        """Wait until the link runs; not for the server. It is ended by `close`.
+        """Wait until the link runs, but not for the server. `close` ends it.
 
         Args:
-            link: was just started.
+            link: a link that was just started.
             setup: what it is to do.
-            make_condition: says how the worker is.
-            lanes: are told what the link says.
+            make_condition: returns the worker's condition.
+            lanes: the worker's lanes, which receive what the link reports.
 
         Raises:
-            TmrlLikeError: what the link cannot do.
+            TmrlLikeError: the link cannot do its work.
         """
         self.connected = threading.Event()
         self.status = setup.condition
@@ -147,8 +153,8 @@ class LinkClient:
         self._make_condition = make_condition
         self._lanes = lanes
         self._failure: BaseException | None = None
-        self._is_ready = threading.Event()  # or never will be
-        # held while a link is told what to do, and that it is to leave
+        self._is_ready = threading.Event()  # also set if the link will never be ready
+        # held while a link gets its setup, and while it is asked to leave
         self._changing = threading.Lock()
         self._leave: Leave | None = None
         self._leaving = threading.Event()
@@ -162,15 +168,15 @@ class LinkClient:
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
-        """The newest one in which the link lives; None: it lives in this one."""
+        """The link's newest process; None: the link lives in this one."""
         return self._link.process
 
     def send(self, message: ToLink) -> None:
-        """Let the link know. Any thread."""
+        """Send a message to the link. Any thread."""
         self._link.send(message)
 
     def check(self) -> None:
-        """Raise what ended the connection, if anything did; see `Session.check`."""
+        """Raise the error that ended the connection, if there is one; see `Session.check`."""
         if self._failure is not None:
             raise self._failure
 
@@ -178,7 +184,7 @@ class LinkClient:
         """Have the link, or the one that is being started, send what is left within `flush_s`, and
         end it.
 
-        Twice is fine.
+        Calling it twice is fine.
         """
         with self._changing:
             self._leave = Leave(flush_s, self._make_condition())
@@ -190,7 +196,7 @@ class LinkClient:
     # -- the thread that answers -------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Have one link after the other, until one was to leave, or says what ended the
+        """Run one link after another, until one was asked to leave, or reports what ended the
         connection.
         """
         link: LinkProcess | LinkThread | None = self._link
@@ -211,7 +217,7 @@ class LinkClient:
             link = self._start_again()
 
     def _introduce(self, link: LinkProcess | LinkThread) -> None:
-        """Tell a link what to do, before anybody else tells it anything."""
+        """Send a link its setup, before it gets any other message."""
         with self._changing:
             link.send(msgspec.structs.replace(self._setup, condition=self._make_condition()))
             self._link = link
@@ -219,8 +225,8 @@ class LinkClient:
                 link.send(self._leave)
 
     def _start_again(self) -> LinkProcess | LinkThread | None:
-        """Start another one, as soon as the machine has what it needs; None: nobody waits for that
-        any more.
+        """Start another link as soon as the machine has what it needs; return None if the client is
+        closed first.
         """
         while True:
             try:
@@ -233,7 +239,9 @@ class LinkClient:
                 return None
 
     def _answer(self, link: LinkProcess | LinkThread) -> None:
-        """Hear a link, until it has ended, or asks for another one: that may find what it lacks."""
+        """Handle a link's messages, until it has ended, or lacks something that another link may
+        find.
+        """
         for message in link.messages:
             if (
                 isinstance(message, Failed)
@@ -246,7 +254,7 @@ class LinkClient:
                 self._on_message(message)
             except TmrlLikeError as error:
                 self._fail(error)
-            except Exception as error:  # of the user's actor
+            except Exception as error:  # from the user's actor
                 log.exception("a policy cannot be taken")
                 self._fail(error)
 
@@ -285,7 +293,7 @@ class LinkClient:
         self._is_ready.set()
 
     def _say_once(self, level: int, line: str) -> None:
-        """Write a line that was not written since a link was ready."""
+        """Log a line that was not logged since a link was last ready."""
         if line not in self._said:
             self._said.add(line)
             log.log(level, "%s", line)

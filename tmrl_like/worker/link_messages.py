@@ -1,8 +1,8 @@
-"""What a worker and its link tell each other: when the link starts, five times a second, and when
+"""The messages between a worker and its link: when the link starts, five times a second, and when
 something changes.
 
-Between two processes, a message is 4 bytes for its length, and msgpack; between threads it is
-handed over.
+Between two processes, a message is sent as its length in 4 bytes, followed by msgpack; between
+threads, the object itself is passed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _T = TypeVar("_T")
 
 
 class _Told(msgspec.Struct, array_like=True, tag=True):
-    """Base of what the two tell each other."""
+    """Base of the messages between a worker and its link."""
 
 
 class Setup(_Told):
-    """To the link, first: what it does."""
+    """To the link, first: what it is to do."""
 
     worker: str
-    folder: str  # of the entries
-    incarnations: list[int]  # of the control loops, a lane each
+    folder: str  # with the entries
+    incarnations: list[int]  # of the control loops, one per lane
     shared: str  # folder of the policy slots
     outbox: OutboxOptions
     transport: str
@@ -44,12 +44,12 @@ class Setup(_Told):
     keys: str
     limits: TransportOptions
     spaces: Spaces
-    weights: str  # files; empty: none
-    history: str
+    weights: str  # file of the newest weights; empty: none
+    history: str  # path prefix of the weights that are kept; empty: none
     model_history: int
     actor: str  # its class, for messages
     manifest: Manifest
-    network: NetworkSpec | None  # None: the link does not know what a policy computes
+    network: NetworkSpec | None  # None: the link cannot compute a policy's actions
     probes: bytes  # float32 [N, R], flat observations
     log_level: int
     epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
@@ -63,21 +63,21 @@ class Fit(_Told):
 
 
 class Hasten(_Told):
-    """To the link: what was appended so far shall leave now."""
+    """To the link: send now what was appended so far."""
 
 
 class Leave(_Told):
-    """To the link: send what is left, for so long at most, and end."""
+    """To the link: send what is left, for at most `flush_s`, and end."""
 
     flush_s: float
     condition: Condition
 
 
 class Status(_Told):
-    """From the link, as soon as it runs, then five times a second."""
+    """From the link, as soon as it runs, and then five times a second."""
 
     connected: bool
-    condition: Condition  # the worker's, as the next beat says it
+    condition: Condition  # the worker's, as in the next beat
 
 
 class Published(_Told):
@@ -85,16 +85,14 @@ class Published(_Told):
 
 
 class Trained(_Told):
-    """From the link: the training steps are made that the entries of a lane up to this one
-    allow.
-    """
+    """From the link: the training steps that a lane's entries up to this one allow are done."""
 
     incarnation: int
     entry: int
 
 
 class LogLine(_Told):
-    """From the link."""
+    """From the link: a line for the log."""
 
     logger: str
     level: int
@@ -115,7 +113,7 @@ FROM_LINK: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 
 
 def messages_in(file: IO[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> Iterator[_T]:
-    """The messages that come in a file, which waits for them and has no buffer; until its end."""
+    """Yield the messages in a file without a buffer, waiting for each of them, until its end."""
     while len(size := _read(file, 4)) == 4:
         data = _read(file, int.from_bytes(size, "little"))
         if len(data) == int.from_bytes(size, "little"):
@@ -123,7 +121,9 @@ def messages_in(file: IO[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> Iterat
 
 
 def _read(file: IO[bytes], size: int) -> bytearray:
-    """So many bytes; fewer at the end. A thread that waits here holds no lock of the file."""
+    """Return `size` bytes, or fewer at the end. A thread that waits here holds no lock of the
+    file.
+    """
     data = bytearray()
     while len(data) < size and (more := file.read(size - len(data))):
         data += more
@@ -131,15 +131,15 @@ def _read(file: IO[bytes], size: int) -> bytearray:
 
 
 class MessageWriter:
-    """Writes messages; any thread calls it."""
+    """Writes messages to a file. Any thread."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """`file` takes bytes, and has no buffer."""
+        """Take a binary file without a buffer."""
         self._file = file
         self._lock = threading.Lock()
 
     def __call__(self, message: ToLink | FromLink) -> None:
-        """Write one; nothing where the other side has ended."""
+        """Write a message; do nothing if the other side has ended."""
         data = msgspec.msgpack.encode(message)
         with self._lock, contextlib.suppress(OSError, ValueError):
             write_whole(self._file, len(data).to_bytes(4, "little") + data)

@@ -1,4 +1,4 @@
-"""The link as a process of its own; started by `link_client`, with pipes as standard input and
+"""The link as a separate process; started by `link_client`, with pipes as standard input and
 output.
 """
 
@@ -21,7 +21,7 @@ from tmrl_like.worker.link_messages import (
     messages_in,
 )
 
-_KEEP_BYTES = 64 << 20  # of freed memory: one packet's is the next one's
+_KEEP_BYTES = 64 << 20  # of freed memory: the next packet uses it again
 
 
 class _ToParent(logging.Handler):
@@ -36,16 +36,16 @@ class _ToParent(logging.Handler):
 
 
 def main() -> None:
-    """Serve until the other process says so, or has ended."""
+    """Serve until the other process asks the link to leave, or has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # not a real-time priority of the thread that starts it; and on Linux it
+    # do not inherit a real-time priority from the thread that starts this process
     if hasattr(os, "sched_setscheduler"):
-        # wakes up without taking the processor from anybody
+        # on Linux, also wake up without taking the processor from another process
         policy = getattr(os, "SCHED_BATCH", os.SCHED_OTHER)
         os.sched_setscheduler(0, policy, os.sched_param(0))
     keep_freed_memory(_KEEP_BYTES)
     tell = MessageWriter(os.fdopen(os.dup(1), "wb", 0))
-    os.dup2(2, 1)  # what anything prints is no message
+    os.dup2(2, 1)  # printed text must not end up among the messages
 
     def start(setup: Setup) -> threading.Event:
         logger, leaving = logging.getLogger("tmrl_like"), threading.Event()

@@ -1,4 +1,4 @@
-"""How a worker runs its environment."""
+"""Options of a rollout worker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ MAX_PRIORITY = 99
 
 
 Said: TypeAlias = str | float
-"""What a person says: "success", "failure", "reset-done", or a reward."""
+"""A person's signal: "success", "failure", "reset-done", or a reward."""
 
 
 def to_said(value: Said) -> Said:
-    """What somebody wrote -> what is meant; ConfigError: nothing."""
+    """Return the signal that a key's setting or a command stands for. Raises ConfigError for
+    anything else.
+    """
     if value in ("success", "failure", "reset-done"):
         return value
     try:
@@ -46,20 +48,20 @@ def to_said(value: Said) -> Said:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOptions(Options):
-    """What a person says who watches the first environment.
+    """Options for a person who watches the first environment and signals how it goes.
 
     Attributes:
-        watches: somebody does: hear `tmrl-like signal`, too. So it is with `keys` or a
-            `reset_prompt`.
-        keys: what each key says when it is pressed, by its name (enter, f5, w), whatever window has
-            the focus, or button of a gamepad (button 0): success, failure, reset-done, or a number,
-            which is a reward; none: nothing.
-        reaction_s: for how long after something has happened a person presses the key; for so long,
-            and a moment more, steps are held back before they are appended.
+        watches: whether a person watches, so that the signals of `tmrl-like signal` are read.
+            Implied by `keys` and by `reset_prompt`.
+        keys: the signal that each key sends when it is pressed, whichever window has the focus: a
+            key by its name (enter, f5, w), or a gamepad's button (button 0). A signal is success,
+            failure, reset-done, or a number, which is a reward. none: no keys.
+        reaction_s: how long after an event a person presses the key. Steps are held back for this
+            time, and a moment longer, before they are appended.
         success_reward: added to the reward of the step in which an episode succeeds.
-        failure_reward: added where it fails.
-        reset_prompt: what a person is to do before each reset, which waits for reset-done; empty:
-            resets wait for nobody.
+        failure_reward: added to the reward of the step in which an episode fails.
+        reset_prompt: what a person is asked to do before each reset, which then waits for
+            reset-done; empty: resets do not wait.
     """
 
     watches: bool = False
@@ -77,39 +79,40 @@ class PersonOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Options):
-    """How a worker runs its environment.
+    """Options of a worker: how it runs its environment.
 
     Attributes:
-        envs: environments, each in a thread of its own, with its own episodes; all act with one
-            policy.
-        device: where the actor computes.
+        envs: number of environments, each in its own thread and with its own episodes; all act with
+            one policy.
+        device: device on which the actor computes.
         max_samples_per_episode: a longer episode is cut and counts as truncated.
         model_history: keep every k-th policy received; 0: none.
         hang_timeout_s: a step or reset of the environment that takes longer is a fault, and the
             environment is rebuilt.
-        own_thread: let the environment live in a thread of its own; false: in the one that runs it,
-            which windows may need on macOS (the main thread), and without a way out of a hang.
-        link_process: let the connection live in a process of its own, which encodes, sends,
-            receives and checks beside the environment's; false: in threads of this one. The
-            transport "inproc" always does the latter.
+        own_thread: run the environment in its own thread; false: in the thread that runs the
+            worker. An environment with windows may need that on macOS (the main thread); a hang
+            then cannot be interrupted.
+        link_process: run the connection in a separate process, which encodes and sends samples and
+            receives and checks policies beside the environment's process; false: in threads of this
+            process. The transport "inproc" always uses threads.
         wait_for_policy: hold still, before the first reset, until a policy has arrived; weights
-            that were read from their file are one. Neither experts nor standalone workers wait.
-        max_policy_age_s: for how long after it was received (by the worker's clock) a policy may
-            drive; after that, and before there is any, `safe_action` drives. With .inf there is no
-            limit, and the untrained actor explores until a policy comes. Neither experts nor
-            standalone workers have a limit.
-        safe_action: drives instead of a policy that is too old or missing, and of an action that is
-            not finite; none: the environment's default action.
-        takeover_in_tests: let test episodes be taken over as well.
-        realtime_priority: of the real-time class, 1 to 99, for the thread that steps the
-            environment; none: the ordinary class. Needs a permission; without it, the log says so,
-            and the worker runs all the same.
-        cpu_affinity: numbers of the processors for that thread, from 0; none: all.
-        spool: keep samples on disk as well, so that they outlive the worker: in this folder, or,
+            read from their file count as one. Experts and standalone workers do not wait.
+        max_policy_age_s: how long after it was received (by the worker's clock) a policy may drive;
+            after that, and before there is any policy, `safe_action` drives. With .inf there is no
+            limit, and the untrained actor explores until a policy arrives. Experts and standalone
+            workers have no limit.
+        safe_action: replaces the action of a policy that is too old or missing, and any action that
+            is not finite; none: the environment's default action.
+        takeover_in_tests: allow takeovers in test episodes as well.
+        realtime_priority: real-time priority, 1 to 99, for the thread that steps the environment;
+            none: ordinary scheduling. Needs a permission; without it, the worker logs a line and
+            runs anyway.
+        cpu_affinity: numbers of the processors that this thread may use, from 0; none: all.
+        spool: keep samples on disk as well, so that they outlive the worker: in this folder or,
             with true, in the run's. Workers of one machine may share it.
-        rollout_observations: keep observations in the rollouts that `on_rollout` gets.
-        outbox: when packets leave, and how much of them is kept.
-        person: what a person says about the first environment's episodes.
+        rollout_observations: include observations in the rollouts passed to `on_rollout`.
+        outbox: when packets are sent, and how much of them is kept.
+        person: signals of a person about the first environment's episodes.
     """
 
     envs: Positive = 1
@@ -132,23 +135,23 @@ class WorkerOptions(Options):
 
 
 class WorkerKeywords(Dial, total=False):
-    """What a worker takes by name alone, beside its options and how it reaches the server.
+    """Keyword arguments of a worker besides its options and how it reaches the server.
 
     Attributes:
-        policy: the policy file that drives, whatever is published, in place of the worker's
-            `model_path`; its version goes with each sample. None: there is none.
-        seed: decides, with the name if one is given, on the seeds of the environments' first
-            resets; None: they get none.
-        on_rollout: called with each finished episode, as a `Rollout`, in a thread of its own;
-            several are called in turn. At most four episodes of each environment wait for it,
-            further ones are dropped and counted. The arrays of actions, `info` and observations
-            must not be changed after the step that made them. None: nobody.
-        takeover: makes, from `action_space` and `default_action`, who may drive the first
-            environment in place of the policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`;
-            None: nobody.
-        action_chain: makes what each environment's actions go through, filters and limits; None:
-            nothing.
-        signals: the file to which `tmrl-like signal` appends what a person says; None: the run's.
+        policy: a policy file that drives regardless of what is published, in place of the worker's
+            `model_path`; its version is stored with each sample. None: no such file.
+        seed: determines, together with the name if one is given, the seeds of the environments'
+            first resets; None: they are not seeded.
+        on_rollout: called with each finished episode, as a `Rollout`, in a separate thread; several
+            are called in turn. At most four episodes per environment wait for it; further ones are
+            dropped and counted. The arrays of actions, `info` and observations must not change
+            after the step that made them. None: no calls.
+        takeover: makes, from `action_space` and `default_action`, the driver that may drive the
+            first environment in place of the policy (see `types.Driver`), e.g.
+            `envs.drivers.KeyDriver`; None: no takeovers.
+        action_chain: makes the chain of filters and limits that an environment's actions pass
+            through; called once for each environment. None: no chain.
+        signals: the file to which `tmrl-like signal` appends a person's signals; None: the run's.
     """
 
     policy: str | Path | None

@@ -1,5 +1,5 @@
-"""What a worker is made of: environments, lanes that drive them, the link, and the files that it
-shares with them.
+"""The parts of a worker: environments, lanes that drive them, the link, and the files that worker
+and link share.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ log = logging.getLogger("tmrl_like.worker")
 
 
 class Parts:
-    """Makes all that a worker has.
+    """Makes all parts of a worker.
 
     Attributes:
         lanes: one for each environment.
-        name: the worker's.
-        rollouts: what calls `on_rollout`; None: nobody asked for them.
-        person: who judges the first lane's episodes; None: nobody.
+        name: the worker's name.
+        rollouts: calls `on_rollout`; None: none was given.
+        person: judges the first lane's episodes; None: no person watches.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Parts:
         obs_preprocessor: ObsPreprocessor | None,
         crc_debug: bool,
     ) -> None:
-        """Make them; `closing` closes them. Other arguments, and what is raised, are
-        `RolloutWorker`'s.
+        """Make the parts; `closing` closes them. The other arguments, and what is raised, are those
+        of `RolloutWorker`.
         """
         self._options, self._keywords, self._closing = options, keywords, closing
         self._actor_module_cls = actor_module_cls
@@ -96,7 +96,7 @@ class Parts:
         actors = [self._make_actor() for _ in envs]
         self._actor = actors[0]
         network = self._actor.in_numpy()
-        # the link does not know what others compute
+        # the link cannot compute the actions of other actors
         self._network = None if network is None else network.spec
         intakes = self._make_intakes(actors)
         takeover = self._make_takeover(envs[0])
@@ -133,11 +133,11 @@ class Parts:
 
     def _make_network(self) -> NetworkActor:
         network = self._make_actor().in_numpy()
-        assert network is not None  # as the others are
+        assert network is not None  # like the other actors
         return network
 
     def _make_takeover(self, env: SupervisedEnv) -> Takeover | None:
-        """Whoever takes over, takes over the first lane."""
+        """Make the takeover, which is for the first lane only."""
         make_driver = self._keywords.get("takeover")
         if make_driver is None:
             return None
@@ -187,9 +187,7 @@ class Parts:
     # -- what the worker shares with its link ------------------------------------------------------
 
     def _make_logs(self) -> list[SampleLog]:
-        """Where each lane appends its samples; raises ConfigError where the folder cannot be
-        used.
-        """
+        """Make each lane's log of samples. Raises ConfigError if the folder cannot be used."""
         options = self._options
         spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
         self._folder = folder = self._open_folder(
@@ -197,7 +195,7 @@ class Parts:
         )
         self.name = folder.worker
         self._memory = folder if folder.is_private else self._open_folder(None, folder.worker)
-        # the link drops the oldest before that
+        # the link drops the oldest samples before the logs are full
         room_bytes = options.outbox.kept_bytes(folder.is_private) * 5 // 4
         logs = []
         for _ in range(options.envs):
@@ -211,8 +209,8 @@ class Parts:
         return folder
 
     def _make_intakes(self, actors: Sequence[Actor]) -> Sequence[PolicyIntake]:
-        """Where policies come from, for each lane; raises ConfigError where there is no room for
-        them.
+        """Make each lane's intake of policies. Raises ConfigError if there is no room for
+        policies.
         """
         if not self._logs:
             return [PolicyIntake(self._probe) for _ in actors]
@@ -246,10 +244,11 @@ class Parts:
         weights: Path | None,
         history: Path | None,
     ) -> LinkClient:
-        """Have the link do its work: whom it dials, and where it keeps the newest weights, and
-        every k-th.
+        """Start the work of the link: dial one of the servers, and keep the newest policy in the
+        file `weights` and every k-th one with the prefix `history`.
 
-        `make_condition` says how the worker is. Not for a standalone one, which has no link.
+        `make_condition` returns the worker's condition. Not for a standalone worker, which has no
+        link.
         """
         assert self._link is not None
         client = LinkClient(
@@ -294,13 +293,14 @@ class Parts:
     # -- policies from the disk --------------------------------------------------------------------
 
     def load_policy(self, kept: Path | None, is_needed: bool) -> None:
-        """Have all lanes act with the `policy` of the keywords, else with the one that was kept, if
-        there is one.
+        """Have all lanes act with the `policy` of the keywords or, without one, with the file
+        `kept`, if it exists.
 
-        A kept one that is damaged, and not `is_needed`, is put aside.
+        If `kept` is damaged and not `is_needed`, it is renamed.
 
         Raises:
-            PolicyError: it does not fit the actor, or is not fit to act; or its file is damaged.
+            PolicyError: the policy does not fit the actor, or is not fit to act, or its file is
+                damaged.
         """
         policy = self._keywords.get("policy")
         path = kept if policy is None else Path(policy)
@@ -320,8 +320,8 @@ class Parts:
 
 
 def _seed_of(seed: int, name: str, number: int) -> int:
-    """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's
-    number.
+    """Return an environment's seed: 31 bits that follow from the seed, the worker's name and the
+    environment's number.
     """
     entropy = (seed, zlib.crc32(name.encode()), number)
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1

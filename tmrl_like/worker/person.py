@@ -1,5 +1,5 @@
-"""A person watches an environment, says how it goes, and resets it: by key, by gamepad, by command,
-or by a script.
+"""A person who watches an environment, signals how it goes, and resets it: by key, gamepad, command
+or script.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _BUTTON = "button "
 
 
 class Person:
-    """Listens in a thread of its own, and keeps what was said until the control loop, which never
-    waits, takes it.
+    """Collects a person's signals in its own thread, and keeps them until the control loop, which
+    never waits, takes them.
 
     Attributes:
-        options: what they say.
-        said: about episodes, oldest first: a reward, whether the episode ends, and when what it is
-            about was seen, in seconds of `time.perf_counter`.
-        has_reset: a reset is done.
+        options: what the keys signal, and what the signals are worth.
+        said: signals about episodes, oldest first: a reward, whether the episode ends, and when the
+            person saw the event, in seconds of `time.perf_counter`.
+        has_reset: set when the person has signalled that a reset is done.
     """
 
     def __init__(self, options: PersonOptions, file: Path) -> None:
-        """Begin to listen, also to the lines that `tmrl-like signal` appends to a file.
+        """Start listening, also to the lines that `tmrl-like signal` appends to `file`.
 
         Raises:
             ConfigError: there is no such key, or no screen.
-            MissingExtraError: what reads keys or a gamepad is not installed.
+            MissingExtraError: the package that reads keys or a gamepad is not installed.
         """
         self.options = options
         self.said: deque[tuple[float, bool, float]] = deque()
@@ -57,7 +57,7 @@ class Person:
         self._thread = start_thread(self._run, "tmrl-person")
 
     def _look_at(self, name: str) -> Callable[[], bool]:
-        """What says whether a key or button is down."""
+        """Return a function that tells whether a key or button is down."""
         if name.startswith(_BUTTON):
             self._pad = self._pad or Gamepad()
             return partial(self._pad.is_down, int(name.removeprefix(_BUTTON)))
@@ -65,8 +65,8 @@ class Person:
         return partial(self._keyboard.is_down, self._keyboard.key(name))
 
     def say(self, said: Said) -> None:
-        """Say success, failure, reset-done or a reward, from any thread; ConfigError: it is none of
-        them.
+        """Signal success, failure, reset-done or a reward. Any thread. Raises ConfigError for
+        anything else.
         """
         seen_at = time.perf_counter() - self.options.reaction_s
         match to_said(said):
@@ -98,7 +98,7 @@ class Person:
         self._down = down
 
     def close(self) -> None:
-        """Listen no more. Twice is fine."""
+        """Stop listening. Calling it twice is fine."""
         self._closing.set()
         self._thread.join(_ENDS_WITHIN_S)
         self._lines.close()

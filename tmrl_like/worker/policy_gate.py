@@ -1,5 +1,5 @@
-"""The link's half of a policy's way to the control loop: what is received is checked before it can
-be taken.
+"""The link's part in bringing a policy to the control loop: what is received is checked before it
+can be taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_WAITING = 10
 
 
 class Verdicts:
-    """Says which policies are refused, and why, once for as long as the reason stays the same.
+    """Logs which policies are refused, and why: once for as long as the reason stays the same.
 
     Attributes:
         alarm: why the newest policy was refused; empty: it was not.
@@ -44,7 +44,7 @@ class Verdicts:
         self._reason = ""
 
     def refuse(self, version: int, error: Exception) -> None:
-        """The policy is not fit to act."""
+        """Report that a policy is not fit to act."""
         self._refused += 1
         if str(error) != self._reason:
             self._reason = str(error)
@@ -54,17 +54,17 @@ class Verdicts:
             log.error("%s", self.alarm)
 
     def accept(self, version: int) -> None:
-        """The policy is fit to act."""
+        """Report that a policy is fit to act."""
         if self.alarm:
             log.info("policy %d is fit to act again; %d were refused", version, self._refused)
         self._refused, self._reason, self.alarm = 0, "", ""
 
 
 class PolicyGate:
-    """Receives policies into slots that are free, checks them, and has the newest ready.
+    """Receives policies into free slots, checks them, and makes the newest one ready.
 
     Attributes:
-        verdicts: on those that were received.
+        verdicts: on the policies received.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class PolicyGate:
         network: Network | None,
         probes: Floats,
     ) -> None:
-        """Put the parts together.
+        """Prepare to receive policies.
 
         Args:
             slots: where policies go.
             actor: name of the actor's class, for messages.
-            manifest: what a policy must hold.
-            network: what a policy computes; None: this process does not know, and the other one
-                probes.
-            probes: float32 [N, R], flat observations that a policy must have an answer to.
+            manifest: the parameters that a policy must hold.
+            network: computes the actions of a policy; None: this process cannot, and the other one
+                probes policies.
+            probes: float32 [N, R], flat observations for which a policy must have an action.
         """
         self.verdicts = Verdicts()
         self._slots = slots
@@ -96,7 +96,9 @@ class PolicyGate:
         self._assembler = PolicyAssembler(self._memory_for)
 
     def _memory_for(self, manifest: Manifest) -> memoryview:
-        """A slot, where the policy that begins has the right parameters."""
+        """Return a free slot's memory for a policy that begins to arrive. Raises PolicyError if its
+        parameters do not fit.
+        """
         refuse_misfit(self._actor, self._manifest, manifest)
         self._slot = self._slots.free_slot()
         memory = memoryview(self._slots.slots[self._slot].data)
@@ -104,7 +106,7 @@ class PolicyGate:
         return memory
 
     def add(self, frame: m.PolicyFrame, body: memoryview) -> int:
-        """Take a frame; returns the word of the policy that is ready with it, or 0."""
+        """Take a frame; return the word of the policy that it makes ready, or 0."""
         try:
             if self._assembler.add(frame, body) is None:
                 return 0
@@ -118,7 +120,7 @@ class PolicyGate:
 
     def _check(self) -> None:
         weights = self._slots.slots[self._slot]
-        if list(self._received.manifest) != list(self._manifest):  # the same in another order
+        if list(self._received.manifest) != list(self._manifest):  # same names, other order
             came = self._received._replace(data=bytes(weights.data)).arrays()
             for name, values in weights.arrays().items():
                 values[...] = came[name]
@@ -131,9 +133,9 @@ class PolicyGate:
 
 
 class PolicyFiles:
-    """Keeps received weights on disk: the newest at `path`, every k-th for good.
+    """Keeps received weights on disk: the newest at `path`, every k-th permanently.
 
-    The connection's thread hands them over; another one writes them, however slow the disk is.
+    The connection's thread adds them; another thread writes them, however slow the disk is.
     """
 
     def __init__(self, path: Path | None, history_prefix: Path | None, history_every: int) -> None:
@@ -142,10 +144,10 @@ class PolicyFiles:
         self._history_every = history_every
         self._count = 0
         self._failed = False
-        self._waiting: dict[Path, Weights] = {}  # what is written to each file
+        self._waiting: dict[Path, Weights] = {}  # what is to be written to each file
 
     def add(self, version: int, weights: Weights) -> None:
-        """Take a copy, to be written. Where too many wait the oldest are left out."""
+        """Copy weights, to be written. If too many wait, the oldest are left out."""
         self._count += 1
         paths = [] if self._path is None else [self._path]
         if self._history_prefix and self._history_every and self._count % self._history_every == 0:
@@ -153,16 +155,16 @@ class PolicyFiles:
             name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
             paths.append(self._history_prefix.with_name(name))
         if paths:
-            # others go on meanwhile
+            # the slot may get another policy meanwhile
             copy = weights._replace(data=np.frombuffer(weights.data, np.uint8).copy().data)
             for path in paths:
-                self._waiting.pop(path, None)  # what is newest comes last
+                self._waiting.pop(path, None)  # so that the newest comes last
                 self._waiting[path] = copy
         for path in list(self._waiting)[:-_MAX_WAITING]:
             self._waiting.pop(path, None)
 
     def write(self) -> None:
-        """Write what waits. A full disk does not stop the worker; it is logged once."""
+        """Write the weights that wait. A full disk does not stop the worker; it is logged once."""
         try:
             while self._waiting:
                 write_weights(*self._waiting.popitem())

@@ -1,6 +1,7 @@
-"""What a worker asks of the operating system and of Python while its control loop runs.
+"""Real-time settings of the operating system and of Python, for as long as a worker's control loop
+runs.
 
-A request that is not granted is logged in one line, and the loop runs without it.
+If a request is not granted, one line is logged, and the loop runs without it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ log = logging.getLogger("tmrl_like.worker")
 
 _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
-# for how long another thread that computes in Python may keep the control thread waiting
+# how long another thread that computes in Python may keep the control thread waiting
 _SWITCH_S = 0.0002
-# objects; as in Python's own rule, whose other thresholds are ten collections of the generation
-# below
+# young objects that make a collection worthwhile, as by Python's own rule, which collects each
+# older generation after ten collections of the one below
 _YOUNG = 700
-# young objects, for which Python may interrupt the control loop: other threads make some, too
+# young objects at which Python may interrupt the control loop after all: other threads make some
 _MANY = 100_000
 
 
@@ -51,20 +52,20 @@ def real_time(
     priority: int | None = None,
     cpu_affinity: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Within it, the threads have what was asked for, and Python interrupts the control loop as
-    little as it can.
+    """Apply the requested priority and affinity while the context is open, and keep Python from
+    interrupting the control loop.
 
-    Threads and programs that the control thread starts meanwhile inherit it. What of it is
-    Python's: `_Interpreter`.
+    Threads and programs that the control thread starts meanwhile inherit both. `_Interpreter`
+    describes what changes in Python.
 
     Args:
         control: native id of the thread that steps the environment.
         helpers: native ids of threads that may hold the interpreter while the control thread waits
-            for it. They get a priority, too, else a busy processor would stop them, and with them
-            the control thread.
-        priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical",
-            whatever the number); None: the ordinary class.
-        cpu_affinity: the processors that the control thread may run on; None: all.
+            for it. They get a priority as well; otherwise a busy processor would stop them and,
+            with them, the control thread.
+        priority: real-time priority (SCHED_FIFO on Linux, 1 to 99; "time critical" on Windows,
+            whatever the number); None: ordinary scheduling.
+        cpu_affinity: the processors that the control thread may use; None: all.
     """
     undo: list[Callable[[], None]] = []
     if priority is not None:
@@ -84,12 +85,13 @@ def real_time(
 
 
 class _Interpreter:
-    """This process's Python while control loops run in it: the first one changes it, the last one
-    changes it back.
+    """This process's Python settings while control loops run: the first loop changes them, the last
+    one restores them.
 
-    Garbage is collected where nothing waits (`collect_garbage`), and without what was there before:
-    with torch imported that is some 100,000 objects, and tens of milliseconds in the middle of a
-    step. Threads that compute in Python hand over the interpreter sooner than by default.
+    Garbage is collected when nothing waits for it (`collect_garbage`), and objects that existed
+    before are not examined: with torch imported, these are some 100,000 objects, and take tens of
+    milliseconds in the middle of a step. Threads that compute in Python release the interpreter
+    sooner than by default.
     """
 
     def __init__(self) -> None:
@@ -120,12 +122,12 @@ _interpreter = _Interpreter()
 
 
 def collect_garbage(is_between_episodes: bool) -> None:
-    """Collect what a control loop with `real_time` has left to be collected; nothing where Python
-    does it by itself.
+    """Collect the garbage of a control loop that runs under `real_time`; do nothing if Python
+    collects by itself.
 
-    Within an episode, to be called right after a step: young objects, when there are as many as
-    Python would wait for, and all only in episodes that do not end. Between episodes: young
-    objects, and all as often as Python would.
+    Within an episode, call it right after a step: it collects young objects once there are as many
+    as Python would wait for, and everything only in very long episodes. Between episodes it
+    collects young objects, and everything as often as Python would.
     """
     if not gc.isenabled() or gc.get_threshold()[0] != _MANY:
         return
@@ -154,11 +156,11 @@ def _tried(what: str, ask: Callable[[], Callable[[], None]]) -> list[Callable[[]
 
 
 def set_priority(thread: int, priority: int) -> Callable[[], None]:
-    """Give a thread a priority of the real-time class; returns what takes it back.
+    """Give a thread a real-time priority; return a function that restores the previous one.
 
     Raises:
-        OSError: it is not granted.
-        AttributeError: this system has no such thing.
+        OSError: the system does not grant it.
+        AttributeError: this system has no real-time priorities.
     """
     if sys.platform == "win32":
         return _windows_thread(thread, "SetThreadPriority", _TIME_CRITICAL, 0)

@@ -1,8 +1,8 @@
-"""A step for nothing, while the environment waits: after a sleep the processor's caches hold little
-of a control loop.
+"""A dummy step while the environment waits: after a sleep, the processor's caches hold little of a
+control loop.
 
-What a rehearsal touches (the code of a step, the policy's parameters, the place where the next
-sample goes) is at hand when the observation comes.
+A rehearsal brings what it touches into the caches before the observation arrives: the code of a
+step, the policy's parameters, and the place where the next sample goes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tmrl_like.worker.intake import PolicyIntake
 
 
 class Rehearsal:
-    """Steps a double of a control loop, which has counts, an episode and an environment of its own.
+    """Steps a double of a control loop, with counts, an episode and an environment of its own.
 
-    It leaves no trace: no random number is drawn, no policy taken, no sample stored. Of the user's
-    code nothing is called, neither the compressor nor the preprocessor, and of actors only networks
-    in numpy, which remember nothing.
+    It leaves no trace: no random number is drawn, no policy taken, no sample stored. It calls none
+    of the user's code, neither the compressor nor the preprocessor. Of actors, it calls only numpy
+    networks, which keep no state.
     """
 
     def __init__(self, loop: ControlLoop) -> None:
@@ -40,23 +40,23 @@ class Rehearsal:
         self._double = ControlLoop(env, driver, loop.worker, deque(maxlen=1))
 
     def __call__(self) -> None:
-        """Do it, in the control thread; nothing before the first observation."""
+        """Rehearse once, in the control thread; do nothing before the first observation."""
         obs = self._loop.driver.intake.probe.newest
         if obs is None:
             return
-        # so that the next one is none of those that look after something
+        # so that the next step is not one that calls `_look_after`
         self._double.counts.env_steps = 1
         try:
             self._double.step(obs, test=True, collect_samples=True)
-        except Exception:  # the control loop's own step has said so, of this observation
+        except Exception:  # the control loop's own step reports it, for this observation
             return
         if self._loop.samples is not None:
             self._loop.samples.rehearse()
 
 
 class _Still(SupervisedEnv):
-    """Where nothing happens and nothing is started: an observation is the newest one that the
-    policy has seen.
+    """A stand-in environment that does nothing and returns the newest observation that the policy
+    has seen.
     """
 
     def __init__(self, driver: Arbiter) -> None:
@@ -67,7 +67,7 @@ class _Still(SupervisedEnv):
             default_action=real.default_action,
         )
         self.time_step_s, self.overrun_after_s = 0.0, math.inf
-        # nobody writes it: the real one says the same
+        # its lines are never written: the real environment's log has the same ones
         self.log = DeferredLog(logging.getLogger("tmrl_like.worker"))
         self._probe = driver.intake.probe
 
@@ -78,11 +78,11 @@ class _Still(SupervisedEnv):
 
 @dataclass(eq=False, kw_only=True)
 class _Understudy(Arbiter):
-    """Thinks as the policy of another arbiter does.
+    """Chooses actions as the policy of another arbiter does.
 
     Attributes:
-        real: that one.
-        is_network: whether its actors are networks in numpy; others are not asked.
+        real: the other arbiter.
+        is_network: whether its actors are numpy networks; other actors are not called.
     """
 
     real: Arbiter

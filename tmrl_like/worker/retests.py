@@ -11,8 +11,8 @@ class Retests:
     """Has a policy tested again while all its test episodes are better than the worst one of the
     best policy so far.
 
-    That is this worker's best: it was tested `TESTS` times. A worker's first test is not repeated,
-    as it is the one of a policy that nobody has trained yet.
+    The best policy is this worker's own: the last one that passed `TESTS` tests. A worker's first
+    test is not repeated, because it is that of an untrained policy.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,9 @@ class Retests:
         self._is_first = True
 
     def wants_another(self, return_: float) -> bool:
-        """A test episode has ended; whether the same policy is to drive the next one."""
+        """Record the return of a test episode; return whether the same policy should drive another
+        one.
+        """
         self._returns.append(return_)
         worst = min(self._returns)
         is_better, is_over = worst > self._bar and not self._is_first, len(self._returns) == TESTS

@@ -1,4 +1,4 @@
-"""What an environment must return."""
+"""Checks what an environment returns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tmrl_like.types import Observation
 from tmrl_like.wire.spaces import Space
 
 REWARD_TYPES = (float, np.float32, np.float64, np.float16)
-"""Those of nearly all rewards."""
+"""The types of nearly all rewards."""
 
 
 def not_finite(name: str, value: object) -> EnvironmentFaultError:
-    """The error about an observation or a reward that holds NaN or infinity."""
+    """Return the error for an observation or a reward that holds NaN or infinity."""
     shown = " ".join(repr(value).split())[:200]
     return EnvironmentFaultError(
         f"the environment's {name} is not finite: {shown}; nothing can be learnt from it"
@@ -24,7 +24,7 @@ def not_finite(name: str, value: object) -> EnvironmentFaultError:
 
 
 def check_reward(rew: object) -> None:
-    """Raise EnvironmentFaultError for a reward that is no number, or not a finite one."""
+    """Raise EnvironmentFaultError for a reward that is not a number, or not finite."""
     if not isinstance(rew, int | float | np.number | np.bool_) and not (
         isinstance(rew, np.ndarray) and rew.ndim == 0
     ):
@@ -34,8 +34,8 @@ def check_reward(rew: object) -> None:
 
 
 def observation_problem(obs: Observation, space: Space, finite: bool = True) -> str:
-    """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds
-    do not count.
+    """Return why an observation does not have the form of its space or, with `finite`, is not
+    finite; empty: there is no problem. Bounds are not checked.
     """
     parts = tree.walk(space, obs)
     problems = (
@@ -59,7 +59,7 @@ def _leaf_problem(obs: Observation, space: Space, finite: bool, name: str) -> st
 
 
 def outline(obs: object) -> str:
-    """Types and shapes of an observation."""
+    """Return the types and shapes in an observation."""
     if isinstance(obs, tuple | list):
         return (
             f"{type(obs).__name__} of {', '.join(map(outline, obs))}"

@@ -1,5 +1,5 @@
-"""What becomes of a step on its way into a sample: the user's compressor and, for CRC debugging,
-the original.
+"""Turns the result of a step into a sample, with the user's compressor and, for CRC debugging, the
+original.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.types import Observation, SampleCompressor
 
 Made: TypeAlias = tuple[Any, ...]
-"""(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh: the transition
-it belongs to.
+"""(act, obs, rew, terminated, truncated, info) and, with CRC debugging, a seventh item: the
+transition to which they belong.
 """
 
 _DONE = "; `done` is now two, `terminated` and `truncated`"
@@ -22,7 +22,8 @@ _DONE = "; `done` is now two, `terminated` and `truncated`"
 def sampler_of(
     compressor: SampleCompressor | None, crc_debug: bool
 ) -> Callable[[Made, Observation], Made] | None:
-    """What makes a sample of the six and the observation before them; None: the six are the sample.
+    """Return a function that makes a sample from the six items and the observation before them;
+    None: the six items are the sample.
 
     Raises:
         MemoryContractError: the compressor does not take the six items of a sample.
@@ -45,8 +46,8 @@ def sampler_of(
 
 
 def refuse_longer_buffer(compressor: SampleCompressor | None, held: int | None) -> None:
-    """Raise ConfigError for a compressor that drops more actions than the `held` ones that
-    observations end in.
+    """Raise ConfigError if a compressor drops more actions than the `held` ones at the end of
+    observations.
     """
     dropped = getattr(compressor, "act_buf_len", 0)
     if held is not None and dropped > held:

@@ -1,15 +1,15 @@
-"""Policies in memory that two processes share: the link fills a slot, control loops act with
+"""Policies in memory that two processes share: the link fills one slot while control loops act with
 others.
 
-A file that both map::
+Both processes map one file::
 
     head      words of 8 bytes: which policy is ready, which one each lane took, what is known of it
-    input     float32 [R], the newest observation as the network sees it; R is 0 for one in torch
+    input     float32 [R], the newest observation as the network sees it; R is 0 for a torch actor
     slots     3 policies and one for each lane: the actor's parameters, raw, in the actor's order
 
-A policy has a word that names it and its slot. The word of the newest one is written by the link,
-the word of the one that a lane took by that lane, each in one store: to take a policy is to store a
-word. The link fills a slot again when it holds neither a policy that was taken nor one of the two
+Each policy has a word that names it and its slot. The link writes the word of the newest policy,
+and each lane the word of the policy that it took, in a single store: taking a policy means storing
+a word. The link fills a slot again when it holds neither a policy that is taken nor one of the two
 newest, which may be about to be taken.
 """
 
@@ -25,43 +25,43 @@ from tmrl_like.base.files import map_file, reserve
 from tmrl_like.policies.weight_file import Manifest, Weights, size_of
 
 FILE = "policies"
-_READY, _BEFORE, _TAKEN = range(3)  # words: the newest, the one before it, and one of each lane
+_READY, _BEFORE, _TAKEN = range(3)  # words: the newest, the one before it, and the first lane's
 _ALIGNED = 64
 
 
 class PolicyInSlot(NamedTuple):
     """A policy in a slot."""
 
-    word: int  # names it among all that were ever ready
+    word: int  # names it among all policies that were ever ready
     version: int  # the trainer's number
     published_at_s: float  # Unix time, by the trainer's clock
-    # `time.perf_counter()`, which all processes of a machine share, when its last frame was here
+    # when its last frame arrived: `time.perf_counter()`, which all processes of a machine share
     received_at: float
-    slot: int  # where it is
+    slot: int
 
 
 class PolicySlots:
-    """The file, mapped by one of the two sides.
+    """The file, as mapped by one of the two processes.
 
     Attributes:
         input: float32 [R], a view.
-        ready: a view whose one item is the word of the newest policy; 0: there is none yet.
-        slots: what each slot holds, views.
+        ready: a view with one item, the word of the newest policy; 0: there is none yet.
+        slots: the contents of each slot, views.
     """
 
     def __init__(
         self, folder: Path, manifest: Manifest, input_size: int = 0, lanes: int = 1
     ) -> None:
-        """Map the file, which is made if it is not there.
+        """Map the file; create it if it does not exist.
 
         Args:
-            folder: in memory that two processes share.
-            manifest: of the actor.
+            folder: in memory that both processes share.
+            manifest: the actor's manifest.
             input_size: R.
-            lanes: how many take policies, each by itself.
+            lanes: number of lanes, each of which takes policies by itself.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: there is no room for the file.
         """
         path, size = folder / FILE, size_of(manifest)
         self._count = lanes + 3
@@ -77,23 +77,23 @@ class PolicySlots:
         self.input = np.frombuffer(memory, np.float32, input_size, head_bytes)
         starts = range(begin, begin + self._count * step, step)
         self.slots = [Weights(manifest, memory[start : start + size]) for start in starts]
-        self._barrier = threading.Lock()  # nobody else uses it, see `_order`
+        self._barrier = threading.Lock()  # a memory barrier, see `_order`
         self._barrier.acquire()
         self._ordering = threading.Lock()
 
     def version(self, slot: int) -> int:
-        """The trainer's number of the policy in a slot."""
+        """Return the trainer's number of the policy in a slot."""
         return int(self._known[slot, 0])
 
     # -- the link ----------------------------------------------------------------------------------
 
     def free_slot(self) -> int:
-        """One that nobody uses."""
+        """Return a slot that is not in use."""
         in_use = {word % self._count for word in self._words}
         return next(slot for slot in range(self._count) if slot not in in_use)
 
     def publish(self, slot: int, version: int, published_at_s: float, received_at: float) -> int:
-        """What is in the slot is the newest policy from now on; returns the word that names it."""
+        """Make the policy in a slot the newest one; return the word that names it."""
         ready = self._words[_READY]
         word = (ready // self._count + 1) * self._count + slot
         self._known[slot] = version, published_at_s, received_at
@@ -103,29 +103,31 @@ class PolicySlots:
         return word
 
     def holds(self, word: int) -> int | None:
-        """The slot of a policy that is in use; None: its slot may hold another one by now."""
+        """Return the slot of a policy that is in use; None: its slot may hold another policy by
+        now.
+        """
         return word % self._count if word in self._words else None
 
-    # -- the other side ----------------------------------------------------------------------------
+    # -- the control loops -------------------------------------------------------------------------
 
     def has_new(self, lane: int = 0) -> bool:
-        """Whether there is a newer policy than the one that a lane took."""
+        """Whether there is a newer policy than the one that a lane has taken."""
         return self._words[_READY] != self._words[_TAKEN + lane]
 
     def take(self, lane: int = 0) -> PolicyInSlot:
-        """Take the newest policy: its slot stays as it is until this lane takes another one."""
+        """Take the newest policy: its slot stays unchanged until this lane takes another one."""
         while True:
             word = self._words[_TAKEN + lane] = self._words[_READY]
             self._order()
-            # else its slot may have been chosen before the word was there
+            # otherwise, the link may have chosen the slot before the word was visible
             if self._words[_READY] == word:
                 slot = word % self._count
                 version, published_at_s, received_at = self._known[slot].tolist()
                 return PolicyInSlot(word, int(version), published_at_s, received_at, slot)
 
     def _order(self) -> None:
-        """What was stored before is visible to other processors before what comes after."""
-        with self._ordering:  # the lanes' threads may meet here
+        """Make earlier stores visible to other processors before later ones."""
+        with self._ordering:  # several lanes' threads may be here at once
             self._barrier.release()
             self._barrier.acquire()
 

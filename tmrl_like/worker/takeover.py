@@ -1,4 +1,4 @@
-"""Takeover: somebody drives in place of the policy, for as long as he wants to."""
+"""Takeover: a person or a program drives in place of the policy for a while."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from tmrl_like.wire.spaces import Space
 log = logging.getLogger("tmrl_like.worker")
 
 _EVERY_S = 0.01
-_SILENT_S = 0.5  # for a driver that does not answer, the policy drives
+_SILENT_S = 0.5  # if a driver does not answer for this long, the policy drives
 
 
 class Takeover:
-    """Asks a driver in a thread of its own, and has its newest action ready for the control loop,
-    which never waits.
+    """Calls a driver in its own thread, and keeps its newest action for the control loop, which
+    never waits.
 
     Attributes:
-        source: of its actions: a person or a program.
+        source: the source of its actions: a person or a program.
     """
 
     def __init__(
         self, make: Callable[..., Driver], env: SupervisedEnv, in_tests: bool = False
     ) -> None:
-        """Make the driver, and begin to ask it; raises what making it raises.
+        """Make the driver, and begin to call it. Raises what making it raises.
 
         Args:
             make: called with `action_space` and `default_action`.
             env: the environment that is driven; its log takes the lines of the control loop.
-            in_tests: let test episodes be taken over as well.
+            in_tests: allow takeovers in test episodes as well.
         """
         self._env = env
         self._in_tests = in_tests
-        self._steps = 0  # since the driver has taken over; 0: the policy drives
+        self._steps = 0  # since the driver took over; 0: the policy drives
         self._obs: Observation = None  # the newest
-        self._action: Action | None = None  # the newest of the driver; None: it does not drive
+        self._action: Action | None = None  # the driver's newest; None: it does not drive
         self._asked_at = math.inf  # `time.perf_counter()` of the call that is under way
         self._is_silent = False
         self._closing = threading.Event()
@@ -63,8 +63,8 @@ class Takeover:
             raise
 
     def choose(self, obs: Observation, test: bool, now: float) -> Action | None:
-        """The action of who has taken over; None: the policy drives. For the control loop, at each
-        step.
+        """Return the driver's action, or None if the policy drives. The control loop calls this at
+        each step.
         """
         self._obs = obs
         is_silent = now - self._asked_at > _SILENT_S
@@ -106,14 +106,14 @@ class Takeover:
             self._asked_at = math.inf
 
     def close(self) -> None:
-        """Ask no more, and close the driver. Twice is fine."""
+        """Stop calling the driver, and close it. Calling it twice is fine."""
         self._closing.set()
         self._thread.join(_SILENT_S)
         self._driver.close()
 
 
 def to_action(value: object, space: Space, name: str = "safe_action") -> Action:
-    """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not
+    """Convert a value (numbers, lists) to an action of the space. Raises ConfigError if it is not
     one.
     """
     action = tree.map_leaves(_converted, space, value)
@@ -128,7 +128,7 @@ def _converted(space: Space, value: object) -> object:
         try:
             action = np.array(value, space.dtype)
             if action.dtype.kind != "f" and (action != np.asarray(value)).any():
-                return value  # a fraction where whole numbers are wanted
+                return value  # a fraction, but the space holds whole numbers
             return action[()] if isinstance(space, spaces.Discrete) else action
         except (ValueError, TypeError, OverflowError):
             return value

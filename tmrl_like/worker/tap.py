@@ -1,4 +1,4 @@
-"""What the environments of a standalone worker yield, taken in its own process."""
+"""The samples of a standalone worker, taken in its own process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 _ENDLESS_BYTES = 1 << 50
 
 Taken: TypeAlias = tuple[m.SamplePacket, memoryview, bytes]
-"""A packet, its body, and the message that it came in."""
+"""A packet, its body, and the message that held both."""
 
 
 class SampleTap:
-    """Takes the packets that would have left for a server; there is no limit to what waits for
-    it.
-    """
+    """Takes the packets that would have left for a server; any number may wait to be taken."""
 
     def __init__(self, worker: RolloutWorker, options: OutboxOptions | None = None) -> None:
-        """Begin with what comes next; `options` say when a packet leaves."""
+        """Begin with the samples that come next; `options` say when a packet leaves."""
         options = replace(
             options or OutboxOptions(), max_bytes=_ENDLESS_BYTES, window_bytes=_ENDLESS_BYTES
         )
@@ -47,13 +45,13 @@ class SampleTap:
             loop.append_to(log)
 
     def refill(self) -> None:
-        """Have files ready, so that no control loop makes them; see `SampleLog.refill`."""
+        """Prepare files, so that no control loop has to make them; see `SampleLog.refill`."""
         for log in self._logs:
             log.refill()
 
     def take(self, everything: bool = False, awaits: bool = False) -> list[Taken]:
-        """The packets that leave now, `everything` that is there, or what control loops in lockstep
-        await.
+        """Return the packets that are due; all entries are due with `everything`, or if control
+        loops in lockstep wait for them (`awaits`).
         """
         taken: list[Taken] = []
 
@@ -71,7 +69,7 @@ class SampleTap:
         return taken
 
     def close(self) -> None:
-        """Let go of the worker. Twice is fine."""
+        """Detach from the worker. Calling it twice is fine."""
         for loop in self._loops:
             loop.append_to(None)
         self._closing.close()

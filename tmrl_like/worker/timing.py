@@ -1,4 +1,4 @@
-"""How well a control loop keeps its time-step."""
+"""Measures how well a control loop keeps its time-step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class StepTimes:
     """The times of N steps.
 
     Attributes:
-        period_s: from observation to observation, [N].
+        period_s: from one observation to the next, [N].
         inference_s: the policy's decision, [N].
         env_s: `env.step`, [N].
-        overruns: periods that broke their deadline.
+        overruns: number of periods that missed their deadline.
     """
 
     def __init__(self, times: Seconds, overrun_after_s: float) -> None:
-        """`times`: [N, 4], each step's as in `ControlLoop.times`; a period of `overrun_after_s` is
-        an overrun.
+        """Take the `times` of each step, [N, 4], as in `ControlLoop.times`; a period of
+        `overrun_after_s` or more is an overrun.
         """
         before, started, acted, observed = times.T
         self.period_s, self.inference_s, self.env_s = (
@@ -37,11 +37,13 @@ class StepTimes:
         self.overruns = int(np.count_nonzero(self.period_s >= overrun_after_s))
 
     def __len__(self) -> int:
-        """N."""
+        """Return N."""
         return len(self.period_s)
 
     def summary(self) -> Info:
-        """Steps, overruns, and percentiles in milliseconds; of at least one step."""
+        """Return the number of steps, overruns, and percentiles in milliseconds. Needs one step at
+        least.
+        """
         result: Info = {"steps": len(self), "overruns": self.overruns}
         columns = {"period": self.period_s, "inference": self.inference_s, "env_step": self.env_s}
         for name, values_s in columns.items():
@@ -51,10 +53,11 @@ class StepTimes:
 
 
 def measure(loop: ControlLoop, max_steps: int, test: bool = False) -> StepTimes:
-    """Step a control loop so often, or until the environment is to stop; no samples are collected.
+    """Perform `max_steps` steps of a control loop, or fewer if the environment is stopped. No
+    samples are collected.
 
-    To be called in the thread that steps the environment. `test`: the actor acts as in a test. The
-    memory for the times is there from the start.
+    To be called in the thread that steps the environment. With `test` the actor acts as in a test.
+    The memory for the times is allocated before the first step.
     """
     times = np.zeros((max_steps, 4))
     steps, ended = 0, True

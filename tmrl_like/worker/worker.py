@@ -1,5 +1,5 @@
-"""The rollout worker: acts in the environment, in real time, and lets nothing else wait in that
-thread.
+"""The rollout worker: acts in the environment in real time, in a thread that waits for nothing
+else.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ _MAX_REASON = 1000
 class RolloutWorker:
     """Drives an environment with the newest policy and sends the samples to the server.
 
-    The environment lives in a thread of its own, which acts, steps and appends while the caller of
-    `run` waits. With `options.envs` there are several, each with a thread and episodes of its own,
-    and one policy; single episodes and test episodes are the first one's. Encoding, sending,
-    receiving and checking weights, and writing them to disk happen in a process of its own, the
-    link, which this one starts, and starts again if it ends. An environment that raises or hangs is
-    closed and made again. Construction connects and collects nothing. Use it as a context manager,
-    or call `close`; one that is still open when the script ends is closed then.
+    The environment lives in its own thread, which acts, steps and appends while the caller of `run`
+    waits. With `options.envs` there are several environments, each with its own thread and
+    episodes; all act with one policy. Single episodes and test episodes use the first one. A
+    separate process, the link, encodes and sends samples, receives and checks weights, and writes
+    them to disk. The worker starts the link, and starts it again if it ends. An environment that
+    raises or hangs is closed and rebuilt. Construction connects but collects nothing. Use the
+    worker as a context manager, or call `close`; a worker that is still open when the script ends
+    is closed then.
 
     Attributes:
         lanes: the environments, each with its control loop.
-        loop: the first control loop, with the supervised environment (`env`) and what chooses its
-            actions (`driver`). To look at, from any thread.
-        link: the worker's end of its link, with what is known of the connection (`status`); None:
-            it has none.
-        rollouts: what calls `on_rollout`, with its count of dropped episodes; None: nobody asked
-            for them.
-        person: who judges the first environment's episodes, and hears what a script says in their
-            place; None: nobody.
-        name: this worker's.
-        standalone: whether it has no connection.
+        loop: the first control loop, with the supervised environment (`env`) and the arbiter that
+            chooses its actions (`driver`). For inspection, from any thread.
+        link: the worker's end of its link, with the last known state of the connection (`status`);
+            None: a standalone worker.
+        rollouts: calls `on_rollout`, and counts dropped episodes; None: no `on_rollout` was given.
+        person: takes a person's signals about the first environment's episodes; a script can give
+            them instead (`say`). None: no person watches.
+        name: this worker's name.
+        standalone: whether it runs without a connection.
     """
 
     def __init__(
@@ -98,36 +98,36 @@ class RolloutWorker:
             actor_module_cls: makes the actor from `observation_space` and `action_space`.
             sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six,
                 reduced; runs before sending. None sends samples as they are.
-            device: as in `options`, in place of what is there.
-            server_ip: the server's address, or those of several that have one key pair: the worker
-                dials one of them, and the next one when that is away. Each may have a port of its
-                own, "a.example:7791". None: `cfg.SERVER_IP_FOR_WORKER`, which is this machine
-                unless set.
-            min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves
+            device: replaces `options.device`.
+            server_ip: the server's address, or the addresses of several servers that share one key
+                pair: the worker dials one of them, and the next one if that is unreachable. Each
+                may have its own port, "a.example:7791". None: `cfg.SERVER_IP_FOR_WORKER`, which is
+                this machine unless set.
+            min_samples_per_worker_packet: replaces `options.outbox.min_samples`: no packet leaves
                 with fewer samples.
-            max_samples_per_episode: likewise.
-            model_path: weights are loaded from there now, if the file exists, and the newest are
-                kept there; a file that is damaged is put aside. Left out: the run's file
-                (`cfg.MODEL_PATH_WORKER`); None: neither.
+            max_samples_per_episode: replaces `options.max_samples_per_episode`.
+            model_path: the file of the newest weights. It is loaded now, if it exists, and
+                rewritten when new weights arrive; a damaged file is renamed (a standalone worker
+                raises). By default the run's file (`cfg.MODEL_PATH_WORKER`); None: no file.
             obs_preprocessor: applied to each observation right before the actor sees it.
             crc_debug: send the original with every sample, for a memory with `crc_debug=True` to
                 compare.
-            model_path_history: prefix of the files that `model_history` keeps; left out: the run's
-                (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
-            model_history: likewise.
-            standalone: no connection; the actor acts with the weights from `model_path`.
-            options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
-            keywords: what is seldom said, see `WorkerKeywords`, and how the server is reached, see
-                `Dial`. Without a name, a worker with a spool has that of the first folder in it
-                that no process uses.
+            model_path_history: path prefix of the files that `model_history` keeps. By default the
+                run's (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
+            model_history: replaces `options.model_history`.
+            standalone: run without a connection; the actor acts with the weights from `model_path`.
+            options: how the worker runs; None: the defaults, with `cfg.MODEL_HISTORY`.
+            keywords: rarely used settings, see `WorkerKeywords`, and how to reach the server, see
+                `Dial`. Without a name, a worker with a spool takes the name of the first folder in
+                the spool that no process uses.
 
         Raises:
             CredentialsError: this machine's key cannot be read.
             PolicyError: the weights at `model_path` do not fit the actor, or are not fit to act.
             EnvironmentFaultError, ConfigError: the environment cannot be made.
-            ConfigError: an argument is out of range or not known, or the spool cannot be used.
+            ConfigError: an argument is out of range or unknown, or the spool cannot be used.
             MemoryContractError: the compressor does not take the six items of a sample.
-            ShortageError: the system gives it no threads, or no process for its link.
+            ShortageError: the system provides no threads, or no process for the link.
         """
         refuse_unknown("RolloutWorker", keywords, WorkerKeywords)
         options = WorkerOptions(model_history=cfg.MODEL_HISTORY) if options is None else options
@@ -144,7 +144,7 @@ class RolloutWorker:
         self.standalone = standalone
         self.link: LinkClient | None = None
         self._has_warned = self._closed = False
-        self._idle = threading.Event()  # no run is under way
+        self._idle = threading.Event()  # set while no run is under way
         self._idle.set()
         self._runner: threading.Thread | None = None
         with contextlib.ExitStack() as closing:  # a failure below leaves nothing behind
@@ -175,27 +175,28 @@ class RolloutWorker:
 
     @property
     def env(self) -> Any:
-        """The environment; another one after a fault."""
+        """The environment; replaced after a fault."""
         return self._env.env
 
     @property
     def actor(self) -> Actor:
-        """The instance that acts; another one after each policy that arrived."""
+        """The instance that acts now; replaced with each policy that arrives."""
         return self.loop.driver.actor
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that act; 0: never updated."""
+        """Version of the weights in use; 0: never updated."""
         return self.loop.counts.policy_version
 
     @property
     def _where(self) -> str:
-        """The servers, for messages."""
+        """The servers' addresses, for messages."""
         return "" if self.link is None else ", ".join(self.link.servers)
 
     def condition(self) -> Condition:
-        """How the worker is, over all its lanes; what only the link knows is in `link.status`. Any
-        thread.
+        """Return the worker's condition, merged over its lanes. Any thread.
+
+        Figures that only the link knows are in `link.status`.
         """
         return of_worker([lane.loop.condition() for lane in self.lanes])
 
@@ -206,20 +207,20 @@ class RolloutWorker:
         verbose: bool = True,
         expert: bool = False,
     ) -> None:
-        """Collect training episodes, for ever or `nb_episodes` of them. Ctrl-C ends it cleanly.
+        """Collect training episodes, endlessly or `nb_episodes` of them. Ctrl-C ends it cleanly.
 
-        Samples leave and weights arrive inside episodes as well as between them.
+        Samples leave and weights arrive during episodes as well as between them.
 
         Args:
-            test_episode_interval: a test episode before every k-th training episode:
-                `act(test=True)`, no training samples; 0: none.
+            test_episode_interval: run a test episode before every k-th training episode, with
+                `act(test=True)` and without training samples; 0: none.
             nb_episodes: number of training episodes.
-            verbose: log every episode, not only the test episodes.
-            expert: send samples, ignore weights, run no test episodes.
+            verbose: log every episode, not only test episodes.
+            expert: act as an expert: send samples, ignore new weights, run no test episodes.
 
         Raises:
-            RefusedError, CredentialsError: the server does not take this worker.
-            EnvironmentFaultError: the environment fails again and again.
+            RefusedError, CredentialsError: the server does not accept this worker.
+            EnvironmentFaultError: the environment keeps failing.
         """
         self.be_expert(expert)
         interval = 0 if expert else test_episode_interval
@@ -229,7 +230,7 @@ class RolloutWorker:
         self._run_until_stopped(plan)
 
     def be_expert(self, expert: bool) -> None:
-        """Ignore policies that arrive from now on, or no more: samples are an expert's then."""
+        """Ignore policies from now on, as an expert, or accept them again."""
         for lane in self.lanes:
             lane.loop.be_expert(expert)
 
@@ -242,8 +243,8 @@ class RolloutWorker:
         """Run episodes without sending samples, e.g. for deployment.
 
         Args:
-            max_samples_per_episode: as in the constructor; None: the constructor's.
-            nb_episodes: how many; `math.inf` runs until Ctrl-C.
+            max_samples_per_episode: as in the constructor; None: the constructor's value.
+            nb_episodes: number of episodes; `math.inf` runs until Ctrl-C.
             train: explore (`act(test=False)`).
 
         Returns:
@@ -268,10 +269,12 @@ class RolloutWorker:
         train: bool = False,
         after_step: Callable[[], None] | None = None,
     ) -> EpisodeStats:
-        """Run one episode without sending samples; its return is reported to the trainer as a test.
+        """Run one episode without sending samples; its return is still reported to the trainer, as
+        that of a test unless `train`.
 
         Args:
-            max_samples: as in the constructor; None: the constructor's.
+            max_samples: as `max_samples_per_episode` of the constructor; None: the constructor's
+                value.
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
         """
@@ -285,7 +288,7 @@ class RolloutWorker:
         return self._run_one(how)
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
-        """Run one episode, exploring, and send its samples."""
+        """Run one episode with exploration, and send its samples."""
         return self._run_one(Plan(self.lanes[:1], max_samples=max_samples))
 
     def run_synchronous(
@@ -297,20 +300,22 @@ class RolloutWorker:
         end_episodes: bool = True,
         verbose: bool = False,
     ) -> None:
-        """Collect in lockstep with the trainer: a step allows so many training steps. Not for
-        real-time environments.
+        """Collect in lockstep with the trainer: each environment step allows a fixed number of
+        training steps. Not for real-time environments.
 
-        The ratio is the trainer's, `max_training_steps_per_env_step`. Of each environment the
-        training steps of one environment step may wait while the next one is under way. At the end
-        none is left. A trainer that is away is waited for.
+        The ratio is the trainer's `max_training_steps_per_env_step`. In each environment, the
+        training steps of one environment step may still be pending while the next one is under way;
+        at the end, none are pending. If the trainer is away, the worker waits for it.
 
         Args:
-            test_episode_interval: a test episode before every k-th training episode; its steps do
-                not count; 0: none.
-            nb_steps: steps to collect in all, after the initial ones; episodes are finished.
-            initial_steps: steps to collect before the first wait.
-            max_steps_per_update: gone; it keeps the place of its successors.
-            end_episodes: wait only between episodes.
+            test_episode_interval: run a test episode before every k-th training episode; its steps
+                do not count. 0: none.
+            nb_steps: total number of steps to collect after the initial ones; episodes under way
+                are finished.
+            initial_steps: number of steps to collect before the first wait.
+            max_steps_per_update: no longer supported; it keeps the positions of the arguments after
+                it.
+            end_episodes: wait for the trainer only between episodes.
             verbose: log every episode.
 
         Raises:
@@ -332,15 +337,15 @@ class RolloutWorker:
         self._run_until_stopped(plan)
 
     def steps(self, test_episode_interval: int = 0, verbose: bool = False) -> Iterator[None]:
-        """Collect training episodes without end, in lockstep, in the thread that takes the values.
+        """Collect training episodes endlessly, one environment step per value, in the thread that
+        iterates.
 
-        Each value is one environment step, of the environments in turn. For a worker whose
-        environments have no thread of their own (`own_thread: false`) and whose trainer lives in
-        this thread as well (`run_in_process`).
+        The environments take turns. For a worker whose environments have no thread of their own
+        (`own_thread: false`) and whose trainer lives in the same thread (`run_in_process`).
 
         Raises:
             ConfigError: the environment runs in real time.
-            EnvironmentFaultError: it fails again and again.
+            EnvironmentFaultError: an environment keeps failing.
         """
         self._refuse_real_time()
         plan = Plan(self.lanes, test_episode_interval=test_episode_interval, verbose=verbose)
@@ -372,13 +377,13 @@ class RolloutWorker:
     def _run(
         self, plan: Plan, tuned: Callable[[int], contextlib.AbstractContextManager[None]]
     ) -> None:
-        """Have each lane do its part, the first one in this thread; `tuned` as `Lane.drive`'s."""
+        """Run the lanes of a plan, the first one in this thread; `tuned` as in `Lane.drive`."""
         failures: list[BaseException] = []
 
         def drive(lane: Lane) -> None:
             try:
                 lane.drive(plan, tuned)
-            except BaseException as error:  # the others stop as well
+            except BaseException as error:  # the other lanes stop as well
                 failures.append(error)
                 self.stop()
 
@@ -417,14 +422,16 @@ class RolloutWorker:
                     lane.env.stopping.clear()
 
     def _note(self, ended: str = "", awaits: bool = False) -> None:
-        """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this
-        script.
+        """Record what ended a run, or that one begins, for remote trainers and for a trainer in
+        this script.
         """
         self.loop.counts.ended, self.loop.counts.awaits = ended, awaits
         script.failures[self._where] = ended
 
     def _tuned(self, control: int) -> contextlib.AbstractContextManager[None]:
-        """What a long run asks of system and Python, for the thread that steps an environment."""
+        """Return a context with the real-time options of a long run, for the thread with native id
+        `control`, which steps an environment.
+        """
         links = [
             thread.native_id
             for thread in threading.enumerate()
@@ -436,19 +443,17 @@ class RolloutWorker:
         )
 
     def run_in_control_thread(self, call: Callable[[SupervisedEnv], _T]) -> _T:
-        """Let a call of yours use the environment, in the thread in which it lives; returns what
-        the call does.
+        """Call `call` with the environment, in the thread in which the environment lives, and
+        return its result.
 
         Raises:
-            EnvironmentFaultError: the environment raised, or did not come back in time.
+            EnvironmentFaultError: the environment raised, or did not return in time.
         """
         self._env.revive()
         return self._env.run(partial(call, self._env))
 
     def _await_policy(self) -> None:
-        """Hold still until there is a policy, where that is asked for; warn of hardware that moves
-        without one.
-        """
+        """Wait for a policy, if the options ask for it; warn if hardware would move without one."""
         driver = self.loop.driver
         if driver.has_policy or driver.is_expert:
             return
@@ -473,13 +478,13 @@ class RolloutWorker:
         """Measure the environment's time-steps with the actor in the loop.
 
         Args:
-            nb_steps: how many steps.
+            nb_steps: number of steps.
             test: whether the actor acts as in a test.
             verbose: log the result.
 
         Returns:
-            Percentiles in milliseconds, overruns, and under "rtgym" what rtgym's own benchmark
-            says, where the environment was configured with it.
+            Percentiles in milliseconds, overruns and, under "rtgym", the result of rtgym's own
+            benchmark if the environment was configured with it.
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
@@ -491,8 +496,9 @@ class RolloutWorker:
         return result
 
     def measure(self, max_steps: int, test: bool = False) -> StepTimes:
-        """Measure so many steps, or until `stop`, with the actor in the loop (as in a `test`); none
-        become samples.
+        """Measure the times of `max_steps` steps with the actor in the loop; `stop` ends it early.
+
+        No samples are collected. With `test` the actor acts as in a test.
         """
         self._await_policy()
         with self._tuned(self._env.thread_id):
@@ -503,8 +509,8 @@ class RolloutWorker:
         return self.loop.driver.act(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Observation, Info]:
-        """Start an episode, whose first observation becomes a sample if `collect_samples`; returns
-        it and info.
+        """Start an episode and return its first observation and info; with `collect_samples` the
+        observation becomes samples (see `ControlLoop.reset`).
         """
         self._await_policy()
         return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
@@ -512,8 +518,8 @@ class RolloutWorker:
     def step(
         self, obs: Observation, test: bool, collect_samples: bool, last_step: bool = False
     ) -> Stepped:
-        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the
-        actor's `extras` in `info`.
+        """Act on `obs` and perform one environment step. Return what `gymnasium.Env.step` returns,
+        with the actor's `extras` added to `info`.
 
         Args:
             obs: the newest observation.
@@ -528,21 +534,23 @@ class RolloutWorker:
     # -- weights and samples, by hand --------------------------------------------------------------
 
     def send_and_clear_buffer(self) -> None:
-        """Let the samples collected so far leave now; does not wait."""
+        """Have the samples collected so far sent now; does not wait."""
         if self.link is not None:
             self.link.send(Hasten())
 
     def use_weights(self, weights: Weights, version: int) -> None:
-        """Act with these weights of a trainer in this thread (`run_in_process`) from now on."""
+        """Act with these weights from now on; they come from a trainer in this thread
+        (`run_in_process`).
+        """
         for lane in self.lanes:
             lane.loop.driver.use_weights(weights, version)
 
     def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
-        """Act with the newest weights from now on (`run` does so by itself).
+        """Switch to the newest weights (`run` does so by itself).
 
         Args:
             verbose: log it.
-            blocking: wait for new weights if there are none.
+            blocking: if there are no new weights, wait until some arrive or the worker is stopped.
 
         Returns:
             1 if there were new weights, else 0.
@@ -559,7 +567,12 @@ class RolloutWorker:
         return int(changed)
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Wait until the server let this worker in; raises what it refused it for."""
+        """Wait at most `timeout_s` until the server lets this worker in; return whether it has.
+
+        Raises:
+            TransportError: a standalone worker has no connection.
+            RefusedError, CredentialsError: the server does not accept this worker.
+        """
         if self.link is None:
             raise TransportError("a standalone worker has no connection")
         until = time.monotonic() + timeout_s
@@ -574,7 +587,9 @@ class RolloutWorker:
             lane.env.stopping.set()
 
     def close(self) -> None:
-        """Send what is left, leave the server, close the environment. Twice is fine."""
+        """Send the remaining samples, leave the server, and close the environment. Calling it twice
+        is fine.
+        """
         self._closed = True
         self.stop()
         if threading.current_thread() is not self._runner:

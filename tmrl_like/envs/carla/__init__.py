@@ -1,9 +1,9 @@
 """Cars in the CARLA simulator: in real time on the simulator's clock, or step by step while it
 stands still.
 
-Needs the extra `carla`. `vehicle` has a vehicle's state and action, typed; `world` the connection;
-`sensors` camera, lidar, collisions and crossed lines, `car` what carries them; `route` the way and
-the task; `interface` puts them together.
+Needs the extra `carla`. `vehicle` has the typed state and action of a vehicle; `world` the
+connection; `sensors` camera, lidar, collisions and crossed lines; `car` the car that carries them;
+`route` the route and the task. `interface` puts them together.
 """
 
 from tmrl_like.envs.carla.interface import CarlaEnv, CarlaInterface, CarlaSyncEnv

@@ -1,4 +1,4 @@
-"""One car with its sensors, on the spawn points and roads of a world."""
+"""One car with its sensors in a CARLA world."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     import carla
 
 _AT_PLACE_M = 2.0
-_SLOWEST_FRAMES_S = 1.0  # a simulator with less than a frame in this time does not run in real time
+_SLOWEST_FRAMES_S = 1.0  # a simulator that takes longer for a frame does not run in real time
 
 
 class Car:
-    """A car that gets commands and is observed; raises as `CarlaWorld`.
+    """A car that is commanded and observed; methods raise as those of `CarlaWorld`.
 
     Attributes:
-        world: it is in.
-        sensors: on it.
+        world: the world that the car is in.
+        sensors: the sensors on the car.
     """
 
     def __init__(self, world: CarlaWorld, sensors: SensorOptions) -> None:
-        """Make it on any free spawn point; it ends with its world's actors.
+        """Make the car on any free spawn point; it is destroyed with the other actors of `world`.
 
         Raises:
             ConfigError: the simulator has no such car or sensor.
-            EnvironmentFaultError: it does not answer, or all spawn points are taken.
+            EnvironmentFaultError: the simulator does not answer, or all spawn points are taken.
         """
         self.world = world
         places = world.free_spawn_points(np.random.default_rng())
@@ -47,8 +47,8 @@ class Car:
         self._newest_frame, self._newest_at = 0, 0.0
 
     def put(self, place: carla.Transform) -> VehicleState:
-        """Put it somewhere, at rest; returns what is seen of it there. EnvironmentFaultError:
-        others move it.
+        """Put the car at rest at a place; return its state there. Raise EnvironmentFaultError if it
+        does not get there, for instance because something else moves it.
         """
         import carla
 
@@ -62,15 +62,15 @@ class Car:
         return self.see()
 
     def act(self, action: VehicleAction) -> None:
-        """Order it; does not wait for the effect."""
+        """Send an action, without waiting for its effect."""
         with self.world.asking():
             self._vehicle.apply_control(action.to_control())
 
     def see(self) -> VehicleState:
-        """The car in the simulator's newest frame; does not ask the simulator.
+        """Return the car's state in the newest frame, without a request to the simulator.
 
         Raises:
-            EnvironmentAwayError: there has been no other frame for long.
+            EnvironmentAwayError: there has been no new frame for long.
             EnvironmentFaultError: the car is gone.
         """
         snapshot = self.world.snapshot()
@@ -82,11 +82,11 @@ class Car:
         return VehicleState.seen(snapshot, self._vehicle.id)
 
     def tick(self) -> None:
-        """Let one step pass in a world that stands still; camera and lidar have then seen it."""
+        """Take one step in a world that stands still, and wait until camera and lidar saw it."""
         self.sensors.wait_for(self.world.next_frame(), self.world.options.timeout_s)
 
     def _settle(self, place: carla.Transform) -> int:
-        """Brake until the simulator shows the car where it was put; returns that frame."""
+        """Brake until the simulator shows the car where it was put; return that frame's number."""
         until = time.monotonic() + self.world.options.timeout_s
         while time.monotonic() < until:
             self.act(VehicleAction(brake=1.0))
@@ -103,7 +103,7 @@ class Car:
         )
 
     def _check_that_it_runs(self, frame: int) -> None:
-        """A simulator that died goes on showing its last frame; raise EnvironmentAwayError then."""
+        """Raise EnvironmentAwayError if the simulator has died: then its last frame stays."""
         now, limit_s = time.monotonic(), min(_SLOWEST_FRAMES_S, self.world.options.timeout_s)
         if frame != self._newest_frame or self.world.stands_still:
             self._newest_frame, self._newest_at = frame, now

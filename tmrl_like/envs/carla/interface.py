@@ -1,5 +1,4 @@
-"""A car that follows a route in CARLA, as an rtgym interface, and the two environments that are
-made of it.
+"""A car that follows a route in CARLA: an rtgym interface, and two environments that use it.
 
 | | `carla` |
 |---|---|
@@ -57,26 +56,26 @@ class CarlaInterface(TaskInterface[VehicleState]):
     steering, right is positive. `info`: see `Drive.info`, and "ended_by", what ended an episode.
 
     Attributes:
-        fixed_step_s: let the world stand still between two ticks, of this length; None: real time.
-            Set it before the first reset.
+        fixed_step_s: simulated seconds of a tick, between which the world stands still; None for
+            real time. Set it before the first reset.
     """
 
     fixed_step_s: float | None = None
 
     def __init__(
         self,
-        simulator: SimulatorOptions = SimulatorOptions(),  # noqa: B008 - frozen, as the others
+        simulator: SimulatorOptions = SimulatorOptions(),  # noqa: B008 - frozen, like the others
         sensors: SensorOptions = SensorOptions(),  # noqa: B008
         route: RouteOptions = RouteOptions(),  # noqa: B008
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
-        """Prepare; the simulator is not needed before the first reset.
+        """Set up the interface; the simulator is not needed before the first reset.
 
         Args:
-            simulator: which one, and which vehicle.
-            sensors: what the car sees with.
+            simulator: the simulator, and the vehicle in it.
+            sensors: the car's sensors.
             route: the task.
-            client_cls: makes CARLA's client; none: `carla.Client`.
+            client_cls: makes CARLA's client; none for `carla.Client`.
 
         Raises:
             MissingExtraError: CARLA's client is not installed.
@@ -90,7 +89,7 @@ class CarlaInterface(TaskInterface[VehicleState]):
             client_cls,
         )
         self._world: CarlaWorld | None = None
-        self._car: Car  # from the first reset on, as the drive
+        self._car: Car  # set by the first reset, as is the drive
         self._drive: Drive
         self._ended_by = ""
 
@@ -111,11 +110,12 @@ class CarlaInterface(TaskInterface[VehicleState]):
         self._car.act(VehicleAction.from_policy(control))
 
     def begin(self) -> VehicleState:
-        """Put the car on a free spawn point, drawn at random, at rest.
+        """Put the car at rest on a free spawn point, drawn at random.
 
         Raises:
-            EnvironmentAwayError: no simulator, or another version.
-            EnvironmentFaultError: it refuses, or no spawn point is free and has a way to go.
+            EnvironmentAwayError: there is no simulator, or one of another version.
+            EnvironmentFaultError: the simulator refused, or no free spawn point has a long enough
+                road ahead.
         """
         world = self._world or self._connect()
         for place in world.free_spawn_points(self.random):
@@ -147,16 +147,16 @@ class CarlaInterface(TaskInterface[VehicleState]):
         return info | {"ended_by": self._ended_by} if self._ended_by else info
 
     def wait(self) -> None:
-        """Brake, between two episodes."""
+        """Brake between two episodes."""
         self._car.act(VehicleAction(brake=1.0))
 
     def tick(self) -> None:
-        """See `Car.tick`."""
+        """Take one step in a world that stands still; see `Car.tick`."""
         self._car.tick()
 
     def close(self) -> None:
-        """Destroy every actor that was made and let the simulator go on by its own clock; twice is
-        fine.
+        """Destroy every actor that was made, and give the simulator its own clock back. Calling it
+        twice is fine.
         """
         world, self._world = self._world, None
         if world is not None:
@@ -173,7 +173,7 @@ class CarlaInterface(TaskInterface[VehicleState]):
 
 
 class CarlaEnv(RealTimeEnv):
-    """CARLA in real time: the simulator goes on by its own clock, whatever the policy does."""
+    """CARLA in real time: the simulator runs on its own clock, whatever the policy does."""
 
     @also_takes(CarlaInterface)
     @in_ranges
@@ -185,7 +185,7 @@ class CarlaEnv(RealTimeEnv):
         inputs: Inputs | None = None,
         **car: Any,
     ) -> None:
-        """As `CarlaInterface` and `RealTimeEnv`."""
+        """Take arguments as `CarlaInterface` and `RealTimeEnv`."""
         interface = partial(CarlaInterface, **car)
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
 
@@ -193,19 +193,19 @@ class CarlaEnv(RealTimeEnv):
 class CarlaSyncEnv(ClockedGym):
     """CARLA step by step: the world stands still between two steps, for as long as training takes.
 
-    Spaces, rewards and ends are those of `CarlaEnv`; an action acts at once instead of one
+    Spaces, rewards and ends are those of `CarlaEnv`; an action takes effect at once instead of one
     time-step later.
 
     Attributes:
-        act_buf_len: actions at the end of each observation; a reset fills them with the default
-            action.
+        act_buf_len: number of actions at the end of each observation; a reset fills them with the
+            default action.
     """
 
     _least_actions = 0
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`."""
+        """Return what a memory must know; see `RealTimeEnv.memory_arguments`."""
         return said_to_memory(arguments)
 
     @also_takes(CarlaInterface)
@@ -218,9 +218,10 @@ class CarlaSyncEnv(ClockedGym):
         inputs: Inputs | None = None,
         **car: Any,
     ) -> None:
-        """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step.
+        """Take arguments as `CarlaInterface` and `RealTimeEnv`, and the simulated time of a step,
+        `step_s`.
 
-        CARLA's physics takes ten substeps of 10 ms at most.
+        It is at most 0.1 s, because CARLA's physics takes at most ten substeps of 10 ms.
         """
         interface = partial(CarlaInterface, **car)
         super().__init__(
@@ -236,14 +237,14 @@ class CarlaSyncEnv(ClockedGym):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; raises as `CarlaInterface.reset`."""
+        """Start an episode; raises as `CarlaInterface.begin`."""
         obs, info = self.interface.reset(seed, options)
         self.act_buf.extend([self.default_action] * self.act_buf_len)
         self.current_step = 0
         return (*obs, *self.act_buf), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act, let `step_s` pass, look."""
+        """Send the action, let `step_s` seconds pass in the simulator, and observe."""
         self.interface.send_control(action if self.table is None else self.table(action))
         self.interface.tick()
         obs, reward, terminated, info = self.interface.get_obs_rew_terminated_info()

@@ -1,5 +1,5 @@
-"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it
-ends.
+"""A route along the lanes of the map: a vehicle's progress on it, its reward, and the end of an
+episode.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _GAIN_M = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class RouteOptions(Options):
-    """The task: how far to drive, what it earns, what ends it.
+    """The task: how far to drive, how that is rewarded, and what ends an episode.
 
-    A step's reward is the metres that the vehicle got on along its route, minus penalties.
+    The reward of a step is the metres that the vehicle advanced along its route, minus penalties.
 
     Attributes:
-        length_m: of the route; it is shorter where the road ends, but begins nowhere less than 10 m
-            before that.
-        ahead_m: the driver sees the points of the route that are so far ahead.
-        off_route_m: farther than this from the middle of the lane ends the episode.
-        stuck_after_s: no metre gained in this time, on the simulator's clock, ends the episode.
-        collision_penalty: for a collision, which ends the episode, too.
-        lane_penalty: for each line that is crossed.
+        length_m: length of the route; it is shorter if the road ends, but a route never begins less
+            than 10 m before that.
+        ahead_m: distances ahead of the car at which the policy sees points of the route.
+        off_route_m: a greater distance than this from the middle of the lane ends the episode.
+        stuck_after_s: the episode ends if no metre is gained in this time, on the simulator's
+            clock.
+        collision_penalty: penalty for a collision, which also ends the episode.
+        lane_penalty: penalty for each line that is crossed.
     """
 
     length_m: Annotated[float, Meta(ge=2 * _SPACING_M, le=1e5)] = 300.0
@@ -57,8 +58,8 @@ class RouteOptions(Options):
 
 
 def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Way | None:
-    """Follow the lane from `start`; where it forks, a branch is drawn. None: the lane ends too
-    soon.
+    """Plan a route along the lane from `start`, with a branch drawn at random at each fork. Return
+    None if the lane ends too soon.
     """
     here, points = start, []
     for _ in range(int(length_m / _SPACING_M) + 1):
@@ -72,10 +73,10 @@ def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generat
 
 
 class Drive:
-    """A car on its way along a route.
+    """One drive of a car along a route.
 
     Attributes:
-        began_in_frame: of the simulator.
+        began_in_frame: the simulator's frame in which the drive began.
     """
 
     def __init__(self, task: RouteOptions, route: Way, state: VehicleState) -> None:
@@ -84,12 +85,12 @@ class Drive:
         self._best_m, self._best_at_s = 0.0, state.time_s
 
     def judge(self, state: VehicleState, impulse: float, lines: int) -> tuple[float, str]:
-        """Judge the way since the last call, with collisions of `impulse` N s and so many crossed
-        `lines`.
+        """Judge what happened since the last call: the progress, collisions of `impulse` N s, and
+        the number of `lines` crossed.
 
         Returns:
-            The reward, and what ended the drive: "collision", "off route", "end of route", "stuck"
-            or nothing.
+            The reward, and what ended the drive: "collision", "off route", "end of route", "stuck",
+            or "" if it goes on.
         """
         here = (state.x_m, state.y_m)
         reward = self._route.follow(here) - self._task.lane_penalty * lines
@@ -104,16 +105,16 @@ class Drive:
         return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
 
     def info(self, state: VehicleState) -> dict[str, Any]:
-        """Where the car is: `time_s` on the simulator's clock and, in m and half widths
-        `off_route_m`, `Way.where`.
+        """Return items of `info`: `time_s` on the simulator's clock, and those of `Way.where`, in m
+        and with `off_route_m` as half width.
         """
         progress = np.clip(self._route.distance / (self._route.length - _ROUTE_ENDS_M), 0.0, 1.0)
         where = self._route.where((state.x_m, state.y_m), progress, self._task.off_route_m)
         return {"time_s": state.time_s} | where
 
     def route_ahead(self, state: VehicleState) -> NDArray[np.float32]:
-        """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to
-        the right.
+        """Return the points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward
+        of each, then metres to the right of each.
         """
         x, y = self._route.ahead(self._task.ahead_m).T
         limit_m = max(self._task.ahead_m) + self._task.off_route_m

@@ -1,8 +1,7 @@
-"""Camera, lidar, collision and lane-invasion sensor of one vehicle.
+"""Camera, lidar, collision sensor and lane-invasion sensor of one vehicle.
 
-CARLA calls a listener in a thread of its own. A listener converts what came and puts it into a
-queue of bounded length; whoever observes takes the newest from there and never waits for more than
-a frame.
+CARLA calls listeners in a thread of its own. A listener converts the data and puts it into a queue
+of bounded length; an observation takes the newest from there and never waits for more than a frame.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LIDAR_CHANNELS = 16
 _LIDAR_POINTS_PER_BIN = 40
 _LIDAR_TURNS_PER_S = 20.0
 _GROUND_M = 0.4  # lidar points below this height are the road
-_OWN_BODY = 1.2  # and those in a box so much larger than the vehicle are the vehicle
+_OWN_BODY = 1.2  # and those in a box larger than the vehicle by this factor are the vehicle
 _MAX_SWEEPS = 16
 _MAX_EVENTS = 64
 
@@ -39,14 +38,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SensorOptions(Options):
-    """What the vehicle sees with; collisions and crossed lines are always felt.
+    """The vehicle's sensors; collisions and crossed lines are always sensed.
 
     Attributes:
-        camera: height and width of the picture in pixels; none: no camera.
+        camera: height and width of the picture in pixels; none for no camera.
         camera_fov_deg: the camera's horizontal field of view.
-        lidar_bins: directions of the lidar, clockwise from straight ahead, a tenth of a degree or
-            more each; 0: no lidar.
-        lidar_range_m: the lidar's reach, and what a direction says in which nothing is.
+        lidar_bins: number of the lidar's directions, clockwise from straight ahead, each of a tenth
+            of a degree or more; 0 for no lidar.
+        lidar_range_m: the lidar's reach, and its value in a direction in which there is nothing.
     """
 
     camera: tuple[int, int] | None = (84, 84)
@@ -64,8 +63,8 @@ class SensorOptions(Options):
         )
 
     def spaces(self) -> list[spaces.Box[Any]]:
-        """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins]
-        in metres.
+        """Return the spaces of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges
+        float32 [lidar_bins] in metres.
         """
         seen: list[spaces.Box[Any]] = []
         if self.camera:
@@ -76,7 +75,7 @@ class SensorOptions(Options):
 
 
 class Reading(NamedTuple):
-    """What a sensor said, converted, with the simulator's frame and clock."""
+    """A sensor's data, converted, with the simulator's frame and time."""
 
     frame: int
     time_s: float
@@ -84,7 +83,7 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """The newest readings of one sensor; the oldest leave first when it is full."""
+    """A queue of the newest readings of one sensor; when it is full, the oldest is dropped."""
 
     def __init__(self, convert: Callable[[Any], Any], length: int) -> None:
         self._convert = convert
@@ -92,26 +91,26 @@ class Readings:
         self._changed = threading.Condition()
 
     def put(self, data: carla.SensorData) -> None:
-        """Convert and keep what the sensor sent: a listener."""
+        """Convert and keep the sensor's data; this is the listener that CARLA calls."""
         reading = Reading(data.frame, data.timestamp, self._convert(data))
         with self._changed:
             self._queue.append(reading)
             self._changed.notify_all()
 
     def newest(self) -> list[Reading]:
-        """All that is kept, oldest first; it stays."""
+        """Return all readings, oldest first, and keep them."""
         with self._changed:
             return list(self._queue)
 
     def take(self) -> list[Reading]:
-        """All that is kept, oldest first; it leaves."""
+        """Return all readings, oldest first, and remove them."""
         with self._changed:
             taken = list(self._queue)
             self._queue.clear()
             return taken
 
     def wait(self, frame: int, timeout_s: float) -> bool:
-        """Wait for a reading of this frame or a later one; whether it came."""
+        """Wait for a reading of this frame or a later one; return whether it came."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: bool(self._queue) and self._queue[-1].frame >= frame, timeout_s
@@ -119,10 +118,10 @@ class Readings:
 
 
 class SensorRig:
-    """The sensors on one vehicle; they end with the actors of their world."""
+    """The sensors on one vehicle; they are destroyed with the other actors of their world."""
 
     def __init__(self, world: CarlaWorld, vehicle: carla.Vehicle, options: SensorOptions) -> None:
-        """Put them on the vehicle and listen; raises as `CarlaWorld.spawn`."""
+        """Mount the sensors on the vehicle and listen to them; raises as `CarlaWorld.spawn`."""
         body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
         self._collisions = Readings(
@@ -148,8 +147,8 @@ class SensorRig:
             _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
 
     def wait_for(self, frame: int, timeout_s: float) -> None:
-        """Wait until camera and lidar have seen this frame; EnvironmentAwayError: they do not in
-        that time.
+        """Wait until camera and lidar have seen this frame; raise EnvironmentAwayError if they have
+        not within `timeout_s`.
         """
         for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
             if readings is not None and not readings.wait(frame, timeout_s):
@@ -159,7 +158,7 @@ class SensorRig:
                 )
 
     def observe(self) -> list[Array]:
-        """The newest picture, and the ranges of the lidar's newest turn; see
+        """Return the newest picture, and the ranges of the lidar's last full turn; see
         `SensorOptions.spaces`.
         """
         seen = [self._camera.newest()[-1].value] if self._camera is not None else []
@@ -170,15 +169,15 @@ class SensorRig:
         return seen
 
     def take_events(self, after_frame: int) -> tuple[float, int]:
-        """Impulse of collisions in N s, and number of lines crossed, since the last call and after
-        this frame.
+        """Return the impulse of collisions in N s and the number of lines crossed, since the last
+        call and after this frame.
         """
         impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
         return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
 
 
 def image_of(image: carla.Image) -> Array:
-    """CARLA's BGRA as RGB, uint8 [H, W, 3]."""
+    """Convert CARLA's BGRA to RGB, uint8 [H, W, 3]."""
     bgra = np.frombuffer(image.raw_data, np.uint8).reshape(image.height, image.width, 4)
     return np.ascontiguousarray(bgra[:, :, 2::-1])
 
@@ -186,10 +185,11 @@ def image_of(image: carla.Image) -> Array:
 def ranges_of(
     sweep: carla.LidarMeasurement, bins: int, range_m: float, body: carla.Vector3D
 ) -> Array:
-    """The nearest point in each direction, float32 [bins] in metres, clockwise from straight ahead.
+    """Return the distance of the nearest point in each direction, float32 [bins] in metres,
+    clockwise from straight ahead.
 
-    Points on the road and on the vehicle itself, `body` its half length, width and height, do not
-    count; a direction without points says `range_m`.
+    Points on the road and on the vehicle itself do not count; `body` has the vehicle's half length,
+    half width and half height. A direction without points has the value `range_m`.
     """
     x, y, z, _ = np.frombuffer(sweep.raw_data, np.float32).reshape(-1, 4).T
     is_own = (abs(x) < body.x * _OWN_BODY) & (abs(y) < body.y * _OWN_BODY)

@@ -1,4 +1,4 @@
-"""A vehicle's state and action, typed: each rebuilds exactly from bytes."""
+"""Typed state and action of a vehicle, which can be written as bytes and rebuilt exactly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Base of frozen dataclasses of numbers: as bytes."""
+    """Base of frozen dataclasses of numbers that convert to and from bytes."""
 
     FORMAT: ClassVar[str]
-    """One letter of `struct` per field; the bytes are little-endian."""
+    """One format letter of `struct` per field; the bytes are little-endian."""
 
     def to_bytes(self) -> bytes:
-        """All fields in order, without padding."""
+        """Return all fields in order, without padding."""
         return struct.pack("<" + self.FORMAT, *vars(self).values())
 
     @classmethod
@@ -30,7 +30,7 @@ class Record:
         """Rebuild what `to_bytes` wrote.
 
         Raises:
-            DecodingError: another length, or values that the fields do not take.
+            DecodingError: the length is wrong, or a value is not valid for its field.
         """
         try:
             return cls(*struct.unpack("<" + cls.FORMAT, data))
@@ -40,7 +40,7 @@ class Record:
 
 @dataclass(frozen=True)
 class VehicleAction(Record):
-    """What a driver does; the fields of `carla.VehicleControl` without gears."""
+    """A driver's action: the fields of `carla.VehicleControl` without gears."""
 
     throttle: float = 0.0
     """0 to 1."""
@@ -61,17 +61,17 @@ class VehicleAction(Record):
 
     @classmethod
     def from_policy(cls, action: np.ndarray[Any, Any]) -> VehicleAction:
-        """What a policy's action means.
+        """Convert a policy's action.
 
         Args:
-            action: [2]: throttle where positive, brake where negative; steering. Clipped to [-1,
+            action: [2]: throttle if positive or brake if negative, and steering; clipped to [-1,
                 1].
         """
         drive, steer = np.clip(action, -1.0, 1.0).tolist()
         return cls(throttle=max(drive, 0.0), steer=steer, brake=max(-drive, 0.0))
 
     def to_control(self) -> carla.VehicleControl:
-        """As CARLA takes it."""
+        """Return the action in CARLA's own type."""
         import carla
 
         return carla.VehicleControl(**vars(self))
@@ -84,9 +84,9 @@ class VehicleState(Record):
     """
 
     frame: int
-    """Of the simulator."""
+    """Number of the simulator's frame."""
     time_s: float
-    """The simulator's clock: since its map was loaded."""
+    """Simulated time since the map was loaded."""
     x_m: float
     y_m: float
     z_m: float
@@ -107,7 +107,7 @@ class VehicleState(Record):
 
     @classmethod
     def seen(cls, world: carla.WorldSnapshot, actor_id: int) -> VehicleState:
-        """Read one actor; all of it is of one frame."""
+        """Read the state of one actor, all of it from one frame."""
         actor, clock = world.find(actor_id), world.timestamp
         transform = actor.get_transform()
         vectors = (actor.get_velocity(), actor.get_acceleration(), actor.get_angular_velocity())
@@ -126,6 +126,6 @@ class VehicleState(Record):
         return forward, right, self.angular_velocity_z_deg_s
 
     def to_own_frame(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Turn a vector (or arrays of them) of the world into the vehicle's own: forward, right."""
+        """Rotate a vector (or arrays of them) from world axes to the vehicle's: forward, right."""
         cos, sin = math.cos(math.radians(self.yaw_deg)), math.sin(math.radians(self.yaw_deg))
         return cos * x + sin * y, cos * y - sin * x

@@ -1,7 +1,6 @@
 """The connection to a CARLA simulator: its clock, and the actors that are made in it.
 
-Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own
-clock.
+Every change is undone at the end: actors are destroyed, and the simulator gets its own clock back.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _LAST_WORD_WITHIN_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorOptions(Options):
-    """Which simulator, and what world in it.
+    """The simulator, and the vehicle in it.
 
     Attributes:
-        host: where the simulator runs.
-        port: of it; CARLA uses the next one as well.
-        timeout_s: a simulator that does not answer in this time is away.
+        host: host on which the simulator runs.
+        port: the simulator's port; CARLA uses the next one as well.
+        timeout_s: a simulator that does not answer within this many seconds counts as away.
         vehicle: a blueprint of CARLA's library.
-        role_name: marks the actors of this worker: what is found with it at the start is left over,
-            and destroyed.
+        role_name: marks the actors of this worker. Actors that have it at the start are left over
+            from an earlier run, and are destroyed.
     """
 
     host: str = "127.0.0.1"
@@ -69,7 +68,7 @@ class SimulatorOptions(Options):
 
 
 def require_carla() -> None:
-    """Raise MissingExtraError where CARLA's client is not installed."""
+    """Raise MissingExtraError if CARLA's client is not installed."""
     try:
         import carla  # noqa: F401
     except ImportError:
@@ -80,13 +79,13 @@ def require_carla() -> None:
 
 
 class CarlaWorld:
-    """A world on a running simulator. Each call raises EnvironmentAwayError where that does not
-    answer.
+    """A world on a running simulator. Each call raises EnvironmentAwayError if the simulator does
+    not answer.
 
     Attributes:
         map: roads and spawn points.
-        stands_still: time passes with `next_frame` only.
-        is_lost: the simulator did not answer once; nothing more is asked of it.
+        stands_still: whether time passes only in `next_frame`.
+        is_lost: whether the simulator failed to answer once; it then gets no more requests.
     """
 
     def __init__(
@@ -95,10 +94,11 @@ class CarlaWorld:
         fixed_step_s: float | None = None,
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
-        """Connect, and make the world what `options` say; see `CarlaInterface`.
+        """Connect, remove leftover actors, and set the clock; for the arguments see
+        `CarlaInterface`.
 
         Raises:
-            EnvironmentAwayError: no simulator answers, or one of another version.
+            EnvironmentAwayError: no simulator answers, or its version differs from the client's.
         """
         import carla
 
@@ -121,14 +121,16 @@ class CarlaWorld:
             self._world.apply_settings(settings)
 
     def next_frame(self) -> int:
-        """The next frame: let it come where the world stands still, wait for it elsewhere."""
+        """Return the number of the next frame, after ticking a world that stands still, or waiting
+        for the frame in one that does not.
+        """
         with self.asking():
             if self.stands_still:
                 return int(self._world.tick(self.options.timeout_s))
             return int(self._world.wait_for_tick(self.options.timeout_s).frame)
 
     def snapshot(self) -> carla.WorldSnapshot:
-        """The newest frame; does not ask the simulator."""
+        """Return the newest frame, without a request to the simulator."""
         with self.asking():
             return self._world.get_snapshot()
 
@@ -139,11 +141,11 @@ class CarlaWorld:
         attributes: Mapping[str, str],
         parent: carla.Actor | None = None,
     ) -> carla.Actor | None:
-        """Make an actor of a blueprint; it ends with this object. None: the place (seen from its
-        parent) is taken.
+        """Make an actor from a blueprint; `close` destroys it. Return None if the place, which is
+        relative to its parent if there is one, is taken.
 
         Raises:
-            ConfigError: no such blueprint.
+            ConfigError: there is no such blueprint.
             EnvironmentFaultError: the simulator does not answer, or refuses.
         """
         with self.asking():
@@ -162,8 +164,8 @@ class CarlaWorld:
         return actor
 
     def free_spawn_points(self, random: np.random.Generator) -> list[carla.Transform]:
-        """The map's spawn points with no vehicle of others near, in random order;
-        EnvironmentFaultError for none.
+        """Return the map's spawn points that have no vehicle of others nearby, in random order;
+        raise EnvironmentFaultError if there are none.
         """
         own = {actor.id for actor in self._made}
         with self.asking():
@@ -181,25 +183,24 @@ class CarlaWorld:
         return [free[i] for i in random.permutation(len(free))]
 
     def _actors(self) -> list[carla.Actor]:
-        """Everybody's."""
+        """Return all actors of the world, those of other clients included."""
         return [cast("carla.Actor", actor) for actor in self._world.get_actors()]
 
     def close(self) -> None:
-        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises
-        nothing.
+        """Destroy the actors that were made, and give the simulator its own clock back. Never
+        raises; calling it twice is fine.
 
-        A simulator that did not answer in time is asked once more, but not for long: it may have
-        been slow.
+        A simulator that did not answer in time gets another, short chance: it may have been slow.
         """
         if self.is_lost and (self._made or self._before):
             self.is_lost = False
             self._client.set_timeout(min(_LAST_WORD_WITHIN_S, self.options.timeout_s))
-        while self._made:  # the newest first
+        while self._made:  # newest first
             self._destroy(self._made.pop())
         before, self._before = self._before, None
         if before is None or self.is_lost:
             return
-        if before.synchronous_mode:  # nobody would tick: whoever asked for it is gone
+        if before.synchronous_mode:  # the client that set this mode is gone, so nothing would tick
             before.synchronous_mode, before.fixed_delta_seconds = False, None
         with contextlib.suppress(EnvironmentFaultError), self.asking():
             self._world.apply_settings(before)
@@ -227,7 +228,7 @@ class CarlaWorld:
             )
 
     def _remove_leftovers(self) -> None:
-        """Destroy what a worker that was killed has left."""
+        """Destroy the actors that a killed worker has left behind."""
         role_name = self.options.role_name
         left = [actor for actor in self._actors() if actor.attributes.get("role_name") == role_name]
         for actor in reversed(left):
@@ -241,8 +242,8 @@ class CarlaWorld:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Around calls of CARLA: what it raises becomes an EnvironmentFaultError; away, if it did
-        not answer.
+        """Wrap calls of CARLA: turn its errors into EnvironmentFaultError, or EnvironmentAwayError
+        if it did not answer.
         """
         try:
             yield

@@ -1,5 +1,5 @@
-"""Any desktop game: its window, the screen, keys, a gamepad, telemetry and its process; `env` puts
-them together.
+"""Any desktop game: its window, the screen, keys, a gamepad, telemetry and its process;
+`desktop_env` puts them together.
 """
 
 from tmrl_like.envs.desktop.desktop_env import DesktopGameEnv, DesktopGameInterface

@@ -1,7 +1,7 @@
-"""Any game that owns a window of the screen: pictures of it in, keys out.
+"""Any game in a window of the screen: it is seen in pictures of the window and driven by keys.
 
-To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of
-`DesktopGameInterface` with `judge`, which says what a step was worth.
+To play a game of your own, copy `CarOnScreen` and its experiment from the guide: a subclass of
+`DesktopGameInterface` with a method `judge`, which returns the reward of a step.
 
 | | `my_game` |
 |---|---|
@@ -45,7 +45,7 @@ from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, History, Shrink, stack_of
 from tmrl_like.errors import EnvironmentFaultError, expect
 
-# of the way: a third of the actions goes left, a third straight on, a third right
+# share of an axis: a third of the actions goes left, a third straight on, a third right
 PRESSED_FROM = 1 / 3
 _FIRST_RECORD_WITHIN_S = 5.0
 _RECORD_WITHIN_S = 2.0
@@ -57,13 +57,13 @@ Axis = tuple[str, str]  # keys for -1 and +1; "" for none
 class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     """rtgym interface of a game in a window.
 
-    Observation: the last `frames` pictures, newest last, uint8 [frames, height, width], in colour
-    [frames, height, width, 3]. Action: one number in [-1, 1] for each of `axes`, float32 [A].
+    Observation: the last `frames` pictures, newest last, uint8 [frames, height, width], or [frames,
+    height, width, 3] in colour. Action: one number in [-1, 1] for each of `axes`, float32 [A].
 
-    The game and its window are looked for at the first reset, and again at the reset after a fault:
-    a game that was started by `command` is then ended and started again. A fault is a game that
-    ended, a window that is gone or lost the focus (no key is pressed then), a picture that is
-    frozen, telemetry that fell silent.
+    The game and its window are looked for at the first reset, and again at the reset after a fault;
+    a game that was started by `command` is then ended and started again. It is a fault if the game
+    ended, its window is gone or lost the focus (no key is pressed then), its picture is frozen, or
+    its telemetry fell silent.
     """
 
     @in_ranges
@@ -83,30 +83,30 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         start_within_s: NotNegative = 20.0,
         frozen_after_s: AboveZero = 10.0,
     ) -> None:
-        """Prepare; touches neither screen nor game.
+        """Set up the interface, without touching screen or game.
 
         Args:
             title: a part of the window's title.
-            command: starts the game, and is played in a window that was not there before; None:
-                somebody else does.
-            environment: variables of the game's process, beside those of this one.
-            axes: for each number of the action the keys for -1 and +1, held beyond a third of the
+            command: starts the game, which is then played in a window that did not exist before;
+                None if the game is started by other means.
+            environment: variables of the game's process, in addition to those of this one.
+            axes: for each number of the action, the keys for -1 and +1, held beyond a third of the
                 way; "" for none.
-            restart_key: begins an episode; "" for none.
-            restart_wait_s: the game is ready so long after it.
+            restart_key: key that begins an episode; "" for none.
+            restart_wait_s: seconds after `restart_key` until the game is ready.
             size: height and width of the pictures.
             grey: pictures without colour.
-            frames: pictures in an observation.
-            place: left, top, width and height that the window's contents shall have; None leaves it
+            frames: number of pictures in an observation.
+            place: left, top, width and height to give to the window's contents; None leaves them
                 alone.
-            telemetry: receives the records that the game sends; None: it sends none.
-            start_within_s: the window is there so long after the start. Less than the worker's
-                `hang_timeout_s`.
-            frozen_after_s: a picture that did not change for so long is a game that hangs,
-                telemetry that is silent for so long, or 2 s, too; `.inf`: no picture is.
+            telemetry: makes the receiver of the records that the game sends; None if it sends none.
+            start_within_s: seconds after the start within which the window must appear; less than
+                the worker's `hang_timeout_s`.
+            frozen_after_s: the game hangs if its picture does not change for this many seconds;
+                `.inf` switches this off. Telemetry may be silent for as long, but at most 2 s.
 
         Raises:
-            ConfigError: an argument that makes no sense.
+            ConfigError: an argument makes no sense.
         """
         expect(
             all(len(keys) == 2 for keys in axes),
@@ -134,14 +134,14 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._window: Window | None = None
         self._telemetry: Telemetry | None = None
 
-    # -- what a subclass says ----------------------------------------------------------------------
+    # -- what a subclass defines ------------------------------------------------------------------
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
-        """What a step was worth.
+        """Return what a step was worth.
 
         Args:
             frame: the window's contents, uint8 [H, W, 3] RGB.
-            record: the newest telemetry; empty without.
+            record: the newest telemetry; empty if there is none.
 
         Returns:
             Reward, whether the episode terminates, info.
@@ -151,17 +151,17 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         )
 
     def begin_episode(self) -> None:
-        """Bring the game to the beginning of an episode; no key is held."""
+        """Bring the game to the beginning of an episode; called while no key is held."""
         if self._restart_key:
             self.tap(self._restart_key)
             time.sleep(self._restart_wait_s)
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
-        """The observation; called once per step, and once by `reset`, after `begin_episode`."""
+        """Return the observation; called once a step, and once a reset after `begin_episode`."""
         return [self._images(self._shrink(frame))]
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
-        """What `info` says beside each observation, of resets as well; called after `judge` and
+        """Return items of `info` for an observation, of resets as well; called after `judge` or
         `begin_episode`.
         """
         return {}
@@ -178,7 +178,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         return np.zeros(len(self._axes), np.float32)
 
     def control(self, action: NDArray[np.float32]) -> None:
-        """Let the game do this from now on."""
+        """Apply an action, which stays in effect until the next one."""
         assert self._keyboard is not None
         assert self._window is not None
         if not self._window.has_focus():
@@ -193,11 +193,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._keyboard.hold(filter(None, keys))
 
     def let_go(self) -> None:
-        """Stop steering."""
+        """Stop steering: release all keys."""
         if self._keyboard is not None:
             self._keyboard.close()
 
-    # -- what a subclass can ask for ---------------------------------------------------------------
+    # -- what a subclass can use -------------------------------------------------------------------
 
     def tap(self, key: str) -> None:
         """Press a key, and release it a tenth of a second later."""
@@ -205,7 +205,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._keyboard.tap(key)
 
     def look(self) -> tuple[Frame, Record]:
-        """What the window shows now, uint8 [H, W, 3] RGB, and the newest telemetry, empty without.
+        """Return what the window shows now, uint8 [H, W, 3] RGB, and the newest telemetry, which is
+        empty if there is none.
 
         Raises:
             EnvironmentFaultError: the game ended, its picture is frozen, or its telemetry fell
@@ -250,15 +251,15 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             )
 
     def render(self) -> Frame | None:
-        """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
+        """Return what `look` saw last, uint8 [H, W, 3] RGB, or None before that."""
         return self._frame
 
     def wait(self) -> None:
-        """Between two episodes."""
+        """Stop steering between two episodes."""
         self.let_go()
 
     def close(self) -> None:
-        """Let go of everything, and end the game if `command` started it. Twice is fine."""
+        """Release everything; end the game if `command` started it. Calling it twice is fine."""
         self.let_go()
         for part in (self._telemetry, self._screen, self._window, self._game):
             if part is not None:
@@ -267,8 +268,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _closed_by_errors(self) -> Iterator[None]:
-        """What raises closes everything, so that no key stays down and the next reset starts from
-        nothing. Of a game that ended, that is said, not what it had lost a moment before.
+        """Close everything if the block raises, so that no key stays down and the next reset starts
+        afresh. If the game has ended, raise that fault instead of the one that followed from it.
         """
         try:
             with self._end_noticed():
@@ -289,8 +290,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             raise
 
     def _open(self) -> None:
-        """Start the game if that is ours to do, and take hold of its window; nothing if all that is
-        done.
+        """Start the game if there is a `command`, and open its window and controls. If that is done
+        already, give the window the focus.
         """
         if self._window is not None:
             self._check_alive()
@@ -313,7 +314,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._read_telemetry(_FIRST_RECORD_WITHIN_S)
 
     def open_controls(self) -> None:
-        """Take hold of what the game is steered with."""
+        """Open the devices that steer the game."""
         self._keyboard = Keyboard()
         self._keyboard.free(
             {key for keys in (*self._axes, (self._restart_key,)) for key in keys if key}
@@ -332,12 +333,12 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 class DesktopGameEnv(RealTimeEnv):
     """A game in a window, in real time."""
 
-    has_window = True  # nobody needs to draw it
+    has_window = True  # it is on the screen already
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of the interface's
-        `frames`.
+        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 0 of an
+        observation is a stack of the interface's `frames`.
         """
         frames = argument_of(arguments["interface"], "frames")
         return said_to_memory(arguments) | {
@@ -352,10 +353,10 @@ class DesktopGameEnv(RealTimeEnv):
         act_buf_len: int = 2,
         inputs: Inputs | None = None,
     ) -> None:
-        """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at
-        the first reset.
+        """Take arguments as `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks
+        for its game at the first reset.
         """
-        image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
+        image_after_s = 0.8 * time_step_duration  # grabbing an image takes milliseconds
         super().__init__(
             interface, time_step_duration, ep_max_length, act_buf_len, image_after_s, inputs=inputs
         )

@@ -1,4 +1,4 @@
-"""A game's process: start it, see whether it lives, end it."""
+"""A game's process, and a check whether its picture is frozen."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _LOOK_S = 0.25
 
 
 class GameProcess:
-    """A game that is started by a command. What it starts itself ends with it."""
+    """A game that is started by a command; processes that it starts itself end with it."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Prepare; `start` starts the program with its arguments and these variables beside ours,
-        without a shell.
+        """Set up; `start` runs the command without a shell, with `environment` in addition to the
+        variables of this process.
         """
         self._command, self._environment = list(command), environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def exit_code(self) -> int | None:
-        """Of a process that ended; None: there is none."""
+        """The exit code of a process that has ended; None if it still runs or was not started."""
         return self._process.poll() if self._process is not None else None
 
     def wait(self, within_s: float) -> None:
-        """Until it has ended, for so long at most."""
+        """Wait until the game has ended, for at most `within_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(within_s)
 
     def start(self) -> None:
-        """Start it; one that is still running is ended first. Raises ConfigError if the command
-        cannot be run.
+        """Start the game, after ending one that still runs. Raise ConfigError if the command cannot
+        be run.
         """
         self.close()
         try:
@@ -56,8 +56,8 @@ class GameProcess:
             ) from None
 
     def close(self) -> None:
-        """End it and its descendants: ask first, a second later kill. Twice is fine; one that is
-        stopped ends, too.
+        """End the game and its descendants: ask first, and kill a second later. This also ends a
+        process that is suspended. Calling it twice is fine.
         """
         if self._process is None:
             return
@@ -69,21 +69,21 @@ class GameProcess:
 
 
 class FrozenWatch:
-    """Tells when a picture has not changed for so long that whoever draws it must hang."""
+    """Detects a picture that has not changed for so long that the game must hang."""
 
     def __init__(self, after_s: float) -> None:
-        """A picture that stays the same for that long is frozen; `inf`: none is."""
+        """Set the seconds after which an unchanged picture is frozen; `inf` for never."""
         self._after_s = after_s
         self.reset()
 
     def reset(self) -> None:
-        """Whatever comes next is new."""
+        """Treat the next picture as new."""
         self._frame: Frame | None = None
         self._changed_at = self._next_look_at = 0.0
 
     def look(self, frame: Frame) -> None:
-        """Raise EnvironmentFaultError if the picture is frozen; it is compared at most four times a
-        second.
+        """Raise EnvironmentFaultError if the picture is frozen. It is compared four times a second,
+        or four times in `after_s` if that is shorter.
         """
         now = time.monotonic()
         if now < self._next_look_at:

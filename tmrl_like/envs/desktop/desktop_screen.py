@@ -21,10 +21,10 @@ class Region(NamedTuple):
 
 
 class Screen:
-    """What mss grabs of the screen."""
+    """The screen, grabbed with mss."""
 
     def __init__(self) -> None:
-        """Take hold of it.
+        """Open the screen.
 
         Raises:
             ConfigError: there is no screen.
@@ -45,8 +45,8 @@ class Screen:
         self._cv2 = load_opencv()
 
     def grab(self, region: Region) -> Frame:
-        """What the screen shows there now, uint8 [height, width, 3] RGB; EnvironmentFaultError: it
-        gives no image.
+        """Return what the screen shows in a region, uint8 [height, width, 3] RGB; raise
+        EnvironmentFaultError if it cannot be grabbed.
         """
         try:
             shot = self._mss.grab(region._asdict())
@@ -60,5 +60,5 @@ class Screen:
         return frame
 
     def close(self) -> None:
-        """Let the screen go. Twice is fine."""
+        """Close the screen. Calling it twice is fine."""
         self._mss.close()

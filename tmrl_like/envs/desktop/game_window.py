@@ -1,4 +1,4 @@
-"""A game's window: where it is, whether it has the focus."""
+"""Finds a game's window and gives it the focus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Window = X11Window | Win32Window
 
 
 def windows_now() -> set[int]:
-    """Numbers of the windows that there are now; raises as `find_window`."""
+    """Return the numbers of the windows that exist now; raises as `find_window`."""
     with contextlib.closing(_open_windows()) as windows:
         return set(windows.titles())
 
@@ -30,18 +30,18 @@ def find_window(
     others: set[int] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Window:
-    """Find the window whose title contains this text in upper or lower case, the shortest title of
-    several.
+    """Find the window whose title contains `title`, in upper or lower case; of several, the one
+    with the shortest title.
 
     Args:
         title: a part of the title.
-        within_s: wait so long for it to come.
-        others: numbers of windows that are not meant; those that are gone are taken out, for
-            numbers come again.
-        check: called before each look; raises where waiting makes no sense.
+        within_s: seconds to wait for the window to appear.
+        others: numbers of windows to ignore; windows that are gone are removed from this set,
+            because their numbers may be reused.
+        check: called before each look; raises if waiting makes no sense.
 
     Raises:
-        ConfigError: no screen, or a platform without a search for windows.
+        ConfigError: there is no screen, or windows cannot be found on this platform.
         EnvironmentAwayError: there is no such window.
         MissingExtraError: python-xlib is not installed.
     """
@@ -74,8 +74,8 @@ def find_window(
 
 
 def focus(window: Window) -> None:
-    """Let keys go to a window, and wait until they do; raises EnvironmentFaultError if they do
-    not.
+    """Give a window the keyboard focus, and wait until it has it; raise EnvironmentFaultError if it
+    does not get it.
     """
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:

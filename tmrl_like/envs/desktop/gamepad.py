@@ -1,4 +1,4 @@
-"""A gamepad that is not there: analog axes and buttons."""
+"""A virtual gamepad with analogue axes and buttons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tmrl_like.errors import ConfigError, MissingExtraError
 
 
 class VirtualGamepad(Protocol):
-    """What games are steered with; in tests, write your own."""
+    """A gamepad that steers a game; in tests, write your own."""
 
     def move(
         self,
@@ -18,17 +18,17 @@ class VirtualGamepad(Protocol):
         left_trigger: float = 0.0,
         right_trigger: float = 0.0,
     ) -> None:
-        """Bring the axes there: the stick's x and y in [-1, 1], triggers in [0, 1]. What is not
-        given is let go.
+        """Set the axes: the stick's x and y in [-1, 1], the triggers in [0, 1]. Axes that are not
+        given are released.
         """
         ...
 
     def tap(self, button: str, seconds: float = TAP_S) -> None:
-        """Press a button, "a", "b", "x", "y", "start" or "back", and release it after that time."""
+        """Press a button, "a", "b", "x", "y", "start" or "back", and release it after `seconds`."""
         ...
 
     def close(self) -> None:
-        """Let go of everything and unplug. Twice is fine."""
+        """Release everything and unplug the gamepad. Calling it twice is fine."""
         ...
 
 
@@ -38,11 +38,11 @@ class XboxGamepad:
     """
 
     def __init__(self) -> None:
-        """Plug it in; the game should be started afterwards, or must look for gamepads while it
+        """Plug in the gamepad. Start the game afterwards, unless it looks for gamepads while it
         runs.
 
         Raises:
-            ConfigError: this machine cannot make one up.
+            ConfigError: this machine cannot simulate a gamepad.
             MissingExtraError: vgamepad is not installed.
         """
         try:
@@ -50,7 +50,7 @@ class XboxGamepad:
 
             self._pad: Any = vgamepad.VX360Gamepad()
         except Exception as error:
-            # libevdev and ViGEm have classes of their own, and raise them at import, too
+            # libevdev and ViGEm raise errors of their own, also during the import
             if isinstance(error, ImportError) and error.name == "vgamepad":
                 raise MissingExtraError(
                     "a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'"

@@ -27,12 +27,11 @@ Record = tuple[Any, ...]
 
 
 class Telemetry:
-    """Keeps the newest record of a game that listens on a port and sends one after another.
+    """Keeps the newest record of a game that listens on a port and sends one record after another.
 
-    A thread receives, and connects again when the connection ends or has not come about. Only the
-    newest record is kept. Records have no frames, so bytes that got lost would shift all that come
-    after: a record that `is_valid` refuses ends the connection, and the next one begins with a
-    whole record.
+    A thread receives records, and connects again when the connection fails or ends. Only the newest
+    record is kept. Records are not framed, so lost bytes would shift all later records: a record
+    that `is_valid` refuses ends the connection, and the next connection begins with a whole record.
     """
 
     @in_ranges
@@ -44,17 +43,17 @@ class Telemetry:
         is_valid: Callable[[Record], bool] = lambda record: True,
         hint: str = "is the game running, with its telemetry on?",
     ) -> None:
-        """Start to receive; does not wait for a connection.
+        """Start receiving, without waiting for a connection.
 
         Args:
-            layout: one record, as for `struct`; "<11f" are eleven float32, little-endian.
-            port: where the game listens.
-            host: where the game runs.
-            is_valid: whether a record can be one; called in the receiving thread.
-            hint: what to look at when nothing comes.
+            layout: layout of a record, as for `struct`; "<11f" is eleven little-endian float32.
+            port: port on which the game listens.
+            host: host on which the game runs.
+            is_valid: tells whether a record is plausible; called in the receiving thread.
+            hint: advice for the error message when no record arrives.
 
         Raises:
-            ConfigError: no layout, or no port.
+            ConfigError: `layout` is not a layout, or `port` is out of range.
         """
         try:
             self._layout = struct.Struct(layout)
@@ -79,11 +78,11 @@ class Telemetry:
         self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
-        """The newest record that was not handed out yet; waits for one.
+        """Return the newest record that was not returned yet, or wait for one.
 
         Raises:
-            EnvironmentAwayError: none came within that time; says what is wrong with the
-                connection.
+            EnvironmentAwayError: no record came within `within_s` seconds; the message says what is
+                wrong with the connection.
         """
         with self._changed:
             self._changed.wait_for(
@@ -99,7 +98,7 @@ class Telemetry:
         return record
 
     def close(self) -> None:
-        """End the connection and the thread. Twice is fine."""
+        """End the connection and the thread. Calling it twice is fine."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -126,8 +125,8 @@ class Telemetry:
             self._state, self._newest = reason, None
 
     def _receive(self, connection: socket.socket) -> str:
-        """Receive until the connection ends; returns why. No more than a chunk and a part of a
-        record is kept.
+        """Receive until the connection ends, and return why it did. Keep no more than a chunk and a
+        part of a record in memory.
         """
         connection.settimeout(_LOOK_S)
         size, pending = self._layout.size, b""

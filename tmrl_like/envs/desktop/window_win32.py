@@ -1,4 +1,4 @@
-"""Windows' windows, by user32."""
+"""Windows of the Windows desktop, through user32."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class _Rect(ctypes.Structure):
 
 
 class Win32Window:
-    """As `window_x11.X11Window`, of the desktop."""
+    """The windows of the desktop, with the methods of `window_x11.X11Window`."""
 
     def __init__(self) -> None:
         self._user32: Any = ctypes.WinDLL("user32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
         self._user32.GetForegroundWindow.restype = ctypes.c_void_p
         shcore: Any = ctypes.WinDLL("shcore")  # type: ignore[attr-defined,unused-ignore]
-        # pixels of the screen, as the grabber has them
+        # coordinates in pixels of the screen, as the grabber uses them
         shcore.SetProcessDpiAwareness(_PER_MONITOR_AWARE)
 
     def titles(self) -> dict[int, str]:
@@ -89,4 +89,4 @@ class Win32Window:
             raise EnvironmentAwayError(f"the game's window {self._title!r} is gone")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there is nothing to release."""

@@ -1,4 +1,4 @@
-"""Windows of an X server, by python-xlib."""
+"""Windows of an X server, through python-xlib."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tmrl_like.errors import EnvironmentAwayError
 class X11Window:
     """The windows of the X server that DISPLAY names and, once `open` has chosen one, that window.
 
-    What asks about it raises EnvironmentAwayError when it is gone.
+    Methods that use the chosen window raise EnvironmentAwayError when it is gone.
     """
 
     def __init__(self) -> None:
         self._display = open_x11()
         from Xlib import error
 
-        # of requests without an answer; the next one with tells
+        # ignores errors of requests without a reply; the next request with a reply raises
         self._display.set_error_handler(lambda *_: None)
         self._root = self._display.screen().root
         self._gone = (
@@ -32,13 +32,13 @@ class X11Window:
         self._is_open = True
 
     def titles(self) -> dict[int, str]:
-        """The number of each window that can be seen, and its title."""
+        """Return the titles of all visible windows, by window number."""
         from Xlib import X, error
 
         found: dict[int, str] = {}
         windows = [self._root]
         while windows:
-            with contextlib.suppress(error.XError):  # a window that is gone by now
+            with contextlib.suppress(error.XError):  # the window has gone in the meantime
                 window = windows.pop(0)
                 windows += window.query_tree().children
                 named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
@@ -58,15 +58,15 @@ class X11Window:
         return self
 
     def region(self) -> Region:
-        """Where its contents are on the screen, without title bar and borders."""
+        """Return where the window's contents are on the screen, without title bar and borders."""
         with self._not_gone():
             size = self._window.get_geometry()
             corner = self._root.translate_coords(self._window, 0, 0)
         return Region(corner.x, corner.y, size.width, size.height)
 
     def place(self, region: Region) -> None:
-        """Move and resize it so that its contents are there; a window manager may have its own
-        mind.
+        """Move and resize the window so that its contents fill `region`; a window manager may
+        override this.
         """
         with self._not_gone():
             self._window.configure(
@@ -75,7 +75,7 @@ class X11Window:
             self._display.sync()
 
     def has_focus(self) -> bool:
-        """Whether keys go to it."""
+        """Whether the window has the keyboard focus."""
         with self._not_gone():
             focused = self._display.get_input_focus().focus
             while not isinstance(focused, int) and focused != self._root:
@@ -86,15 +86,15 @@ class X11Window:
         return False
 
     def raise_and_focus(self) -> None:
-        """Bring it to the front and let keys go to it; does not wait for that."""
+        """Bring the window to the front and give it the focus, without waiting for that."""
         from Xlib import X
         from Xlib.protocol import event
 
         with self._not_gone():
             atom = self._display.get_atom
-            # a window manager
+            # there is a window manager
             if self._root.get_full_property(atom("_NET_SUPPORTING_WM_CHECK"), 0) is not None:
-                # 2: asked for by a tool, not by the application itself
+                # 2: the request comes from a tool, not from the application itself
                 data = (32, [2, X.CurrentTime, 0, 0, 0])
                 ask = event.ClientMessage(
                     window=self._window, client_type=atom("_NET_ACTIVE_WINDOW"), data=data
@@ -115,7 +115,7 @@ class X11Window:
             raise EnvironmentAwayError(f"the game's window {self._title!r} is gone") from None
 
     def close(self) -> None:
-        """Forget it; the window itself stays. Twice is fine."""
+        """Close the connection; the window itself stays. Calling it twice is fine."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(*self._gone):

@@ -1,8 +1,8 @@
-"""Doom, in real time: the game goes on at 35 tics a second, whether anybody decides or not.
+"""Doom, in real time: the game runs at 35 tics a second, whether or not the policy has decided.
 
-VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the
-buttons of an action are held until the next one, and the newest frame is what the agent sees. Needs
-the extra `vizdoom`, and no display. The engine makes an empty folder `_vizdoom` where it is
+VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts several tics:
+the buttons of an action are held until the next action, and the agent sees the newest frame. It
+needs the extra `vizdoom`, but no display. The engine makes an empty folder `_vizdoom` where it is
 started.
 
 | | `vizdoom` |
@@ -63,10 +63,10 @@ HEALTH_AND_AMMO = {"HEALTH": 100.0, "AMMO2": 30.0}
 class VizDoomInterface(TaskInterface[Picture]):
     """rtgym interface of a VizDoom scenario.
 
-    Observation: the newest frames, uint8 [frames, height, width] (in colour [frames, height, width,
-    3]), newest last, and the game variables, float32 [variables]. Action: an entry of the table of
-    button combinations. Reward: the scenario's, scaled. The episode terminates when the player dies
-    or the scenario is over.
+    Observation: the newest frames, uint8 [frames, height, width] ([frames, height, width, 3] in
+    colour), newest last, and the game variables, float32 [variables]. Action: the number of an
+    entry in the table of button combinations. Reward: the scenario's, scaled. The episode
+    terminates when the player dies or the scenario is over.
 
     Attributes:
         game: the `vizdoom.DoomGame`.
@@ -86,19 +86,19 @@ class VizDoomInterface(TaskInterface[Picture]):
         """Start the engine.
 
         Args:
-            scenario: one of those that come with VizDoom, or the path of a `.cfg`.
-            actions: which buttons each action holds, by VizDoom's names; the first is the default
-                action.
+            scenario: name of a scenario that comes with VizDoom, or the path of a `.cfg`.
+            actions: buttons that each action holds, by VizDoom's names; the first entry is the
+                default action.
             variables: the game variables in the observation, by VizDoom's names, each with its
                 largest value.
             size: height and width of the frames, in pixels.
             grey: one value per pixel instead of three.
-            frames: how many of the newest frames are in the observation.
-            reward_scale: the scenario's reward is multiplied by this.
+            frames: number of newest frames in the observation.
+            reward_scale: factor of the scenario's reward.
 
         Raises:
             MissingExtraError: VizDoom is not installed.
-            ConfigError: no such scenario, button or variable.
+            ConfigError: there is no such scenario, button or variable.
         """
         try:
             import vizdoom
@@ -144,8 +144,8 @@ class VizDoomInterface(TaskInterface[Picture]):
         return spaces.Discrete(len(self._table))
 
     def send_control(self, control: Any) -> None:
-        """Hold these buttons from now on. Returns at the game's next tic: VizDoom cannot press
-        without waiting.
+        """Hold the buttons of an action from now on. Returns at the game's next tic, because
+        VizDoom cannot press buttons without waiting.
         """
         if not self.game.is_episode_finished():
             self.game.set_action(self._table[control])
@@ -161,10 +161,10 @@ class VizDoomInterface(TaskInterface[Picture]):
         return self._newest
 
     def look(self) -> Picture:
-        """Wait for the game's next tic, and look. Raises if the engine is gone."""
+        """Wait for the game's next tic, and return what it shows. Raises if the engine is gone."""
         if not self.game.is_episode_finished():
             self.game.advance_action(1)
-        # else there is no new frame, and the history goes on with the newest
+        # after the end there is no new frame, so the history repeats the newest
         if not self.game.is_episode_finished():
             self._newest = self._see()
         return self._newest
@@ -178,11 +178,11 @@ class VizDoomInterface(TaskInterface[Picture]):
         return [self._history(self._shrink(frame)), variables]
 
     def render(self) -> Frame:
-        """The game's newest frame that the agent saw, uint8 [120, 160, 3] RGB."""
+        """Return the newest frame that the agent saw, uint8 [120, 160, 3] RGB."""
         return self._newest[0]
 
     def wait(self) -> None:
-        """Between two episodes nobody is at the controls."""
+        """Do nothing: the game goes on by itself between two episodes."""
 
     def close(self) -> None:
         self.game.close()
@@ -194,11 +194,13 @@ class VizDoomInterface(TaskInterface[Picture]):
 
 
 class VizDoomEnv(RealTimeEnv):
-    """A VizDoom scenario, with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
+    """A VizDoom scenario with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 0 of an observation is a stack of frames."""
+        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 0 of an
+        observation is a stack of frames.
+        """
         stack, time_step_s = stack_of(0, arguments["frames"]), arguments["tics_per_step"] * TIC_S
         return said_to_memory(arguments) | {"frame_stack": stack, "time_step_duration": time_step_s}
 
@@ -211,9 +213,11 @@ class VizDoomEnv(RealTimeEnv):
         act_buf_len: int = 3,
         **game: Any,
     ) -> None:
-        """As `VizDoomInterface` and `RealTimeEnv`; to press and to look takes a tic each."""
+        """Take arguments as `VizDoomInterface` and `RealTimeEnv`. Pressing buttons and getting the
+        frame takes a tic each.
+        """
         interface = partial(VizDoomInterface, **game)
-        last_tic_s = (tics_per_step - 1) * TIC_S  # the frame is that of the tic after it
+        last_tic_s = (tics_per_step - 1) * TIC_S  # the frame comes one tic later
         super().__init__(
             interface,
             tics_per_step * TIC_S,

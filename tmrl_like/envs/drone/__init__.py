@@ -1,4 +1,4 @@
-"""The tutorial's drone, and how its observations and samples are prepared."""
+"""The tutorial's drone, and the preprocessors of its observations and samples."""
 
 from tmrl_like.envs.drone.drone_env import DroneEnv, DroneInterface, MirroredFlights, TargetInView
 

@@ -1,8 +1,8 @@
 """The tutorial's environment: rtgym's dummy RC drone, which must fly to a target.
 
-The drone lives in threads of its own and does not wait: commands take effect, and positions become
-known, after a random delay of 20 to 50 ms each. Reward: minus the distance to the target, per step;
-the episode terminates within 1 cm of it.
+The drone is simulated in threads of its own and does not wait: each command takes effect, and each
+position becomes known, after a random delay of 20 to 50 ms. The reward of a step is minus the
+distance to the target; the episode terminates within 1 cm of it.
 
 | | `drone` |
 |---|---|
@@ -53,7 +53,7 @@ class DroneInterface(TaskInterface[Position]):
     """
 
     def __init__(self) -> None:
-        """Prepare; the drone starts with the first reset."""
+        """Set up the interface; the drone starts with the first reset."""
         super().__init__()
         self._drone: Any = None
         self._target = np.zeros(2, np.float32)
@@ -86,7 +86,7 @@ class DroneInterface(TaskInterface[Position]):
         return [np.array([value], np.float32) for value in (*state, *self._target)]
 
     def render(self) -> Frame:
-        """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
+        """Draw the drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
         cv2 = load_opencv()
         image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
         cv2.circle(image, _pixel(self._drone.get_observation()), 10, (0, 0, 255), 1)
@@ -94,7 +94,7 @@ class DroneInterface(TaskInterface[Position]):
         return image
 
     def close(self) -> None:
-        """Let the drone's thread, which has no end, stand still: it would start another thread
+        """Make the drone's thread stand still: it cannot be ended, and would start another thread
         every 10 ms.
         """
         if self._drone is not None:
@@ -122,10 +122,11 @@ class DroneEnv(RealTimeEnv):
 
 
 class TargetInView:
-    """Observation preprocessor: the drone's and the target's position become the way to the target.
+    """Observation preprocessor that replaces the positions of drone and target by the way to the
+    target.
 
-    Where the target is as seen from the drone is all that matters, and the last centimetres matter
-    most. (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…),
+    Only the target's position relative to the drone matters, and the last centimetres matter most.
+    (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…), with the
     same shapes: `far = d / 2`, `near = 0.7 d / sqrt(|d| + 0.01 m)`, where d is the way to the
     target in m. `near` is steep close to the target and flat far from it.
 
@@ -145,11 +146,12 @@ class TargetInView:
 
 
 class MirroredFlights:
-    """Sample preprocessor: sees each transition as it is, mirrored, or turned by a quarter.
+    """Sample preprocessor that leaves each transition as it is, mirrors it, or turns it by a
+    quarter, at random.
 
-    The drone flies to the left as it flies to the right, and along y as along x: one flight is
-    worth eight. Works on whole batches (tensors [B, …]), after `TargetInView`; single transitions
-    stay as they are.
+    The drone flies to the left just as it flies to the right, and along y just as along x, so one
+    flight is worth eight. Works on whole batches (tensors [B, …]), after `TargetInView`; single
+    transitions stay as they are.
     """
 
     batched = True
@@ -170,7 +172,7 @@ class MirroredFlights:
             return last_obs, act, rew, obs, terminated, truncated
         signs = act.new_tensor(self._random.choice((-1.0, 1.0), act.shape))
         is_turned = act.new_tensor(self._random.integers(2, size=(len(act), 1)))
-        # what x and y keep, and what they swap
+        # the factors of a component itself and of the one it is swapped with
         same, other = signs * (1.0 - is_turned), signs * is_turned
 
         def mirrored(vector: Any) -> Any:

@@ -1,6 +1,6 @@
-"""A racing game: `racing_env` has the task, `racing_game` the game, `view` what is seen of it.
+"""A racing game: `racing_env` has the task, `racing_game` the game, and `view` what an agent sees.
 
-`road_driver` drives by itself, `mirrored_laps` makes two laps of one.
+`road_driver` is a program that drives; `mirrored_laps` makes two laps of one.
 """
 
 from tmrl_like.envs.racing.mirrored_laps import MirroredLaps

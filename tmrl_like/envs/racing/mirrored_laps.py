@@ -1,4 +1,4 @@
-"""What was driven, seen in a mirror: twice as many laps to learn from."""
+"""Mirror images of driven laps, which give twice as many laps to learn from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tmrl_like.errors import ConfigError, expect
 
 
 class MirroredLaps:
-    """Sample preprocessor: sees each transition as it is, or in a mirror: a corner to the left is
-    one to the right.
+    """Sample preprocessor that leaves each transition as it is or mirrors it, at random: a corner
+    to the left becomes one to the right.
 
     Works on whole batches (tensors [B, …]) and on single transitions (arrays).
     """
@@ -24,18 +24,18 @@ class MirroredLaps:
     batched = True
 
     def __init__(self, seed: int | None = None, inputs: Inputs | None = None) -> None:
-        """Prepare.
+        """Set up the preprocessor.
 
         Args:
-            seed: to draw from; None: from another one each time.
-            inputs: the environment's, where actions are numbers of a table's rows.
+            seed: seed of the random choice; None for a different one each time.
+            inputs: the environment's `inputs`, if actions are row numbers of a table.
 
         Raises:
             ConfigError: the table does not fit, or the mirror image of a row is not in it.
         """
         self._seed, self._inputs = seed, inputs
         self._random = np.random.default_rng(seed)
-        self._mirrored: NDArray[np.int64] | None = None  # the row that is each row's mirror image
+        self._mirrored: NDArray[np.int64] | None = None  # number of each row's mirror image
         if inputs is not None:
             table = ActionTable(inputs, RacingInterface.input_tables)
             table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
@@ -48,7 +48,9 @@ class MirroredLaps:
             self._mirrored = np.array([table.nearest(image) for image in images])
 
     def with_inputs(self, inputs: Inputs | None) -> MirroredLaps:
-        """One that knows the environment's `inputs`; ConfigError: this one was given others."""
+        """Return a preprocessor with the environment's `inputs`; raise ConfigError if this one was
+        given others.
+        """
         is_same = self._inputs is None or self._inputs == inputs
         expect(
             is_same,
@@ -76,8 +78,8 @@ class MirroredLaps:
         return last_obs, act, rew, obs, terminated, truncated
 
     def _every_other(self, here: Any, rows: slice) -> Any:
-        """A batch in which these rows are mirrored; they are drawn at random, so each is as often
-        as not.
+        """Return the batch with these rows mirrored. The rows of a batch are drawn at random, so
+        each transition is mirrored half of the time.
         """
 
         def with_images(whole: Any, images: Any) -> Any:
@@ -89,7 +91,7 @@ class MirroredLaps:
         return tree.map_leaves(with_images, here, images)
 
     def _image(self, here: Any) -> Any:
-        """Of observation, action and next observation."""
+        """Return the mirror images of an observation, an action and the next observation."""
         last_obs, act, obs = here
         return self._mirror(last_obs), self._other_way(act), self._mirror(obs)
 
@@ -97,7 +99,7 @@ class MirroredLaps:
         instruments, seen, *actions = obs
         mirrored = -instruments
         mirrored[..., 0] = instruments[..., 0]  # the speed ahead
-        # rays and columns from left to right; colours behind
+        # rays and columns go from left to right; colours come after them
         across = -2 if seen.shape[-1] == 3 else -1
         flipped = (
             np.ascontiguousarray(np.flip(seen, across))

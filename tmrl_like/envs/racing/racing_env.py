@@ -1,9 +1,8 @@
 """A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does
 not wait.
 
-An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and
-what that is worth; `RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a
-process of its own.
+An environment to copy: `RacingInterface` defines observations, actions and rewards, and `RacingEnv`
+gives them a clock. The game itself is `racing_game.RacingGame`, a process of its own.
 
 | | `racing_lidar` |
 |---|---|
@@ -57,8 +56,8 @@ from tmrl_like.envs.way import Points
 from tmrl_like.errors import ConfigError
 
 _HALF_ROAD = 6.65  # on the map
-_AWAY = 50.0  # on the map: no lap is over before the car was so far from its start
-# steering, with gas, nothing and brakes each
+_AWAY = 50.0  # on the map: a lap can end only after the car was this far from its start
+# steering; each value is combined with gas, nothing and brake
 _TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}
 
 
@@ -67,15 +66,15 @@ class RacingInterface(TaskInterface[np.void]):
 
     Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a
     history, newest last, of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of
-    pictures, uint8 [history, height, width], in colour [history, height, width, 3] ("image").
-    Action: float32 [2] in [-1, 1]: steering (left to right), and one pedal: full brake at -1,
-    nothing at -0.5, full gas at 1, so that an untrained policy drives off. `info`: see
+    pictures, uint8 [history, height, width], or [history, height, width, 3] in colour ("image").
+    Action: float32 [2] in [-1, 1]: steering (left to right), and one pedal with full brake at -1,
+    nothing at -0.5 and full gas at 1, so that an untrained policy drives off. `info`: see
     `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half
     widths of the road.
 
     Attributes:
-        input_tables: "keys", nine rows: left, straight on, right; of each gas, nothing, brake.
-            "fine", fifteen rows: half way left and right as well.
+        input_tables: "keys" has nine rows: left, straight on and right, each with gas, nothing and
+            brake. "fine" has fifteen rows: half left and half right as well.
     """
 
     input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
@@ -94,17 +93,17 @@ class RacingInterface(TaskInterface[np.void]):
         reward: RewardOptions = RewardOptions(),  # noqa: B008 - frozen
         trajectory: str | Path | None = None,
     ) -> None:
-        """Prepare; the game starts with the first reset.
+        """Set up the interface; the game starts with the first reset.
 
         Args:
             observation: "lidar" or "image".
-            history: scans or pictures in an observation.
+            history: number of scans or pictures in an observation.
             image_size: height and width of pictures.
             grey: pictures have one value per pixel instead of three.
             track: the game's seed; the demonstration must be of the same track.
-            reward: what progress along the demonstration is worth.
-            trajectory: the demonstration, see `tmrl-like record --lap`; None: the one that ships,
-                of track 1; "": there is no reward, and an episode is a `Lap`.
+            reward: how progress along the demonstration is rewarded.
+            trajectory: file of the demonstration, see `tmrl-like record --lap`. None for the one
+                that ships, of track 1. With "" there is no reward, and an episode is a `Lap`.
         """
         super().__init__()
         self._track = track
@@ -130,7 +129,7 @@ class RacingInterface(TaskInterface[np.void]):
         return np.array([0.0, COASTING], np.float32)
 
     def wait(self) -> None:
-        """After an episode: roll on without gas."""
+        """Let the car roll without gas after an episode."""
         self.send_control((0.0, COASTING))
 
     def send_control(self, control: Any) -> None:
@@ -148,7 +147,7 @@ class RacingInterface(TaskInterface[np.void]):
         return self.look()
 
     def look(self) -> np.void:
-        """One `racing_game.STATE`."""
+        """Return the newest state, one `racing_game.STATE`."""
         assert self._game is not None
         return self._game.look()
 
@@ -166,7 +165,7 @@ class RacingInterface(TaskInterface[np.void]):
         return self._reward.info(state["position"])
 
     def render(self) -> NDArray[np.uint8]:
-        """The game's newest frame that the agent saw, uint8 [96, 96, 3]."""
+        """Return the newest frame that the agent saw, uint8 [96, 96, 3]."""
         return self._frame
 
     def close(self) -> None:
@@ -176,8 +175,8 @@ class RacingInterface(TaskInterface[np.void]):
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:
-    """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there
-    are none.
+    """Return the points of a demonstration, [N, 2], from `file` or, without one, from the file that
+    ships. Raise ConfigError if there are none for this track.
     """
     if file is None and track != 1:
         raise ConfigError(
@@ -191,8 +190,8 @@ class RacingEnv(RealTimeEnv):
     observation.
 
     Attributes:
-        lap_drivers: who drives for `tmrl-like record --lap`, by name.
-        lap_arguments: what the environment is given then, in place of what the experiment says.
+        lap_drivers: drivers for `tmrl-like record --lap`, by name.
+        lap_arguments: arguments of the environment that replace the experiment's while recording.
     """
 
     lap_drivers: ClassVar[dict[str, Any]] = {
@@ -203,14 +202,14 @@ class RacingEnv(RealTimeEnv):
         "trajectory": "",
         "observation": "lidar",
         "inputs": None,
-        "time_step_duration": TICK_S,  # a driver who is slower leaves the road
+        "time_step_duration": TICK_S,  # with a longer one, drivers leave the road
         "ep_max_length": 9000,
     }
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 1 of an observation is a stack of what was
-        seen.
+        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 1 of an
+        observation is a stack of scans or pictures.
         """
         return said_to_memory(arguments) | {"frame_stack": stack_of(1, arguments["history"])}
 
@@ -223,7 +222,7 @@ class RacingEnv(RealTimeEnv):
         inputs: Inputs | None = None,
         **game: Any,
     ) -> None:
-        """As `RacingInterface` and `RealTimeEnv`.
+        """Take arguments as `RacingInterface` and `RealTimeEnv`.
 
         Raises:
             MissingExtraError: the game is not installed.

@@ -1,7 +1,7 @@
 """The racing game of `racing`: Gymnasium's CarRacing in a process of its own, on its own clock.
 
-It stands for any game: it runs whether or not anybody looks, a command stays in effect until the
-next one, and what is known of it is the newest picture and the instruments.
+It behaves as any game does: it runs whether or not it is observed, a command stays in effect until
+the next one, and it shows only the newest picture and its instruments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRAME_SHAPE = (96, 96, 3)
 STATE = np.dtype(
     [
         ("tick", np.int64),  # since the game was started
-        ("position", np.float32, (2,)),  # on the map, in its unit: the road is 13.3 wide
+        ("position", np.float32, (2,)),  # on the map, in its units: the road is 13.3 wide
         ("speed", np.float32),  # units per second
         ("slip", np.float32),  # sideways, units per second; positive to the right
         ("turn_rate", np.float32),  # rad/s; positive to the left
@@ -31,18 +31,18 @@ STATE = np.dtype(
     ]
 )
 COASTING = -0.5  # the pedal's position between brake and gas
-_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
-_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
-# how often the car was put back to the start; steering, gas, brake
+_FULL_GAS = 0.1  # of the game's range: gives more speed than any corner allows
+_FULL_BRAKE = 0.6  # of the game's range: more would lock the wheels, and the car could not steer
+# number of restarts asked for; steering, gas, brake
 _COMMAND = struct.Struct("<q3f")
-_STARTS = struct.Struct("<q")  # the same, before each state
+_STARTS = struct.Struct("<q")  # number of restarts done, before each state
 _START_WITHIN_S = 60.0
 _RESTART_WITHIN_S = 10.0
 _SILENT_FOR_S = 3.0
 
 
 def gas_and_brake(pedal: float) -> tuple[float, float]:
-    """What one pedal means, from full brake at -1 over nothing to full gas at 1."""
+    """Return the gas and brake of a pedal position: -1 is full brake, -0.5 nothing, 1 full gas."""
     beyond = pedal - COASTING
     return _FULL_GAS * max(beyond, 0.0) / (1.0 - COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (
         1.0 + COASTING
@@ -50,12 +50,12 @@ def gas_and_brake(pedal: float) -> tuple[float, float]:
 
 
 def pedal_of(gas: float, brake: float) -> float:
-    """Where the pedal is for that."""
+    """Return the pedal position for `gas` and `brake`."""
     return COASTING + (1.0 - COASTING) * gas / _FULL_GAS - (1.0 + COASTING) * brake / _FULL_BRAKE
 
 
 def require_game() -> None:
-    """Raise MissingExtraError where the game is not installed."""
+    """Raise MissingExtraError if the game is not installed."""
     if importlib.util.find_spec("Box2D") is None or importlib.util.find_spec("pygame") is None:
         raise MissingExtraError("the racing game is not installed: pip install 'tmrl_like[box2d]'")
 
@@ -66,10 +66,11 @@ class RacingGame:
     """
 
     def __init__(self, track: int) -> None:
-        """Start it; the car stands at the start of the track of this number, always the same one.
+        """Start the game with the car at the start of a track. A number always gives the same
+        track.
 
         Raises:
-            EnvironmentFaultError: it did not start.
+            EnvironmentFaultError: the game did not start.
         """
         sizes = _COMMAND.size, _STARTS.size + STATE.itemsize
         self._process = DeviceProcess(
@@ -78,14 +79,12 @@ class RacingGame:
         self._starts = 0
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
-        """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake
-        0 to 1.
-        """
+        """Set the controls until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._process.command(_COMMAND.pack(self._starts, steering, gas, brake))
 
     def look(self) -> np.void:
-        """The newest state, one `STATE`; EnvironmentFaultError: the game has died, or stood still
-        for 3 s.
+        """Return the newest state, one `STATE`; raise EnvironmentFaultError if the game has died or
+        stood still for 3 s.
         """
         state: np.void = np.frombuffer(
             self._process.look(_SILENT_FOR_S), STATE, offset=_STARTS.size
@@ -93,7 +92,7 @@ class RacingGame:
         return state
 
     def restart(self) -> None:
-        """Put the car back to the start, and wait until it is there."""
+        """Put the car back at the start, and wait until it is there."""
         self._starts += 1
         self.drive(0.0, 0.0, 0.0)
         self._process.wait_for(
@@ -103,7 +102,7 @@ class RacingGame:
         )
 
     def close(self) -> None:
-        """End the game. Twice is fine."""
+        """End the game. Calling it twice is fine."""
         self._process.close()
 
 
@@ -111,7 +110,7 @@ class Simulation:
     """The game without a clock: it moves when `tick` is called."""
 
     def __init__(self, track: int) -> None:
-        """Build the track of this number; the car stands at its start."""
+        """Build the track with this number, and put the car at its start."""
         from gymnasium.envs.box2d.car_racing import CarRacing
 
         self._track = track
@@ -121,12 +120,12 @@ class Simulation:
 
     def restart(self) -> None:
         self._env.reset(seed=self._track)
-        # the camera is near: the game would take a second to come down to the car
+        # skips the first second, in which the game's camera zooms in on the car
         self._env.t = 1.0
         self.tick(0.0, 0.0, 0.0)
 
     def tick(self, steering: float, gas: float, brake: float) -> None:
-        """Move on by `TICK_S`; see `RacingGame.drive`."""
+        """Advance the game by `TICK_S`; for the controls see `RacingGame.drive`."""
         frame, *_ = self._env.step(np.array([steering, gas, brake]))
         self._ticks += 1
         car: Any = self._env.car
@@ -143,7 +142,7 @@ class Simulation:
 
 
 def main() -> None:
-    """Run the game on the clock, for ever."""
+    """Run the game in real time, for ever."""
     program = DeviceProgram()
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"

@@ -1,5 +1,5 @@
-"""A program that drives the racing game as its range finders tell: it takes over, and records
-laps.
+"""A program that drives the racing game by its range finders, to take over from a policy or to
+record laps.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from tmrl_like.envs.racing.racing_game import pedal_of
 from tmrl_like.envs.racing.view import ANGLES, INSTRUMENTS
 from tmrl_like.errors import ConfigError
 
-# how much speed a free view ahead allows `follow_road`, beyond a walk, in units per second
+# speed that a free view ahead allows `follow_road`, on top of its slowest, in units per second
 _PACE = 40.0
 
 
 def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float]:
-    """Steer to where the road is longest, slower where it is short: a clean lap, not a fast one.
+    """Steer to where the road is longest, and drive slower where it is short: a clean lap, not a
+    fast one.
 
     Args:
         ranges: a scan of `LidarView`, [19].
-        speed: ahead, in units per second.
+        speed: forward speed, in units per second.
 
     Returns:
         Steering -1 (left) to 1, gas and brake 0 to 1.
@@ -38,7 +39,7 @@ def follow_road(ranges: NDArray[Any], speed: float) -> tuple[float, float, float
 
 
 class RoadDriver:
-    """A program that takes over from a policy at intervals, as `follow_road` says; for
+    """A program that takes over from a policy at intervals and drives by `follow_road`; for
     `observation: lidar`.
     """
 
@@ -51,8 +52,8 @@ class RoadDriver:
         every_s: float = 20.0,
         for_s: float = 5.0,
     ) -> None:
-        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are
-        numbers of rows.
+        """Set up the driver, which takes over every `every_s` seconds for `for_s` seconds. Raise
+        ConfigError if actions are row numbers of a table.
         """
         if not isinstance(action_space, spaces.Box):
             raise ConfigError(
@@ -63,7 +64,7 @@ class RoadDriver:
         self._started_at = time.monotonic()
 
     def __call__(self, obs: tuple[Any, ...]) -> NDArray[np.float32] | None:
-        """Steering and pedal, float32 [2]; None: the policy drives."""
+        """Return steering and pedal, float32 [2], or None while the policy drives."""
         if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
             return None
         instruments, seen, *_ = obs
@@ -71,4 +72,4 @@ class RoadDriver:
         return np.array((steering, pedal_of(gas, brake)), np.float32).clip(-1.0, 1.0)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing; there is nothing to release."""

@@ -1,4 +1,4 @@
-"""What an agent sees of a frame of the racing game."""
+"""Turns a frame of the racing game into what an agent sees."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from tmrl_like.envs.racing.racing_game import FRAME_SHAPE
 from tmrl_like.envs.vision import RangeFinder, Shrink
 
-ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
-# and what counts as 1
+ANGLES = np.linspace(-90.0, 90.0, 19)  # directions of the rays, in degrees; 0 is ahead
+# each with the value that counts as 1
 INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}
-_VIEW_ROWS = 84  # below are the game's own instruments
-_CAR = (71, 48)  # its row and column, in every frame
+_VIEW_ROWS = 84  # the rows below show the game's own instruments
+_CAR = (71, 48)  # row and column of the car, in every frame
 _MAX_RANGE = 70.0  # pixels
-_GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
+_GREENER_BY = 40  # grass has this much more green than red; road, kerbs and the car do not
 
 
 class LidarView:
-    """Distances from the car to the road's edge, in 19 directions; 1 is 70 pixels."""
+    """A view of the distances from the car to the road's edge in 19 directions; 1 is 70 pixels."""
 
     shape, dtype, full = (len(ANGLES),), np.float32, 1
 
@@ -26,13 +26,13 @@ class LidarView:
         self._measure = RangeFinder((_VIEW_ROWS, FRAME_SHAPE[1]), _CAR, ANGLES, _MAX_RANGE)
 
     def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """A frame becomes float32 [19] in [0, 1]."""
+        """Convert a frame to float32 [19] in [0, 1]."""
         view = frame[:_VIEW_ROWS].astype(np.int16)
         return self._measure(view[..., 1] - view[..., 0] <= _GREENER_BY) / np.float32(_MAX_RANGE)
 
 
 class ImageView:
-    """The game's picture without its instruments, smaller."""
+    """A view of the game's picture, without its instruments and smaller."""
 
     dtype, full = np.uint8, 255
 
@@ -41,5 +41,5 @@ class ImageView:
         self.shape = self._shrink.shape
 
     def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A frame becomes uint8 [height, width] or [height, width, 3]."""
+        """Convert a frame to uint8 [height, width] or [height, width, 3]."""
         return self._shrink(frame)

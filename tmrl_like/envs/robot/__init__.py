@@ -1,5 +1,5 @@
-"""A robot arm: `env` has the task, `driver` the robot's side of it, `physics` an arm that is
-simulated.
+"""A robot arm: `robot_env` has the task, `driver` the interface to the robot, and `physics` a
+simulated arm.
 """
 
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm

@@ -1,4 +1,5 @@
-"""What a robot arm's driver looks like, and one whose arm is simulated in a process of its own.
+"""The interface of a robot arm's driver, and a driver whose arm is simulated in a process of its
+own.
 
 A real arm: driver ── field bus ── controller and motors.
 This one: driver ── shared memory ── controller and MuJoCo, 500 Hz on their own clock.
@@ -18,19 +19,19 @@ from tmrl_like.envs.robot.physics import COMMAND, STATE, ArmOptions
 from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 
 _CONNECT_WITHIN_S = 20.0
-_STALE_S = 0.1  # a state that is older than that is waited for
+_STALE_S = 0.1  # `read_state` waits for a newer state if the newest is older than this
 _SILENT_S = 1.0
 
 
 class RobotState(NamedTuple):
-    """What the arm measured last, as far as it has arrived.
+    """The arm's newest measurement that has arrived.
 
     Attributes:
-        cycle: of the controller; counts up by `1 / CYCLE_S` a second.
-        time_s: when it was measured, on the clock of `time.perf_counter`.
-        position_rad: of shoulder and elbow.
-        velocity_rad_s: of shoulder and elbow.
-        is_stopped: the emergency stop is on.
+        cycle: number of the controller's cycle; counts up by `1 / CYCLE_S` a second.
+        time_s: time of the measurement, on the clock of `time.perf_counter`.
+        position_rad: positions of shoulder and elbow.
+        velocity_rad_s: velocities of shoulder and elbow.
+        is_stopped: whether the emergency stop is on.
     """
 
     cycle: int
@@ -41,48 +42,48 @@ class RobotState(NamedTuple):
 
 
 class RobotCommand(NamedTuple):
-    """What the arm shall do from now on, until the next command.
+    """What the arm does until the next command.
 
     Attributes:
-        velocity_rad_s: of shoulder and elbow. Beyond the arm's limits it moves at its limits.
+        velocity_rad_s: velocities of shoulder and elbow; the arm limits them to what it can do.
     """
 
     velocity_rad_s: tuple[float, float]
 
 
 class RobotDriver(Protocol):
-    """What an environment asks of a robot. Nothing here waits for the robot to move.
+    """The methods that an environment needs of a robot. None of them waits for the robot to move.
 
-    Each raises EnvironmentFaultError, within a second, with one line that says what is wrong with
-    the robot.
+    On a fault of the robot, each raises EnvironmentFaultError within a second; the message is one
+    line that says what is wrong.
 
-    A driver of a robot that is simulated says so: `moves_hardware = False`.
+    The driver of a simulated robot declares `moves_hardware = False`.
     """
 
     def connect(self) -> None:
-        """Make the robot ready. Twice is fine."""
+        """Make the robot ready. Calling it twice is fine."""
 
     def read_state(self) -> RobotState:
         """Return the newest state that has arrived."""
 
     def send_command(self, command: RobotCommand) -> None:
-        """Order a movement. Without another command the robot brakes soon: it has a watchdog."""
+        """Start a movement. Without another command the robot soon brakes: it has a watchdog."""
 
     def emergency_stop(self) -> None:
-        """Brake as hard as possible, and obey no command until the driver was closed and connected
-        again.
+        """Brake as hard as possible, and ignore commands until the driver has been closed and
+        connected again.
         """
 
     def close(self) -> None:
-        """Leave the robot at rest. From any thread; twice is fine."""
+        """Leave the robot at rest. Any thread; calling it twice is fine."""
 
 
 class SimulatedArm:
-    """Driver of an arm in MuJoCo, which it starts, and which ends with it. See `RobotDriver` and
+    """Driver of a simulated arm in MuJoCo, which it starts and ends; see `RobotDriver` and
     `ArmOptions`.
 
-    All calls but `connect` and `close` raise EnvironmentFaultError where the arm is not connected
-    or its process ended.
+    All calls but `connect` and `close` raise EnvironmentFaultError if the arm is not connected or
+    its process has ended.
     """
 
     moves_hardware = False
@@ -97,7 +98,7 @@ class SimulatedArm:
 
         Raises:
             MissingExtraError: MuJoCo is not installed.
-            EnvironmentFaultError: it does not answer.
+            EnvironmentFaultError: the arm does not answer.
         """
         if self._arm is not None:
             return
@@ -113,8 +114,8 @@ class SimulatedArm:
         self._is_stopped = False
 
     def read_state(self) -> RobotState:
-        """Return the newest state that has arrived; waits for a newer one where that is stale, for
-        at most a second.
+        """Return the newest state that has arrived; if it is stale (over 0.1 s old), wait for a
+        newer one for at most a second.
         """
         data = self._connected().look(_STALE_S, _SILENT_S)
         cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(data)
@@ -123,7 +124,7 @@ class SimulatedArm:
         )
 
     def send_command(self, command: RobotCommand) -> None:
-        """Order velocities, finite ones."""
+        """Send velocities, which must be finite."""
         if not all(map(math.isfinite, command.velocity_rad_s)):
             raise EnvironmentFaultError(
                 f"the command is {command.velocity_rad_s} rad/s; expected finite velocities"
@@ -131,8 +132,8 @@ class SimulatedArm:
         self._connected().command(COMMAND.pack(self._is_stopped, *command.velocity_rad_s))
 
     def emergency_stop(self) -> None:
-        """Brake and stay: the stop is over when the arm was closed and connected again."""
-        self._is_stopped = True  # in each command from now on: the arm reads the newest one only
+        """Brake and stay stopped until the arm has been closed and connected again."""
+        self._is_stopped = True  # repeated in each command, because the arm reads only the newest
         self._connected().command(COMMAND.pack(True, 0.0, 0.0))
 
     def _connected(self) -> DeviceProcess:
@@ -142,7 +143,7 @@ class SimulatedArm:
         return arm
 
     def close(self) -> None:
-        """End the arm. From any thread; twice is fine."""
+        """End the arm's process. Any thread; calling it twice is fine."""
         arm, self._arm = self._arm, None
         if arm is not None:
             arm.close()

@@ -1,8 +1,8 @@
-"""Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a
-second.
+"""A simulated two-joint arm with its controller, on its own clock at 500 cycles a second; it is run
+as a script, by its path.
 
-The arm moves in the horizontal plane and takes velocities. What it measures and the commands it
-gets travel as on the field bus of a real arm: late, noisy, and never waited for. It ends with the
+The arm moves in the horizontal plane and takes velocities. Its measurements and commands travel as
+on the field bus of a real arm: late, noisy, and without anyone waiting for them. It ends with the
 process that started it.
 """
 
@@ -22,14 +22,14 @@ from tmrl_like.base.options import NotNegative, Options
 CYCLE_S = 0.002
 MAX_VELOCITY = 2.0  # rad/s, each joint
 MAX_ACCELERATION = 20.0  # rad/s^2, each joint
-# rad, shoulder and elbow; the controller brakes here, the mechanics end beyond
+# rad, shoulder and elbow; the controller brakes here, before the mechanical stops
 LIMITS = ((-1.7, 1.7), (0.2, 2.5))
 
 # cycle, when measured (time.perf_counter), positions, velocities, is stopped
 STATE = struct.Struct("<Qd2d2d?")
 COMMAND = struct.Struct("<?2d")  # emergency stop, velocities
 
-# a process that was held up longer has lost the time: the arm does not catch up
+# after a longer delay of the process, the arm does not catch up
 _MAX_BEHIND_S = 0.1
 _MODEL = f"""
 <mujoco model="two-joint arm">
@@ -61,18 +61,18 @@ _MODEL = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class ArmOptions(Options):
-    """What keeps the arm from doing, and the agent from knowing, exactly what was commanded.
+    """The simulated arm's delays and noise.
 
     Attributes:
         sensor_latency_s: shortest time from a measurement to its arrival.
-        command_latency_s: shortest time from a command to the controller.
-        jitter_s: how much longer either takes at most; drawn evenly.
+        command_latency_s: shortest time from a command to its arrival at the controller.
+        jitter_s: largest additional delay of either; drawn uniformly.
         position_noise_rad: standard deviation of a measured joint position.
         velocity_noise_rad_s: standard deviation of a measured joint velocity.
-        command_noise: standard deviation of the velocity that is executed, as a share of the one
-            that was ordered.
-        watchdog_s: the arm brakes when no command has arrived for so long.
-        seed: of jitter and noise; none: a different one each time.
+        command_noise: standard deviation of the velocity that is executed, as a share of the
+            commanded one.
+        watchdog_s: the arm brakes when no command has arrived for this many seconds.
+        seed: seed of jitter and noise; none for a different one each time.
     """
 
     sensor_latency_s: NotNegative = 0.015
@@ -86,7 +86,7 @@ class ArmOptions(Options):
 
 
 class Line:
-    """A line on which messages arrive late, in the order in which they were put. Times in
+    """A line on which messages arrive late, in the order in which they were sent. Times are in
     seconds.
     """
 
@@ -108,9 +108,7 @@ class Line:
 
 
 class Arm:
-    """The arm and its controller, one cycle after another; whose clock that is, is the caller's
-    business.
-    """
+    """The arm and its controller. The caller runs one cycle after another, on any clock."""
 
     def __init__(self, options: ArmOptions, now_s: float) -> None:
         import mujoco
@@ -130,14 +128,15 @@ class Arm:
         self._heard_at_s = now_s
 
     def receive(self, now_s: float, message: bytes) -> None:
-        """Take in what the driver sent."""
+        """Put a command of the driver on its way to the controller."""
         self._commands.put(now_s, COMMAND.unpack(message))
 
     def cycle(self, now_s: float) -> bytes | None:
-        """Measure, control, move for `CYCLE_S`.
+        """Control and move the arm for `CYCLE_S`, and measure.
 
         Returns:
-            The newest measurement that has arrived at the other end by now, if there is a new one.
+            The newest measurement that has arrived at the driver by now; None if there is no new
+            one.
         """
         self._control(now_s)
         self._step(self.model, self.data)
@@ -171,10 +170,10 @@ class Arm:
 
 
 def main() -> None:
-    """Run the arm on the clock, for ever."""
+    """Run the arm in real time, for ever."""
     program = DeviceProgram()
     arm = Arm(ArmOptions(**program.options), time.perf_counter())
-    heard = 0  # the number of the last command
+    heard = 0  # number of the last command
     for due_s in cycles(CYCLE_S, _MAX_BEHIND_S):
         command = program.newest_command()
         if command.number != heard:

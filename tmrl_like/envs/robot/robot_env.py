@@ -1,8 +1,8 @@
-"""A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does
-not wait.
+"""A robot arm that must put its tip on a target, in real time: it takes 20 decisions a second, and
+does not wait.
 
-The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if
-you name it. To begin an environment of your own, copy this file. Reward per step: minus the
+A driver (`tmrl_like.envs.robot.driver`) moves the arm: by default a simulated one, or your own. To
+write an environment of your own, start from a copy of this file. The reward of a step is minus the
 distance to the target in metres, minus 0.1 for not being there; the episode terminates when the tip
 rests on the target.
 
@@ -45,10 +45,10 @@ from tmrl_like.envs.task import TaskInterface
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import EnvironmentFaultError
 
-MAX_SPEED = 1.2  # rad/s, each joint: what the agent may ask for, less than the arm can
+MAX_SPEED = 1.2  # rad/s, each joint: the most that the agent may command, less than the arm can do
 LINKS_M = (0.4, 0.3)  # from shoulder to elbow, from elbow to tip
-HOME_RAD = (0.0, 1.35)  # where each episode begins
-TARGETS_RAD = ((-1.0, 1.0), (0.7, 2.0))  # targets are tips of arms with such joints
+HOME_RAD = (0.0, 1.35)  # joint positions at the start of each episode
+TARGETS_RAD = ((-1.0, 1.0), (0.7, 2.0))  # ranges of joint positions that put the tip on a target
 REACHED_M = 0.02
 AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
@@ -66,8 +66,8 @@ _HOME_PERIOD_S = 0.02
 class RobotInterface(TaskInterface[RobotState]):
     """rtgym interface of an arm with two joints.
 
-    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's
-    place in m, the way to the target in m as seen from the tip (along the forearm, to its left).
+    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, position of
+    the tip in m, and the way from the tip to the target in m (along the forearm, to its left).
     Action: velocities of shoulder and elbow, float32 [2] in [-1.2, 1.2] rad/s.
 
     Attributes:
@@ -75,8 +75,8 @@ class RobotInterface(TaskInterface[RobotState]):
     """
 
     def __init__(self, driver: RobotDriver) -> None:
-        """Touches no robot; the first reset connects it. A trainer makes one, too, to see the
-        spaces.
+        """Set up the interface without touching the robot, because a trainer also makes one, to
+        read the spaces. The first reset connects the robot.
         """
         super().__init__()
         self._driver = driver
@@ -86,7 +86,7 @@ class RobotInterface(TaskInterface[RobotState]):
 
     @property
     def moves_hardware(self) -> bool:
-        """Whether an arm moves that could hurt somebody, so that a worker warns of an untrained
+        """Whether the arm is real and could hurt somebody; a worker then warns of an untrained
         policy.
         """
         return getattr(self._driver, "moves_hardware", True)
@@ -133,9 +133,7 @@ class RobotInterface(TaskInterface[RobotState]):
         ]
 
     def render(self) -> Frame:
-        """The arm and its target from above, as they were observed last, uint8 [300, 300, 3]
-        RGB.
-        """
+        """Draw the arm and its target from above, as last observed, uint8 [300, 300, 3] RGB."""
         cv2 = load_opencv()
         image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
         elbow_m = LINKS_M[0] * np.array(
@@ -159,11 +157,11 @@ class RobotInterface(TaskInterface[RobotState]):
         return image
 
     def wait(self) -> None:
-        """Between two episodes the arm stands."""
+        """Hold the arm still between two episodes."""
         self.send_control((0.0, 0.0))
 
     def stop(self) -> None:
-        """Nobody drives: the arm stands, also on its way home."""
+        """Stop the arm because nobody drives it, even on its way home."""
         self._is_stopped = True
         self.send_control((0.0, 0.0))
 
@@ -171,8 +169,8 @@ class RobotInterface(TaskInterface[RobotState]):
         self._driver.close()
 
     def _go_home(self) -> RobotState:
-        """Move to where episodes begin. An arm that does not get there is stopped: something is in
-        its way.
+        """Move to where episodes begin. If the arm does not get there, stop it: something is in its
+        way.
         """
         deadline_s = time.monotonic() + _HOME_WITHIN_S
         while time.monotonic() < deadline_s:
@@ -202,19 +200,21 @@ class RobotEnv(RealTimeEnv):
         ep_max_length: int = 60,
         act_buf_len: int = 2,
     ) -> None:
-        """As `RealTimeEnv`, of what `driver` makes; the first reset connects it."""
+        """Take arguments as `RealTimeEnv`; `driver` makes the robot's driver, and the first reset
+        connects it.
+        """
         super().__init__(
             partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len
         )
 
 
 class TargetUpClose:
-    """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the
-    tip's.
+    """Observation preprocessor that replaces the tip's position by an enlarged view of the last
+    centimetres to the target.
 
     (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way,
-    actions…), same shapes, with `near = 0.7 way / sqrt(|way| + 0.01 m)`, by axis: steep close to
-    the target and flat far from it.
+    actions…), with the same shapes and `near = 0.7 way / sqrt(|way| + 0.01 m)` for each axis, which
+    is steep close to the target and flat far from it.
 
     Works on one observation (arrays) and on a batch of them (tensors [B, 2]).
     """
@@ -228,22 +228,22 @@ class TargetUpClose:
 
 
 class OtherTargets:
-    """Sample preprocessor: what the arm did on its way to one target is seen as on its way to
-    another.
+    """Sample preprocessor that gives transitions other targets, as if the arm had moved towards
+    those.
 
     Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in
-    the same way whatever its target, so most transitions of a batch get another one, with the
-    reward and the end that belong to it: half of them the target of another transition, half one
-    that is close to where the tip came. Without these hardly any would reach its target, or show
-    the way over the last centimetres. Works on whole batches (tensors [B, …]), after
+    the same way whatever its target. So most transitions of a batch get another target, with the
+    reward and the end that belong to it: half of them the target of another transition, half a
+    target close to where the tip arrived. Without the latter, hardly any transition would reach its
+    target or show the last centimetres. Works on whole batches (tensors [B, …]), after
     `TargetUpClose`; single transitions stay as they are.
     """
 
     batched = True
 
     def __init__(self, seed: int | None = None, share: float = 0.8) -> None:
-        """`share` of the transitions get another target, drawn from this seed; None: from another
-        one each time.
+        """Set up; `share` of the transitions get another target. `seed` is that of the random
+        draws, None for a different one each time.
         """
         self._random = np.random.default_rng(seed)
         self._share = share
@@ -281,7 +281,7 @@ class OtherTargets:
 
 
 def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, ...]:
-    """Observations as `TargetUpClose` shows them, with these targets, in m, each [B]."""
+    """Return observations as of `TargetUpClose`, with these targets, in m, each [B]."""
     x, y, cos, sin = _tips(obs[0])
     way = obs[3].clone()
     way[:, 0] = cos * (target_x - x) + sin * (target_y - y)
@@ -290,8 +290,8 @@ def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, .
 
 
 def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
-    """Joint positions [B, 2] -> the tip's x and y in m, cosine and sine of the forearm's angle,
-    each [B].
+    """Convert joint positions [B, 2] to the tip's x and y in m and the cosine and sine of the
+    forearm's angle, each [B].
     """
     shoulder, both = position_rad[:, 0], position_rad.sum(-1)
     upper_m, fore_m = LINKS_M
@@ -305,7 +305,7 @@ def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def tip_m(position_rad: Any) -> NDArray[np.float32]:
-    """Where the tip is: x and y in m, float32 [2], from the joint positions [2]."""
+    """Return the tip's x and y in m, float32 [2], for joint positions [2]."""
     shoulder, both = position_rad[0], position_rad[0] + position_rad[1]
     upper_m, fore_m = LINKS_M
     x = upper_m * math.cos(shoulder) + fore_m * math.cos(both)
@@ -314,7 +314,7 @@ def tip_m(position_rad: Any) -> NDArray[np.float32]:
 
 
 def _pixel(point_m: Any) -> tuple[int, int]:
-    """Column and row of a point; the shoulder is in the middle, x goes to the right, y up."""
+    """Return column and row of a point; the shoulder is in the middle, x is to the right, y up."""
     middle = _IMAGE_PX // 2
     return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(
         float(point_m[1]) * _PX_PER_M

@@ -1,7 +1,7 @@
-"""TrackMania 2020: drive a track as fast as you can, by what the screen shows.
+"""TrackMania 2020: drive a track as fast as possible, by what the screen shows.
 
 The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends
-where the car is to whoever connects to port 9000. Reward: progress along a demonstration, see
+the car's position to a client on port 9000. The reward is progress along a demonstration, see
 `tmrl-like record --lap`.
 
 | | `trackmania` |
@@ -64,21 +64,21 @@ HINT = (
 SPACING_M = 0.1
 KEYS = (("", "up"), ("", "down"), ("left", "right"))  # throttle, brake, steering
 
-_LIDAR_PLACE = (0, 40, 958, 488)  # left, top, width, height of the window's contents
+_LIDAR_PLACE = (0, 40, 958, 488)  # of the window's contents: left, top, width, height
 _IMAGE_PLACE = (0, 40, 256, 128)
 _LIDAR_ANGLES = range(90, -91, -10)
 _LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
 _LIDAR_FROM_PX = 20
-_BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
+_BORDER_BELOW = 55  # of 255: the road's black borders are darker than this in each colour
 _POP_UP_AFTER_S = 0.5
 _LAP_STEPS = 12_000  # ten minutes
-# in the observation
+# the instruments in the observation, with their limits
 _INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaceReward(RewardOptions):
-    """Its defaults are for points 10 cm apart, passed at 20 Hz."""
+    """Options of the reward, with defaults for points 10 cm apart and 20 steps a second."""
 
     forward_limit: Positive = 500
     failure_countdown: Positive = 10
@@ -86,7 +86,7 @@ class RaceReward(RewardOptions):
 
 
 class CarReport(NamedTuple):
-    """What the plugin sends about the car, once per picture of the game."""
+    """The record that the plugin sends about the car, once per frame of the game."""
 
     speed: float  # m/s
     distance: float  # m since the start
@@ -116,15 +116,15 @@ def is_car(record: Record) -> bool:
 
 
 class Lidar:
-    """Distances from the car to the black borders of the road: 19 directions, from right over ahead
-    to left.
+    """Measures the distances from the car to the road's black borders, in 19 directions from right
+    over ahead to left.
     """
 
     def __init__(self) -> None:
         self._shape = (0, 0)
 
     def __call__(self, frame: Frame) -> NDArray[np.float32]:
-        """A frame, uint8 [H, W, 3], becomes pixels, float32 [19]."""
+        """Return the distances in pixels, float32 [19], for a frame, uint8 [H, W, 3]."""
         if frame.shape[:2] != self._shape:
             self._shape = height, width = frame.shape[:2]
             row, column = height * 44 // 49, width // 2
@@ -144,12 +144,12 @@ class TrackManiaInterface(DesktopGameInterface):
 
     Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last `frames`
     views: pictures, uint8 [frames, height, width], or lidar measurements, float32 [frames, 19].
-    Action: throttle, brake and steering, float32 [3] in [-1, 1]; below 0 there is neither throttle
-    nor brake. `info`: see `TrajectoryReward.info`, in metres.
+    Action: throttle, brake and steering, float32 [3] in [-1, 1]; a throttle or brake below 0 counts
+    as 0. `info`: see `TrajectoryReward.info`, in metres.
 
     Attributes:
-        input_tables: "keys", twelve rows: up, nothing, down, up and down; of each straight on, left
-            and right.
+        input_tables: "keys" has twelve rows: up, nothing, down, and both, each with straight on,
+            left and right.
     """
 
     input_tables: ClassVar[dict[str, list[tuple[float, float, float]]]] = {
@@ -171,20 +171,20 @@ class TrackManiaInterface(DesktopGameInterface):
         port: int = PORT,
         restart_wait_s: float = 1.5,
     ) -> None:
-        """Prepare; game and trajectory are looked for at the first reset.
+        """Set up the interface; game and trajectory are looked for at the first reset.
 
         Args:
-            trajectory: file of the demonstration; "": there is no reward, an episode is a `Lap`,
-                and you steer, not it.
+            trajectory: file of the demonstration. With "" there is no reward, an episode is a
+                `Lap`, and you steer, not the interface.
             view: what is seen of the screen.
             size: height and width of the pictures.
-            frames: views in an observation.
-            gamepad: makes the gamepad; None: the keyboard steers.
-            reward: what progress along the demonstration is worth.
+            frames: number of views in an observation.
+            gamepad: makes the gamepad; None to steer by the keyboard.
+            reward: how progress along the demonstration is rewarded.
             title: a part of the window's title.
-            command: starts the game; None: you do.
-            port: where the plugin listens.
-            restart_wait_s: how long the countdown before a race takes.
+            command: starts the game; None if you start it.
+            port: port on which the plugin listens.
+            restart_wait_s: duration of the countdown before a race, in seconds.
         """
         super().__init__(
             title,
@@ -195,7 +195,7 @@ class TrackManiaInterface(DesktopGameInterface):
             frames=frames,
             place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
             telemetry=partial(Telemetry, LAYOUT, port, is_valid=is_car, hint=HINT),
-            frozen_after_s=math.inf,  # telemetry shows it
+            frozen_after_s=math.inf,  # telemetry shows whether the game hangs
         )
         self._lidar = Lidar() if view == "lidar" else None
         self._ranges = History(frames)
@@ -246,11 +246,11 @@ class TrackManiaInterface(DesktopGameInterface):
         return TrajectoryReward(points, self._reward_options)
 
     def _open(self) -> None:
-        self._reward.reset()  # is made here, before a game is started in vain
+        self._reward.reset()  # made here, so that its errors come before a game is started
         super()._open()
 
     def begin_episode(self) -> None:
-        if self._has_finished:  # away with the pop-up of the finish
+        if self._has_finished:  # closes the pop-up of the finish
             self._press("b", "delete")
             time.sleep(_POP_UP_AFTER_S)
             self._press("a", "enter")
@@ -299,8 +299,8 @@ class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation.
 
     Attributes:
-        lap_drivers: for `tmrl-like record --lap`: you, with whatever steers the game.
-        lap_arguments: what the environment is given then, in place of what the experiment says.
+        lap_drivers: drivers for `tmrl-like record --lap`, by name; you steer the game itself.
+        lap_arguments: arguments of the environment that replace the experiment's while recording.
     """
 
     lap_drivers: ClassVar[dict[str, Any]] = {"keyboard": KeyDriver}
@@ -312,7 +312,9 @@ class TrackManiaEnv(DesktopGameEnv):
 
     @staticmethod
     def memory_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As `RealTimeEnv.memory_arguments`: item 3 of an observation is a stack of frames."""
+        """Return what a memory must know (see `RealTimeEnv.memory_arguments`): item 3 of an
+        observation is a stack of frames.
+        """
         return said_to_memory(arguments) | {"frame_stack": stack_of(3, arguments["frames"])}
 
     @also_takes(TrackManiaInterface)
@@ -324,7 +326,7 @@ class TrackManiaEnv(DesktopGameEnv):
         inputs: Inputs | None = None,
         **game: Any,
     ) -> None:
-        """As `TrackManiaInterface` and `RealTimeEnv`."""
+        """Take arguments as `TrackManiaInterface` and `RealTimeEnv`."""
         super().__init__(
             partial(TrackManiaInterface, **game),
             time_step_duration,

@@ -1,5 +1,5 @@
 "use strict";
-// Two kinds of events come: "workers", a few times a second, and "run", every few seconds (tmrl_like/page/watcher.py).
+// Two kinds of events arrive: "workers" a few times a second, and "run" every few seconds (tmrl_like/page/watcher.py).
 
 const $ = (id) => document.getElementById(id);
 const RATE_OVER_S = 5, GONE_AFTER_S = 3, MAX_ROWS = 100;
@@ -23,7 +23,7 @@ const COLUMNS = ["worker", "state", "steps/s", "asked", "overruns", "lateness", 
   "kept", "last returns"];
 
 let run = null, fleet = [], heardAt = 0;
-const past = new Map();  // worker -> its last signs of life, for rates
+const past = new Map();  // worker -> its recent counts, from which rates are computed
 
 // -- numbers ----------------------------------------------------------------------------------------
 

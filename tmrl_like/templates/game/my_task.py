@@ -1,7 +1,6 @@
-"""A game in real time. `Game` plays it, `MyTask` says what the policy sees, does, and what that is
-worth.
+"""A game in real time. `Game` runs it; `MyTask` defines observation, action and reward.
 
-Pictures and keys of a game in a window of the screen come from `tmrl_like.envs.desktop`.
+For a game in a window of the screen, `tmrl_like.envs.desktop` takes pictures and presses keys.
 """
 
 import time
@@ -13,14 +12,12 @@ from rtgym import RealTimeGymInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import History
 
-SIZE = 32  # of a picture, in pixels each way
-FRAMES = 3  # pictures in an observation, so that it shows what moves
+SIZE = 32  # height and width of a picture, in pixels
+FRAMES = 3  # pictures in an observation, so that it shows motion
 
 
 class Game:
-    """Simulates a car on a road that bends; it does not wait. Write your game into these
-    methods.
-    """
+    """Simulates a car that drives on along a winding road. Replace these methods with your game."""
 
     def restart(self):
         """Begin a round."""
@@ -33,10 +30,10 @@ class Game:
         self._steering = float(value)
 
     def picture(self):
-        """What the screen shows now, uint8 [SIZE, SIZE]: the road from above, in the middle of the
-        last row the car.
+        """Return what the screen shows now, uint8 [SIZE, SIZE]: the road from above, with the car
+        in the middle of the last row.
         """
-        # seconds, from the top of the picture to its bottom
+        # seconds of driving, from the top of the picture to its bottom
         ahead = np.linspace(2.0, 0.0, SIZE)[:, None]
         columns = np.linspace(-2.0, 2.0, SIZE)
         self.offset()
@@ -45,7 +42,7 @@ class Game:
         )
 
     def offset(self):
-        """How far the car is from the middle of the road; beyond 1 it is off."""
+        """Return the car's distance from the middle of the road; beyond 1 it is off the road."""
         now = time.monotonic()
         self._x += 1.5 * self._steering * (now - self._at)
         self._at = now
@@ -64,7 +61,7 @@ class MyTask(RealTimeGymInterface):
     """
 
     def __init__(self):
-        """Starts no game: a trainer makes one, too, to see the spaces."""
+        """Start no game here: a trainer also makes an instance, to read the spaces."""
         self._game = Game()
         self._history = History(FRAMES)
 
@@ -83,7 +80,7 @@ class MyTask(RealTimeGymInterface):
         return [self._history(self._game.picture())], {}
 
     def send_control(self, control):
-        """Order it and return: what it does shows in later observations."""
+        """Apply the action and return; its effect shows in later observations."""
         if control is not None:
             self._game.steer(control[0])
 
@@ -92,23 +89,23 @@ class MyTask(RealTimeGymInterface):
         return obs, np.float32(1.0 - offset), bool(offset > 1.0), {}
 
     def wait(self):
-        """Between two episodes."""
+        """Stop steering between two episodes."""
         self._game.steer(0.0)
 
     def close(self):
         self._game.close()
 
     def render(self):
-        """For `tmrl-like test --window`, uint8 [H, W, 3] RGB."""
+        """Return a picture for `tmrl-like test --window`, uint8 [H, W, 3] RGB."""
         return np.repeat(self._game.picture()[:, :, None], 3, axis=2)
 
 
 class MyTaskEnv(RealTimeEnv):
-    """The game with a clock. Only the newest picture travels: the memory stacks them again."""
+    """The game with a clock. Only the newest picture is sent; the memory stacks pictures again."""
 
     @staticmethod
     def memory_arguments(arguments):
-        """What the memory must know beside the clock's own: item 0 of an observation is a stack of
-        pictures.
+        """Return what the memory must know, beside what `RealTimeEnv` tells it: item 0 of an
+        observation is a stack of pictures.
         """
         return RealTimeEnv.memory_arguments(arguments) | {"frame_stack": {0: FRAMES}}

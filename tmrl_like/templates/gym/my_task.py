@@ -1,4 +1,4 @@
-"""A simulator that stands still between two steps: a Gymnasium environment."""
+"""A simulator that stands still between two steps, as a Gymnasium environment."""
 
 import gymnasium
 import numpy as np
@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 
 class Simulator:
-    """Simulates a cart. Write your simulator, or what calls it, into these methods."""
+    """Simulates a cart. Replace these methods with your simulator, or with calls to it."""
 
     def restart(self, place):
         self.place, self.speed = place, 0.0
@@ -17,7 +17,7 @@ class Simulator:
 
 
 class MyTask(gymnasium.Env):
-    """Bring the cart to the middle. Observation: place and speed, float32 [2]. Action: a force,
+    """Bring the cart to the middle. Observation: position and speed, float32 [2]. Action: a force,
     float32 [1].
     """
 
@@ -41,7 +41,9 @@ class MyTask(gymnasium.Env):
         return self._observe(), -abs(place), abs(place) > 2.0, self._steps >= self._max_steps, {}
 
     def render(self):
-        """For `tmrl-like test --window`, uint8 [100, 300, 3] RGB: the middle, and the cart."""
+        """Return a picture for `tmrl-like test --window`, uint8 [100, 300, 3] RGB: the middle, and
+        the cart.
+        """
         import cv2
 
         picture = np.full((100, 300, 3), 255, np.uint8)

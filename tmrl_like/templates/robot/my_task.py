@@ -1,6 +1,4 @@
-"""A robot in real time. `Device` speaks to it, `MyTask` says what the policy sees, does, and what
-that is worth.
-"""
+"""A robot in real time. `Device` talks to it; `MyTask` defines observation, action and reward."""
 
 import time
 
@@ -14,21 +12,21 @@ REACHED = 0.1  # rad
 
 
 class Device:
-    """Simulates two joints that follow the ordered speed with a lag. Write your device into these
-    methods.
+    """Simulates two joints that follow the commanded speed with a lag. Replace these methods with
+    your device.
     """
 
-    moves_hardware = False  # with a device True: a worker warns before an untrained policy moves it
+    moves_hardware = False  # True if real: a worker warns before an untrained policy moves it
 
     def __init__(self):
         self._angle, self._speed, self._ordered = np.zeros((3, JOINTS))
         self._at = time.monotonic()
 
     def connect(self):
-        """Called at each reset; the first one opens the connection."""
+        """Connect, if that is not done yet; called at each reset."""
 
     def read(self):
-        """Angles in rad and speeds in rad/s, float [JOINTS] each, as they are now."""
+        """Return the current angles in rad and speeds in rad/s, float [JOINTS] each."""
         now, lag = time.monotonic(), 0.05
         passed, self._at = now - self._at, now
         kept, ahead = np.exp(-passed / lag), self._speed - self._ordered
@@ -38,25 +36,25 @@ class Device:
         return self._angle, self._speed
 
     def order(self, speed):
-        """Let the joints move at these speeds, rad/s [JOINTS], from now on; does not wait until
-        they do.
+        """Move the joints at these speeds, rad/s [JOINTS], from now on; return without waiting for
+        them.
         """
         self.read()
         self._ordered = np.array(speed, float)
 
     def close(self):
-        """Disconnect; the joints stand."""
+        """Disconnect; the joints stand still."""
 
 
 class MyTask(RealTimeGymInterface):
-    """Bring the joints to angles that each reset draws.
+    """Bring the joints to angles that each reset draws at random.
 
-    Observation, each float32 [JOINTS]: angles, speeds, the way to the target in rad. Action:
-    speeds, float32 [JOINTS].
+    Observation, each float32 [JOINTS]: angles in rad, speeds in rad/s, and the way to the target in
+    rad. Action: speeds in rad/s, float32 [JOINTS].
     """
 
     def __init__(self):
-        """Touches no device: a trainer makes one, too, to see the spaces."""
+        """Touch no device here: a trainer also makes an instance, to read the spaces."""
         self._driver = Device()
         self.moves_hardware = self._driver.moves_hardware
         self._random = np.random.default_rng()
@@ -81,7 +79,7 @@ class MyTask(RealTimeGymInterface):
         return self._observe(), {}
 
     def send_control(self, control):
-        """Order it and return: what it does shows in later observations."""
+        """Apply the action and return; its effect shows in later observations."""
         if control is not None:
             self._driver.order(control)
 
@@ -91,18 +89,18 @@ class MyTask(RealTimeGymInterface):
         return obs, np.float32(-distance), bool(distance < REACHED), {}
 
     def wait(self):
-        """Between two episodes the joints stand."""
+        """Hold the joints still between two episodes."""
         self._driver.order(np.zeros(JOINTS))
 
     def stop(self):
-        """Nobody drives any more: a fault, Ctrl-C, the end. Called in another thread, perhaps while
-        `_driver` hangs.
+        """Stop the joints, because nobody drives any more: after a fault, Ctrl-C, or the end.
+        Called in another thread, perhaps while `_driver` hangs.
         """
         self._driver.order(np.zeros(JOINTS))
 
     def render(self):
-        """For `tmrl-like test --window`, uint8 [300, 300, 3] RGB: joints in black, thinner where
-        they should be.
+        """Return a picture for `tmrl-like test --window`, uint8 [300, 300, 3] RGB: the joints in
+        black, and a thinner red line where they should be.
         """
         import cv2
 

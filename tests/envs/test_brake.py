@@ -21,7 +21,7 @@ from test_generic import Interface
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
@@ -338,6 +338,14 @@ def test_an_interface_that_was_stopped_within_a_time_step_is_sent_nothing_more()
     env.run(lambda: env.step(action))
     env.close()
     assert said == ["sent", "stopped", "sent", "sent", "stopped"]
+
+
+def test_what_only_another_process_could_stop_does_not_start():
+    class Unstoppable(CountingEnv):
+        stop_from_outside = ("said.say", "file", "stopped")
+
+    with pytest.raises(ConfigError, match="give it a method stop"):
+        SupervisedEnv(Unstoppable)
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -156,11 +156,12 @@ def test_a_worker_says_how_old_the_value_of_its_slowest_sensor_is(clock, camera)
     sensors = [started(camera)]
 
     class Env(CountingEnv):
-        def __post_init__(self):
-            super().__post_init__()
+        def reset(self, **how):
             self.sensors = sensors
+            return super().reset(**how)
 
     with RolloutWorker(Env, LinearActor, standalone=True) as worker:
+        worker.run_episode()
         clock.now += 0.7
         assert worker.condition().sensor_age_s == pytest.approx(0.7)
     sensors[0].close()

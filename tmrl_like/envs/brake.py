@@ -11,6 +11,7 @@ from typing import Any
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.control_thread import ControlThread
+from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.envs")
 
@@ -37,12 +38,20 @@ class Brake:
     def __init__(self, env: Any, guard: ProcessGuard, stopping: threading.Event) -> None:
         """Set up the brake of an environment that has not moved yet; while `stopping` is set, no
         reset may begin.
+
+        Raises:
+            ConfigError: the environment has a `stop_from_outside` but no `stop`.
         """
         inner = getattr(env, "unwrapped", env)
         stop = getattr(env, "stop", None) or getattr(inner, "stop", None)
         self.exists = stop is not None
         self._stop: Callable[[], object] = stop or int
         self._from_outside = getattr(inner, "stop_from_outside", None)
+        if self._from_outside and not self.exists:
+            raise ConfigError(
+                "the environment has stop_from_outside, which stops it if this process dies, but "
+                "no stop, which stops it otherwise: give it a method stop()"
+            )
         self._guard, self._stopping = guard, stopping
         self._moves = self.is_on = False
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from tmrl_like.envs.brake import Brake
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.deferred_log import DeferredLog
 from tmrl_like.envs.game_processes import EnvProcesses
-from tmrl_like.envs.sensor import sensors_of
+from tmrl_like.envs.sensor import Sensor, sensors_of
 from tmrl_like.errors import (
     ConfigError,
     EnvironmentAwayError,
@@ -79,7 +79,6 @@ class SupervisedEnv:
         env: the current environment; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 if the environment does not run in real
             time.
-        sensors: the environment's sensors, see `Sensor`.
         brake: stops what the environment moves whenever nobody drives it.
         overrun_after_s: a step that takes this long missed its deadline; infinite if there is no
             deadline.
@@ -150,7 +149,6 @@ class SupervisedEnv:
         overrun_after_s = self.time_step_s * (
             1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
         )
-        self.sensors = sensors_of(env)
         self.brake = self.stopping.brake = Brake(env, self._guard, self.stopping)
         # 1 % less, for the clock's own noise
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf
@@ -167,6 +165,11 @@ class SupervisedEnv:
         inner = getattr(self.env, "unwrapped", self.env)
         if hasattr(inner, "while_waiting"):
             inner.while_waiting(call)
+
+    @property
+    def sensors(self) -> Sequence[Sensor[Any]]:
+        """The environment's sensors, which a reset may make; see `Sensor`."""
+        return sensors_of(self.env)
 
     @property
     def default_action(self) -> Any:

@@ -113,6 +113,7 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(sync_env, simu
     assert simulator.frame == before[0] + 1
     assert simulator.time_s == pytest.approx(before[1] + STEP_S)
     assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
+    assert np.array_equal(sync_env.render(), obs[2])
 
 
 def test_a_policy_goes_from_one_environment_to_the_other(env, sync_env):

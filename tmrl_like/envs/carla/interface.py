@@ -142,6 +142,10 @@ class CarlaInterface(TaskInterface[VehicleState]):
         motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
         return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
 
+    def render(self) -> Any:
+        """Return the camera's newest picture, uint8 [H, W, 3] RGB, or None without a camera."""
+        return self._car.sensors.observe()[0] if self._sensors.camera else None
+
     def describe(self, state: VehicleState) -> dict[str, Any]:
         info = self._drive.info(state)
         return info | {"ended_by": self._ended_by} if self._ended_by else info
